@@ -97,7 +97,7 @@ from treedbd.tree.path import (
     rank_value,
     rank_values,
 )
-from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order, OrderKind, Query, TooMuchText
+from treedbd.tree.query import BY_PRIORITY, BY_VALUE, FieldKind, Order, Query, TooMuchText
 from treedbd.tree.types import CONTAINER, Change, Container, Json, Leaf, Path, Value, free
 from treedbd.tree.value import NULL, compact, leaf_of, priority_of
 
@@ -180,7 +180,7 @@ def ranks_in_steps(
     return ranks
 
 
-def _parse(raws: Sequence[bytes], kind: OrderKind) -> list[Json]:
+def _parse(raws: Sequence[bytes], kind: FieldKind) -> list[Json]:
     """Parse rows; what a query of this kind need not look at is replaced by something shorter."""
     if kind == "priority":
         raws = [raw if has_priorities(raw) else NULL for raw in raws]

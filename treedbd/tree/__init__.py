@@ -1,14 +1,14 @@
 """The tree as pure values: what is stored, addressed, changed, selected and watched.
 
-types       the words of the tree as types: paths, places, JSON, views; and its errors
-path        paths and keys: their syntax, their order, and that order as bytes
-value       values in their normal form, parsed and printed
-edit        what a write changes: parsed bodies, server values, and their effect on a value
-overlay     a view of the tree after edits, of which nothing is copied
-fragments   documents of any size in pieces that can be parsed by themselves
-query       which children of a node a read selects, and in which order
+types       the words of the tree as types (paths, places, values, changes, views), and its errors
+path        the syntax of paths and keys, the order of keys and values, and that order as bytes
+value       the normal form of values, their numbers, parsing and printing JSON
+edit        writes as lists of changes: parsed bodies, server values, and their effect on a value
+overlay     the tree after edits, as a view over the tree before them
+fragments   large documents and long strings, in pieces that can be parsed one by one
+query       queries, `where` and shallow reads: which children a read selects, in which order
 window      the children that a watched query shows, and who enters and leaves
-event       what listeners receive of a write
-hashes      entity tags, and the hashes of the real-time protocol
-push_id     keys that sort in the order in which they were made
+event       the events that one write is for each listener
+hashes      entity tags with their conditions, and the hashes of the real-time protocol
+push_id     push ids: keys that sort in the order in which they were made
 """

@@ -47,6 +47,10 @@ from treedbd.tree.value import (
 )
 
 
+class StateUnknown(Exception):
+    """What is read depends on a write whose values are not known."""
+
+
 class _NotRead:
     """The type of the result of a read that has not happened yet."""
 
@@ -261,16 +265,12 @@ def _prioritise(value: Value, node: _OverlayNode) -> Value:
     return with_priority(value, node.priority)
 
 
-class StateUnknown(Exception):
-    """What is read depends on a write whose values are not known."""
-
-
 class EditedTree(Overlay):
     """A `View` of `base` under any number of edits, applied one after the other.
 
     Each edit applies to what those before it have left. Many changes kept side by side would not
     say that: a container that lost its children is gone, and the next write there makes another
-    one, without its priority; a leaf that gets a child is none any more, also when the child is
+    one, without its priority; a leaf that gets a child stops being one, also when the child is
     removed again. So where an edit makes or removes a node, that node is replaced as a whole.
     """
 
@@ -325,7 +325,7 @@ class EditedTree(Overlay):
         self._add(self._top or self._make_top(), change)
 
     def _remove_empty_above(self, path: Path) -> None:
-        """Remove the containers above a removed place that have no children any more."""
+        """Remove the containers above a removed place that are left without children."""
         for depth in range(len(path) - 1, -1, -1):
             if self._is_there(path[:depth]):
                 return

@@ -1,21 +1,19 @@
-"""Queries: which children of a node are returned, and in which order.
+"""Queries: which children of a node a read selects, and in which order; also shallow reads.
 
 All children have one total order: by the value that the query orders by, ties by key. Bounds select
-a range of that order; a limit selects the beginning or the end of the range. A query knows nothing
-of rows or indexes: `select` answers it in memory, `sort_value` and `admits` decide about one child.
-A caller that reads the children in order starts at one bound and stops at the other or at the
-limit.
-
-The `where` of a read: conditions on what children hold, all of which must be met.
+a range of that order; `where` leaves out the children that do not meet its conditions; a limit
+selects the beginning or the end of what is left. A query knows nothing of rows or indexes:
+`Query.select` answers it in memory, `sort_value` and `admits` decide about one child. A caller that
+reads the children in order starts at one bound and stops at the other or at the limit.
 
 `where` is a JSON object. Each member names a place below a child, as `orderBy` does, or its `$key`,
-`$value` or `$priority`; its value is a scalar, which must be equal, or an object of operators. A
-condition looks at the rank of what is there (`order.rank_value`), so this module knows no rows.
+`$value` or `$priority`; its value is a scalar, which must be equal, or an object of operators. All
+of these conditions must be met. A condition looks at the rank of what is there
+(`path.rank_value`), so it knows no rows either.
 
-Shallow reads: the keys of a node's children, without what is below them.
-
-Version 1 shows `true` for each child; version 2 (`v=2`) shows leaves as they are and the size of
-containers. The caller reads the rows.
+A shallow read shows the keys of a node's children, without what is below them. Version 1 shows
+`true` for each child; version 2 (`v=2`) shows leaves as they are and the size of containers. The
+caller reads the rows.
 """
 
 from __future__ import annotations
@@ -37,179 +35,10 @@ from treedbd.tree.types import ROOT, InvalidPath, InvalidQuery, Json, Path, Quer
 from treedbd.tree.value import as_json, canonical_number, leaf_of, plain, priority_of, value_at
 
 FieldKind: TypeAlias = Literal["key", "value", "priority", "child"]
+"""What is looked at: the key, value or priority of a child, or the value at a path below it."""
 Scalar: TypeAlias = str | int | float | bool | None
-Operand: TypeAlias = Scalar | tuple[Scalar, ...]
-Test: TypeAlias = Callable[[ValueRank], bool]
-
-_KINDS: Final[Mapping[str, FieldKind]] = {
-    "$key": "key",
-    "$value": "value",
-    "$priority": "priority",
-}
-_COMPARISONS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
-_OPERATORS: Final = ("==", "!=", *_COMPARISONS, "in", "startsWith", "exists")
-_NOTHING: Final = rank_value(None)
-_FALSE: Final = rank_value(False)[0]
-_TRUE: Final = rank_value(True)[0]
-_STRING: Final = rank_value("")[0]
-
-
-class TooManyChildren(QueryTooLarge):
-    """A `where` would look through more children than one request may."""
-
-    def __init__(self, most: int) -> None:
-        """`most` is how many it may."""
-        super().__init__(
-            f"where has looked through {most} children, as many as one request may: use bounds "
-            "with orderBy, or raise where_children."
-        )
-
-
-@attrs.frozen
-class WhereCondition:
-    """One condition on one field of a child; `path` is that of a field of the kind `child`."""
-
-    kind: FieldKind
-    path: Path
-    operator: str
-    operand: Operand
-    is_met: Test = attrs.field(init=False, repr=False, eq=False)
-    """Whether the rank of the field meets the condition; of `$key`, the rank of the string."""
-
-    @is_met.default
-    def _(self) -> Test:
-        return _make_test(self.kind, self.operator, self.operand)
-
-    def rank(self, key: str, child: Value) -> ValueRank:
-        """Return the rank of the field in a child, in normal form."""
-        if self.kind == "key":
-            return rank_value(key)
-        if self.kind == "priority":
-            return rank_value(priority_of(child))
-        return rank_value(leaf_of(value_at(child, self.path)))
-
-
-@attrs.frozen
-class Where:
-    """Conditions that a child must meet, and how many children one read may look through."""
-
-    conditions: tuple[WhereCondition, ...]
-    most_children: int
-
-    def passes(self, key: str, child: Value) -> bool:
-        """Return whether a child, in normal form, meets all conditions."""
-        return all(each.is_met(each.rank(key, child)) for each in self.conditions)
-
-
-def parse_where(text: str, most_children: int) -> Where:
-    """Parse the value of `where`; raise `InvalidQuery`."""
-    try:
-        fields = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        fields = None
-    if not isinstance(fields, dict):
-        raise InvalidQuery('where must be a JSON object, such as {"age":{">=":18}}.')
-    if not fields:
-        raise InvalidQuery("where needs at least one condition.")
-    conditions: list[WhereCondition] = []
-    for name, wanted in fields.items():
-        kind, path = _parse_field(name)
-        for operator, operand in _operators_of(name, wanted).items():
-            parsed = _parse_operand(operator, operand)
-            conditions.append(WhereCondition(kind, path, operator, parsed))
-    if len(conditions) > MAX_WHERE_CONDITIONS:
-        raise InvalidQuery(f"where takes at most {MAX_WHERE_CONDITIONS} conditions.")
-    return Where(tuple(conditions), most_children)
-
-
-def _parse_field(name: str) -> tuple[FieldKind, Path]:
-    kind = _KINDS.get(name)
-    if kind is not None:
-        return kind, ROOT
-    if name.startswith("$"):
-        raise InvalidQuery("A field of where with $ must be $key, $value or $priority.")
-    try:
-        return "child", parse_child(name)
-    except InvalidPath as error:
-        raise InvalidQuery(f"A field of where is not the path of a child: {error}") from None
-
-
-def _operators_of(name: str, wanted: Json) -> dict[str, Json]:
-    if isinstance(wanted, list):
-        raise InvalidQuery('A list in where needs an operator: {"in":[…]}.')
-    if not isinstance(wanted, dict):
-        return {"==": wanted}
-    if not wanted:
-        raise InvalidQuery("A field of where needs at least one operator.")
-    for operator in wanted:
-        if operator not in _OPERATORS:
-            raise InvalidQuery(f"The operators of where are {' '.join(_OPERATORS)}.")
-    return wanted
-
-
-def _parse_operand(operator: str, operand: Json) -> Operand:
-    if operator == "exists":
-        if not isinstance(operand, bool):
-            raise InvalidQuery("exists in where takes true or false.")
-        return operand
-    if operator == "startsWith":
-        if not isinstance(operand, str):
-            raise InvalidQuery("startsWith in where takes a string.")
-        return operand
-    if operator == "in":
-        if not isinstance(operand, list) or not 1 <= len(operand) <= MAX_WHERE_ITEMS:
-            raise InvalidQuery(f"in of where takes a list of 1 to {MAX_WHERE_ITEMS} values.")
-        return tuple([_parse_scalar(operator, item) for item in operand])
-    scalar = _parse_scalar(operator, operand)
-    if scalar is None and operator in _COMPARISONS:
-        raise InvalidQuery(f"{operator} in where takes a number, a string or a boolean.")
-    return scalar
-
-
-def _parse_scalar(operator: str, json: Json) -> Scalar:
-    if isinstance(json, dict | list):
-        raise InvalidQuery(f"{operator} in where compares with no object and no list.")
-    if type(json) not in (int, float):
-        return json
-    try:
-        return canonical_number(json)  # type: ignore[arg-type]  # it is one of the two
-    except ValueError:
-        raise InvalidQuery(f"The number for {operator} in where is too large.") from None
-
-
-def _make_test(kind: FieldKind, operator: str, operand: Operand) -> Test:
-    if operator == "exists":
-        return lambda rank: (rank != _NOTHING) is operand
-    if isinstance(operand, tuple):
-        ranks = frozenset(map(rank_value, operand))
-        return lambda rank: rank in ranks
-    if operator == "startsWith":
-        start = str(operand)
-        return lambda rank: rank[0] == _STRING and rank[1].startswith(start)
-    wanted = rank_value(operand)
-    if operator in _COMPARISONS:
-        return _make_comparison(kind, _COMPARISONS[operator], operand)
-    is_equal = operator == "=="
-    return lambda rank: (rank == wanted) is is_equal
-
-
-def _make_comparison(
-    kind: FieldKind, compare: Callable[[Any, Any], bool], operand: Operand
-) -> Test:
-    """Return a test that holds only between values of one kind; false and true are one."""
-    wanted = rank_value(operand)
-    if kind == "key":
-        if not isinstance(operand, str):
-            return lambda _: False
-        wanted_key = rank_key(operand)
-        return lambda rank: compare(rank_key(rank[1]), wanted_key)
-    kinds = (_FALSE, _TRUE) if isinstance(operand, bool) else (wanted[0],)
-    return lambda rank: rank[0] in kinds and compare(rank, wanted)
-
-
-OrderKind: TypeAlias = Literal["key", "value", "priority", "child"]
 Selection: TypeAlias = list[tuple[str, Value]]
-JsonScalar: TypeAlias = str | int | float | bool | None
+"""The keys and the values of the children that a query selects, in its order."""
 
 PARAMETERS: Final = (
     "orderBy",
@@ -224,7 +53,6 @@ PARAMETERS: Final = (
 """The parameters of a request that make it a query; `WHERE` does as well, without `orderBy`."""
 WHERE: Final = "where"
 _LIMITS: Final = ("limitToFirst", "limitToLast")
-
 _EXCLUSIVE: Final = (
     ("limitToFirst", "limitToLast"),
     ("equalTo", "startAt"),
@@ -234,7 +62,7 @@ _EXCLUSIVE: Final = (
     ("startAt", "startAfter"),
     ("endAt", "endBefore"),
 )
-_LIMIT = re.compile(r"[1-9][0-9]{0,99}")
+_LIMIT_DIGITS = re.compile(r"[1-9][0-9]{0,99}")
 _HIGHEST_LIMIT: Final = 2**53
 _SAME_RANK: ValueRank = rank_value(None)
 _LONGEST_NAME: Final = 1024
@@ -252,11 +80,22 @@ class TooMuchText(QueryTooLarge):
         )
 
 
+class TooManyChildren(QueryTooLarge):
+    """A `where` would look through more children than one request may."""
+
+    def __init__(self, most: int) -> None:
+        """`most` is how many it may."""
+        super().__init__(
+            f"where has looked through {most} children, as many as one request may: use bounds "
+            "with orderBy, or raise where_children."
+        )
+
+
 @attrs.frozen
 class Order:
     """What children are ordered by; for kind `child`, the value at `path` below each child."""
 
-    kind: OrderKind
+    kind: FieldKind
     path: Path = ROOT
 
 
@@ -275,7 +114,7 @@ class Bound:
     children the same and bounds them by `key` alone.
     """
 
-    value: JsonScalar
+    value: Scalar
     key: str | None
     is_inclusive: bool
     rank: ValueRank = attrs.field(init=False)
@@ -385,6 +224,17 @@ def bytes_of(query: Query | None) -> int:
     return 0 if query is None else getsizeof(repr(query))
 
 
+def selection_to_json(selected: Iterable[tuple[str, Value]], *, is_export: bool = False) -> Json:
+    """Return the JSON of a query's result: an object in its order, None if it is empty.
+
+    With `is_export` the children keep their priorities and are never printed as arrays.
+    """
+    shown: dict[str, Json] = {
+        key: as_json(child) if is_export else plain(child) for key, child in selected
+    }
+    return shown or None
+
+
 def parse_query(
     parameters: Mapping[str, str], where_children: int = Limits().where_children
 ) -> Query | None:
@@ -450,22 +300,11 @@ def parse_limit(parameters: Mapping[str, str], name: str) -> int | None:
     text = parameters.get(name)
     if text is None:
         return None
-    if not _LIMIT.fullmatch(text):
+    if not _LIMIT_DIGITS.fullmatch(text):
         raise InvalidQuery(
             f"{name} must be an integer of at least 1, written in at most 100 digits."
         )
     return min(int(text), _HIGHEST_LIMIT)
-
-
-def selection_to_json(selected: Iterable[tuple[str, Value]], *, is_export: bool = False) -> Json:
-    """Return the JSON of a query's result: an object in its order, None if it is empty.
-
-    With `is_export` the children keep their priorities and are never printed as arrays.
-    """
-    shown: dict[str, Json] = {
-        key: as_json(child) if is_export else plain(child) for key, child in selected
-    }
-    return shown or None
 
 
 def _parse_bound(
@@ -487,7 +326,7 @@ def _parse_bound(
     return Bound(value, key, is_inclusive)
 
 
-def _parse_parts(name: str, text: str) -> list[JsonScalar]:
+def _parse_parts(name: str, text: str) -> list[Scalar]:
     try:
         # A value and perhaps a key, both of which may have commas: parsed as items of an array.
         parts = orjson.loads(f"[{text}]")
@@ -498,6 +337,164 @@ def _parse_parts(name: str, text: str) -> list[JsonScalar]:
         raise InvalidQuery(
             f"{name} must be a JSON number, string, boolean or null; a key may follow."
         ) from None
+
+
+Operand: TypeAlias = Scalar | tuple[Scalar, ...]
+RankTest: TypeAlias = Callable[[ValueRank], bool]
+
+_KINDS: Final[Mapping[str, FieldKind]] = {
+    "$key": "key",
+    "$value": "value",
+    "$priority": "priority",
+}
+_COMPARISONS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
+_OPERATORS: Final = ("==", "!=", *_COMPARISONS, "in", "startsWith", "exists")
+_NOTHING: Final = rank_value(None)
+_FALSE: Final = rank_value(False)[0]
+_TRUE: Final = rank_value(True)[0]
+_STRING: Final = rank_value("")[0]
+
+
+@attrs.frozen
+class WhereCondition:
+    """One condition on one field of a child; `path` is that of a field of the kind `child`."""
+
+    kind: FieldKind
+    path: Path
+    operator: str
+    operand: Operand
+    is_met: RankTest = attrs.field(init=False, repr=False, eq=False)
+    """Whether the rank of the field meets the condition; of `$key`, the rank of the string."""
+
+    @is_met.default
+    def _(self) -> RankTest:
+        return _make_test(self.kind, self.operator, self.operand)
+
+    def rank(self, key: str, child: Value) -> ValueRank:
+        """Return the rank of the field in a child, in normal form."""
+        if self.kind == "key":
+            return rank_value(key)
+        if self.kind == "priority":
+            return rank_value(priority_of(child))
+        return rank_value(leaf_of(value_at(child, self.path)))
+
+
+@attrs.frozen
+class Where:
+    """Conditions that a child must meet, and how many children one read may look through."""
+
+    conditions: tuple[WhereCondition, ...]
+    most_children: int
+
+    def passes(self, key: str, child: Value) -> bool:
+        """Return whether a child, in normal form, meets all conditions."""
+        return all(each.is_met(each.rank(key, child)) for each in self.conditions)
+
+
+def parse_where(text: str, most_children: int) -> Where:
+    """Parse the value of `where`; raise `InvalidQuery`."""
+    try:
+        fields = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise InvalidQuery('where must be a JSON object, such as {"age":{">=":18}}.')
+    if not fields:
+        raise InvalidQuery("where needs at least one condition.")
+    conditions: list[WhereCondition] = []
+    for name, wanted in fields.items():
+        kind, path = _parse_field(name)
+        for operator, operand in _operators_of(name, wanted).items():
+            parsed = _parse_operand(operator, operand)
+            conditions.append(WhereCondition(kind, path, operator, parsed))
+    if len(conditions) > MAX_WHERE_CONDITIONS:
+        raise InvalidQuery(f"where takes at most {MAX_WHERE_CONDITIONS} conditions.")
+    return Where(tuple(conditions), most_children)
+
+
+def _parse_field(name: str) -> tuple[FieldKind, Path]:
+    kind = _KINDS.get(name)
+    if kind is not None:
+        return kind, ROOT
+    if name.startswith("$"):
+        raise InvalidQuery("A field of where with $ must be $key, $value or $priority.")
+    try:
+        return "child", parse_child(name)
+    except InvalidPath as error:
+        raise InvalidQuery(f"A field of where is not the path of a child: {error}") from None
+
+
+def _operators_of(name: str, wanted: Json) -> dict[str, Json]:
+    if isinstance(wanted, list):
+        raise InvalidQuery('A list in where needs an operator: {"in":[…]}.')
+    if not isinstance(wanted, dict):
+        return {"==": wanted}
+    if not wanted:
+        raise InvalidQuery("A field of where needs at least one operator.")
+    for operator in wanted:
+        if operator not in _OPERATORS:
+            raise InvalidQuery(f"The operators of where are {' '.join(_OPERATORS)}.")
+    return wanted
+
+
+def _parse_operand(operator: str, operand: Json) -> Operand:
+    if operator == "exists":
+        if not isinstance(operand, bool):
+            raise InvalidQuery("exists in where takes true or false.")
+        return operand
+    if operator == "startsWith":
+        if not isinstance(operand, str):
+            raise InvalidQuery("startsWith in where takes a string.")
+        return operand
+    if operator == "in":
+        if not isinstance(operand, list) or not 1 <= len(operand) <= MAX_WHERE_ITEMS:
+            raise InvalidQuery(f"in of where takes a list of 1 to {MAX_WHERE_ITEMS} values.")
+        return tuple([_parse_scalar(operator, item) for item in operand])
+    scalar = _parse_scalar(operator, operand)
+    if scalar is None and operator in _COMPARISONS:
+        raise InvalidQuery(f"{operator} in where takes a number, a string or a boolean.")
+    return scalar
+
+
+def _parse_scalar(operator: str, json: Json) -> Scalar:
+    if isinstance(json, dict | list):
+        raise InvalidQuery(f"{operator} in where compares with no object and no list.")
+    if type(json) not in (int, float):
+        return json
+    try:
+        return canonical_number(json)  # type: ignore[arg-type]  # it is one of the two
+    except ValueError:
+        raise InvalidQuery(f"The number for {operator} in where is too large.") from None
+
+
+def _make_test(kind: FieldKind, operator: str, operand: Operand) -> RankTest:
+    if operator == "exists":
+        return lambda rank: (rank != _NOTHING) is operand
+    if isinstance(operand, tuple):
+        ranks = frozenset(map(rank_value, operand))
+        return lambda rank: rank in ranks
+    if operator == "startsWith":
+        start = str(operand)
+        return lambda rank: rank[0] == _STRING and rank[1].startswith(start)
+    wanted = rank_value(operand)
+    if operator in _COMPARISONS:
+        return _make_comparison(kind, _COMPARISONS[operator], operand)
+    is_equal = operator == "=="
+    return lambda rank: (rank == wanted) is is_equal
+
+
+def _make_comparison(
+    kind: FieldKind, compare: Callable[[Any, Any], bool], operand: Operand
+) -> RankTest:
+    """Return a test that holds only between values of one kind; false and true are one."""
+    wanted = rank_value(operand)
+    if kind == "key":
+        if not isinstance(operand, str):
+            return lambda _: False
+        wanted_key = rank_key(operand)
+        return lambda rank: compare(rank_key(rank[1]), wanted_key)
+    kinds = (_FALSE, _TRUE) if isinstance(operand, bool) else (wanted[0],)
+    return lambda rank: rank[0] in kinds and compare(rank, wanted)
 
 
 Version: TypeAlias = Literal[1, 2]

@@ -1,15 +1,11 @@
-"""The vocabulary of the tree: paths, JSON and values as types, and the constants that name them.
+"""The words of the tree as types: paths, places, values, changes and views; and its errors.
 
-Everything else in this package, and all above it, is written in these words.
+Everything else in this package, and all above it, is written in these words. A `View` is what can
+be read of a tree without knowing how it is stored: edits, rules and events read one. The store
+implements it on its rows; `tree.overlay` and `rules.context` implement it on top of another view.
 
-What can be read from a tree without knowing how it is stored.
-
-Edits, rules and events read a `View`; the store implements it on its rows, and the rules on top of
-another view (`overlay`). A path that holds nothing reads as None, never as an error.
-
-What can be wrong with paths, data and queries that clients send.
-
-The text of each is a sentence for the client.
+The errors are what can be wrong with paths, data and queries that clients send. The text of each
+is a sentence for the client.
 """
 
 from __future__ import annotations
@@ -107,7 +103,7 @@ def free(_: int) -> None:
 
 
 class View(Protocol):
-    """A tree at one moment."""
+    """A tree at one moment; a path that holds nothing reads as None, never as an error."""
 
     def get(self, path: Path) -> Value:
         """Return the whole subtree at `path` with its priorities."""

@@ -133,6 +133,14 @@ def position_of(query: Query, key: str, facts: Facts) -> Position | None:
     return rank, rank_key(key)
 
 
+def position_of_value(query: Query, key: str, child: Value) -> Position | None:
+    """Return what `position_of` returns, for a child whose value is known."""
+    rank = query.sort_value(child)
+    if query.admits(rank, key) and query.passes(key, child):
+        return rank, rank_key(key)
+    return None
+
+
 def range_of(query: Query) -> tuple[Any, Any]:
     """Return the least and the greatest rank, or rank of a key, that a query selects."""
     is_by_key = query.order.kind == "key"
@@ -146,14 +154,6 @@ def range_of(query: Query) -> tuple[Any, Any]:
 
 def _rank_of(bound: Bound, is_by_key: bool) -> Any:
     return rank_key(bound.key or "") if is_by_key else bound.rank
-
-
-def position_of_value(query: Query, key: str, child: Value) -> Position | None:
-    """Return the same for a child whose value is known."""
-    rank = query.sort_value(child)
-    if query.admits(rank, key) and query.passes(key, child):
-        return rank, rank_key(key)
-    return None
 
 
 class Moved(NamedTuple):
@@ -241,7 +241,7 @@ class Window:
         self._trim()
 
     def place(self, key: str, position: Position | None) -> None:
-        """Put a child where a write has left it; None if the query does not select it any more."""
+        """Put a child where a write has left it; None if the query no longer selects it."""
         self._was_shown.setdefault(key, self._is_shown(key))
         self._written.append(key)
         self._take_out(key)
@@ -249,7 +249,7 @@ class Window:
             self._put_in(key, position)
 
     def move(self) -> Moved | None:
-        """Return whom a write concerns, after all its children were placed.
+        """Return which children a write concerns, after all its children were placed.
 
         None if the reserve has run out: then `extend` returns it.
         """
@@ -273,9 +273,9 @@ class Window:
         return min(one, other) if self._is_last else max(one, other)
 
     def extend(self, children: Iterable[Placed], *, is_all: bool) -> Moved:
-        """Take the children that follow after the horizon, in any order; return whom it concerns.
+        """Add children that follow after the horizon, in any order; return which ones that moves.
 
-        Unless that `is_all` there is, others follow after the last of them.
+        Unless `is_all`, others follow after the last of them.
         """
         found = sorted(child for child in children if self._is_beyond_horizon(child))
         if self._is_last:

@@ -52,7 +52,7 @@ from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreFai
 from treedbd.store.nodes import spell_numbers
 from treedbd.tree.event import Event
 from treedbd.tree.path import make_place, parse_child
-from treedbd.tree.query import BY_KEY, BY_PRIORITY, BY_VALUE, Bound, JsonScalar, Order, Query
+from treedbd.tree.query import BY_KEY, BY_PRIORITY, BY_VALUE, Bound, Order, Query, Scalar
 from treedbd.tree.types import Chunks, InvalidData, InvalidPath, InvalidQuery, Json, Path, Place
 from treedbd.tree.value import canonical_number, compact, parse
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
@@ -157,7 +157,7 @@ def _parse_bound(
         return _parse_key_bound(value, bound, name, is_inclusive, is_start=is_start)
     if isinstance(bound, dict | list):
         raise InvalidQuery(f"{value} must be a string, a number, a boolean or null.")
-    scalar: JsonScalar = bound
+    scalar: Scalar = bound
     if type(scalar) in (int, float):
         try:
             scalar = canonical_number(scalar)  # type: ignore[arg-type]  # it is a number
