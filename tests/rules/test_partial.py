@@ -11,7 +11,7 @@ import pytest
 
 from tests.rules.evaluating import may_write, place, rules
 from treedbd.limits import RulesLimits
-from treedbd.rules import ruleset as rights
+from treedbd.rules import ruleset
 from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import RuleSet, parse_rules
 
@@ -113,7 +113,7 @@ def test_the_number_of_rules_that_are_looked_at_is_bounded(
 ) -> None:
     rule_set = rules({f"k{at}": {".write": "auth != null"} for at in range(20)})
     assert not rule_set.may_write_somewhere((), None)
-    monkeypatch.setattr(rights, "MAX_RULES_FORESEEN", 10)
+    monkeypatch.setattr(ruleset, "MAX_RULES_FORESEEN", 10)
     assert rule_set.may_write_somewhere((), None)
     assert not rule_set.may_write_somewhere(("k1",), None)
 

@@ -1,13 +1,13 @@
 """The language of security rules: parsed, checked, compiled, evaluated.
 
-document    rules documents: a dialect of JSON with positions, and its errors
-grammar     the grammar of expressions, their syntax tree, and the errors in them
+document    rules documents: a dialect of JSON, parsed with positions, and the errors about them
+grammar     expressions: their syntax tree, the tables of types, the parser, errors and remedies
+regex       the language's own regular expressions, matched in linear time
 typecheck   the static type of an expression, or the error in it
-regex       the language's regular expressions, matched in linear time
-operators   operators and methods at run time, and the snapshots that they read
-compile     from a checked syntax tree to closures
-rights      what rules tell without data: evaluation of what is not known yet
-context     what one evaluation reads, may read, and keeps
+context     the circumstances of a request, its budget, and the views through which rules read
+operators   snapshots, operators and string methods, as they work while a rule is evaluated
+compile     the compiler from a checked syntax tree to closures
+rights      partial evaluation: whether a rule can be true, known before data is read
 evaluate    which rules run for a read or a write, in which order, and their verdict
-ruleset     the rules of a project, built of their text
+ruleset     the rules of a project: built from a document, asked for each request, explained
 """

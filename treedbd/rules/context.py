@@ -1,32 +1,13 @@
-"""What the rules are evaluated against, and the error of an evaluation.
+"""The context of an evaluation: what the rules of one request read, may spend, and keep.
 
-What the rules of one request may read, and the errors of an evaluation.
+A `Context` has the circumstances of one request: the caller, the time, the tree, the query. A
+`Scope` is the state of one evaluation in it. What the rules read, they read through views, each of
+which does one thing:
 
-What rules have read at a high cost, kept so that it is not read again for the next request.
-
-Theory of operation. Rules that compare with a leaf of ten megabytes would parse it for each
-request. So the result of an expensive read is kept with its cost, which every request is charged
-all the same: a verdict never depends on what is kept.
-
-Entity tags and hashes of large values, which writes are compared with, are kept in the same way.
-
-What is kept of a database is the same in its last durable state and in the transaction that is
-open, so both may use it. A change in the transaction drops what was read at, above and below its
-place, and until the transaction has ended nothing is kept there again; whether it was committed or
-rolled back makes no difference. A snapshot that is held may be older, and uses nothing of this.
-
-One `ReadPool` bounds what is kept of all databases; what was used longest ago is dropped first.
-
-What a verdict depends on, recorded while the rules are evaluated.
-
-The rules are evaluated once for a stream, and again only when a commit touches a node that they
-read. `Recorder` is a view that records the paths that are read; `Dependencies` is the result.
-
-The view that the rules of one request read: each node once, at the expense of their budget.
-
-What a rule has read, for an explanation of why it is not true.
-
-What is reported of rules that take long, and what measures them.
+- `MeteredView` reads each node once, at the expense of the `Budget` of the request. The result of
+  an expensive read is kept for other requests, as `KeptReads`.
+- `Recorder` records the paths that are read, so that the verdict has its `Dependencies`.
+- `TracedView` records what a rule has read, for an explanation of why it is not true.
 """
 
 from __future__ import annotations
@@ -105,6 +86,230 @@ class Budget:
             pause()
 
 
+class NullBound(Enum):
+    """A bound of null, which is not the same as no bound: it is equal to nothing but itself."""
+
+    NULL = "null"
+
+
+QueryBound: TypeAlias = str | int | float | bool | NullBound | None
+"""What rules see of a bound: its value, None if there is none."""
+
+
+@attrs.frozen
+class QueryFacts:
+    """What a rule can read of the query of a read, as `query`.
+
+    Without arguments it describes a read without a query. `start_at` and `end_at` are the bounds
+    whether they are inclusive or not: a way of selecting that rules do not see reads past them.
+    """
+
+    order_by_key: bool = False
+    order_by_priority: bool = False
+    order_by_value: bool = False
+    order_by_child: str | None = None
+    start_at: QueryBound = None
+    end_at: QueryBound = None
+    equal_to: QueryBound = None
+    limit_to_first: int | None = None
+    limit_to_last: int | None = None
+    has_where: bool = False
+
+    @property
+    def is_ordered_by_key(self) -> bool:
+        """Whether the order is that of keys, the default of a limit, a bound and `where`."""
+        if self.order_by_priority or self.order_by_value or self.order_by_child is not None:
+            return False
+        narrowed = (
+            self.start_at,
+            self.end_at,
+            self.equal_to,
+            self.limit_to_first,
+            self.limit_to_last,
+        )
+        return self.order_by_key or self.has_where or any(fact is not None for fact in narrowed)
+
+
+PLAIN_READ: Final = QueryFacts()
+
+
+@attrs.define(eq=False)
+class Context:
+    """The circumstances of one request, the same for all rules that are evaluated for it.
+
+    `auth` is JSON, None for an anonymous caller. `now` is in milliseconds since 1970, and also
+    replaces timestamp placeholders. `view` is the tree before the operation. `check` is called
+    between two evaluations; what it raises ends them. `exceeded` is called with the location and
+    the position of a rule that would have read more than the budget of the request. `kept` are
+    expensive reads of `view`, or of a state in which they have the same results. With
+    `make_evaluation` the rules are measured (`evaluate.TimedEvaluation`). With `at_once` they are
+    evaluated in one turn of the reactor, so they have half the budget, and patterns cost more.
+
+    `reader` is set by the first rules that are evaluated: `view` as all rules of the request read
+    it, and the budget at whose expense they do.
+    """
+
+    auth: Json
+    now: int
+    view: View
+    query: QueryFacts | None = None
+    check: Callable[[], None] | None = None
+    exceeded: Callable[[str, TextPosition], None] | None = None
+    kept: KeptReads | None = None
+    make_evaluation: MakeEvaluation | None = None
+    at_once: bool = False
+    reader: tuple[View, Budget] | None = attrs.field(default=None, init=False)
+
+
+class Scope:
+    """The state of one evaluation, shared by all rules of a request.
+
+    `before` and `after` are the trees before and after the operation, `path` is the node that the
+    current rule is evaluated at. `spend` is that of the budget.
+    """
+
+    __slots__ = ("after", "auth", "before", "budget", "now", "path", "query", "spend")
+
+    def __init__(self, context: Context, before: View, after: View, budget: Budget) -> None:
+        self.auth: Any = context.auth
+        self.now = context.now
+        self.query = context.query or PLAIN_READ
+        self.before = before
+        self.after = after
+        self.budget = budget
+        self.spend = budget.spend
+        self.path: Path = ()
+
+
+class KnownScope(Scope):
+    """What is known of a request before it is done: `auth`, and `path`, which it addresses.
+
+    For a read, `query` is known, too.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, auth: Json, path: Path, budget: Budget, query: QueryFacts | None = None
+    ) -> None:
+        self.auth = auth
+        self.query = query or PLAIN_READ
+        self.path = path
+        self.budget = budget
+        self.spend = budget.spend
+
+
+class Subtree:
+    """The value of a container, not yet read; only a comparison of objects reads it."""
+
+    __slots__ = ("path", "view")
+
+    def __init__(self, view: View, path: Path) -> None:
+        self.view: Final = view
+        self.path: Final = path
+
+    def size(self, limit: int) -> int:
+        """Return the approximate number of bytes; counting may stop beyond `limit`."""
+        return self.view.size(self.path, limit)
+
+    def get(self) -> Value:
+        """Read the value."""
+        return self.view.get(self.path)
+
+
+MakeEvaluation: TypeAlias = Callable[..., Any]
+"""Makes an `Evaluation` that measures its rules, with the arguments of one."""
+REMEMBERED_NODES: Final = 10_000
+LONG_STRING: Final = 1024
+"""Characters of a string that is always remembered: the budget bounds how many there are."""
+
+_Node: TypeAlias = Leaf | Container | None
+_NodeType: TypeAlias = type[Leaf] | type[Container] | None
+
+
+class MeteredView:
+    """A `View` of `base` that remembers what was read, and charges `budget` for it.
+
+    Whole subtrees (`get`) are charged by those who read them.
+    """
+
+    __slots__ = ("_base", "_kept", "_limit", "_nodes", "_types", "budget")
+
+    def __init__(self, base: View, budget: Budget, kept: KeptReads | None = None) -> None:
+        """Read `base`; `kept` are reads of the same state for other requests."""
+        self._base: Final = base
+        self.budget: Final = budget
+        self._kept: Final = kept
+        self._nodes: dict[Path, _Node] = {}
+        self._types: Final[dict[Path, _NodeType]] = {}
+        self._limit = REMEMBERED_NODES
+
+    def get(self, path: Path) -> Value:
+        """Return the whole subtree at `path`."""
+        return self._base.get(path)
+
+    def peek(self, path: Path, _: Charge = free) -> _Node:
+        """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
+        nodes = self._nodes
+        if path in nodes:
+            return nodes[path]
+        if len(nodes) >= self._limit:
+            self._forget_short()
+        if self._kept and (found := self._kept.find(("peek", path))) is not None:
+            self.budget.spend(found.cost)
+            node: _Node = found.result
+        else:
+            budget = self.budget
+            before = budget.characters
+            node = self._base.peek(path, budget.spend)
+            if self._kept is not None and before - budget.characters >= LEAST_COST:
+                self._kept.keep(("peek", path), node, before - budget.characters)
+        self._nodes[path] = node
+        return node
+
+    def type_at(self, path: Path, _: Charge = free) -> _NodeType:
+        """Return the type of what `peek` returns."""
+        if path in self._nodes:
+            node = self._nodes[path]
+            return None if node is None else type(node)
+        types = self._types
+        if path in types:
+            return types[path]
+        if len(types) >= REMEMBERED_NODES:
+            types.clear()
+        if self._kept and (found := self._kept.find(("type_at", path))) is not None:
+            self.budget.spend(found.cost)
+            node_type: _NodeType = found.result
+        else:
+            budget = self.budget
+            before = budget.characters
+            node_type = self._base.type_at(path, budget.spend)
+            if self._kept is not None and before - budget.characters >= LEAST_COST:
+                self._kept.keep(("type_at", path), node_type, before - budget.characters)
+        types[path] = node_type
+        return node_type
+
+    def size(self, path: Path, limit: int) -> int:
+        """Return the approximate number of bytes of the subtree at `path`."""
+        return self._base.size(path, limit)
+
+    def priority(self, path: Path, _: Charge = free) -> Priority | None:
+        """Return the priority of the node at `path`."""
+        return self._base.priority(path, self.budget.spend)
+
+    def keys(self, path: Path) -> Iterator[str]:
+        """Iterate over the keys of the children of `path`."""
+        return self._base.keys(path)
+
+    def _forget_short(self) -> None:
+        self._nodes = {
+            path: node
+            for path, node in self._nodes.items()
+            if type(node) is str and len(node) > LONG_STRING
+        }
+        self._limit = len(self._nodes) + REMEMBERED_NODES
+
+
 LEAST_COST: Final = 8 * KIB
 """A read that costs less is not kept."""
 POOL_BYTES: Final = 64 * MIB
@@ -124,7 +329,10 @@ class KeptRead(NamedTuple):
 
 
 class ReadPool:
-    """What is kept of all databases, in the order of its last use."""
+    """What is kept of all databases, in the order of its last use.
+
+    It bounds what is kept of all of them together; what was used longest ago is dropped first.
+    """
 
     def __init__(self) -> None:
         self._sizes: Final[OrderedDict[tuple[KeptReads, Read], int]] = OrderedDict()
@@ -148,7 +356,19 @@ class ReadPool:
 
 
 class KeptReads:
-    """What is kept of one database."""
+    """What rules have read of one database at a high cost, kept for the next requests.
+
+    Rules that compare with a leaf of ten megabytes would parse it for each request. So the result
+    of an expensive read is kept with its cost, which every request is charged all the same: a
+    verdict never depends on what is kept. Entity tags and hashes of large values, which writes are
+    compared with, are kept in the same way.
+
+    What is kept is the same in the last durable state of the database and in the transaction that
+    is open, so both may use it. A change in the transaction drops what was read at, above and below
+    its place, and until the transaction has ended nothing is kept there again; whether it was
+    committed or rolled back makes no difference. A snapshot that is held may be older, and uses
+    nothing of this.
+    """
 
     def __init__(self, pool: ReadPool) -> None:
         """Keep what `pool` has room for."""
@@ -242,6 +462,9 @@ class WrittenPaths:
 class Dependencies:
     """What a verdict depended on besides the caller; if any of it changes, evaluate again.
 
+    So the rules are evaluated once for a stream, and again only when a commit touches a node that
+    they read.
+
     `paths` are the nodes that were read, each with everything below it; `reads_time` says whether a
     rule read `now`.
     """
@@ -298,97 +521,6 @@ class Recorder:
         """Iterate over the keys of the children of `path`."""
         self.paths.add(path)
         return self._view.keys(path)
-
-
-REMEMBERED_NODES: Final = 10_000
-LONG_STRING: Final = 1024
-"""Characters of a string that is always remembered: the budget bounds how many there are."""
-
-_Node: TypeAlias = Leaf | Container | None
-_NodeType: TypeAlias = type[Leaf] | type[Container] | None
-
-
-class MeteredView:
-    """A `View` of `base` that remembers what was read, and charges `budget` for it.
-
-    Whole subtrees (`get`) are charged by those who read them.
-    """
-
-    __slots__ = ("_base", "_kept", "_limit", "_nodes", "_types", "budget")
-
-    def __init__(self, base: View, budget: Budget, kept: KeptReads | None = None) -> None:
-        """Read `base`; `kept` are reads of the same state for other requests."""
-        self._base: Final = base
-        self.budget: Final = budget
-        self._kept: Final = kept
-        self._nodes: dict[Path, _Node] = {}
-        self._types: Final[dict[Path, _NodeType]] = {}
-        self._limit = REMEMBERED_NODES
-
-    def get(self, path: Path) -> Value:
-        """Return the whole subtree at `path`."""
-        return self._base.get(path)
-
-    def peek(self, path: Path, _: Charge = free) -> _Node:
-        """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
-        nodes = self._nodes
-        if path in nodes:
-            return nodes[path]
-        if len(nodes) >= self._limit:
-            self._forget_short()
-        if self._kept and (found := self._kept.find(("peek", path))) is not None:
-            self.budget.spend(found.cost)
-            node: _Node = found.result
-        else:
-            budget = self.budget
-            before = budget.characters
-            node = self._base.peek(path, budget.spend)
-            if self._kept is not None and before - budget.characters >= LEAST_COST:
-                self._kept.keep(("peek", path), node, before - budget.characters)
-        self._nodes[path] = node
-        return node
-
-    def type_at(self, path: Path, _: Charge = free) -> _NodeType:
-        """Return the type of what `peek` returns."""
-        if path in self._nodes:
-            node = self._nodes[path]
-            return None if node is None else type(node)
-        types = self._types
-        if path in types:
-            return types[path]
-        if len(types) >= REMEMBERED_NODES:
-            types.clear()
-        if self._kept and (found := self._kept.find(("type_at", path))) is not None:
-            self.budget.spend(found.cost)
-            node_type: _NodeType = found.result
-        else:
-            budget = self.budget
-            before = budget.characters
-            node_type = self._base.type_at(path, budget.spend)
-            if self._kept is not None and before - budget.characters >= LEAST_COST:
-                self._kept.keep(("type_at", path), node_type, before - budget.characters)
-        types[path] = node_type
-        return node_type
-
-    def size(self, path: Path, limit: int) -> int:
-        """Return the approximate number of bytes of the subtree at `path`."""
-        return self._base.size(path, limit)
-
-    def priority(self, path: Path, _: Charge = free) -> Priority | None:
-        """Return the priority of the node at `path`."""
-        return self._base.priority(path, self.budget.spend)
-
-    def keys(self, path: Path) -> Iterator[str]:
-        """Iterate over the keys of the children of `path`."""
-        return self._base.keys(path)
-
-    def _forget_short(self) -> None:
-        self._nodes = {
-            path: node
-            for path, node in self._nodes.items()
-            if type(node) is str and len(node) > LONG_STRING
-        }
-        self._limit = len(self._nodes) + REMEMBERED_NODES
 
 
 MAX_READS: Final = 20
@@ -480,138 +612,3 @@ class SlowRulesReport:
 
     least_s: float
     report: Callable[[SlowRules], None]
-
-
-MakeEvaluation: TypeAlias = Callable[..., Any]
-"""Makes an `Evaluation` that measures its rules, with the arguments of one."""
-
-
-class NullBound(Enum):
-    """A bound of null, which is not the same as no bound: it is equal to nothing but itself."""
-
-    NULL = "null"
-
-
-QueryBound: TypeAlias = str | int | float | bool | NullBound | None
-"""What rules see of a bound: its value, None if there is none."""
-
-
-@attrs.frozen
-class QueryFacts:
-    """What a rule can read of the query of a read, as `query`.
-
-    Without arguments it describes a read without a query. `start_at` and `end_at` are the bounds
-    whether they are inclusive or not: a way of selecting that rules do not see reads past them.
-    """
-
-    order_by_key: bool = False
-    order_by_priority: bool = False
-    order_by_value: bool = False
-    order_by_child: str | None = None
-    start_at: QueryBound = None
-    end_at: QueryBound = None
-    equal_to: QueryBound = None
-    limit_to_first: int | None = None
-    limit_to_last: int | None = None
-    has_where: bool = False
-
-    @property
-    def is_ordered_by_key(self) -> bool:
-        """Whether the order is that of keys, the default of a limit, a bound and `where`."""
-        if self.order_by_priority or self.order_by_value or self.order_by_child is not None:
-            return False
-        narrowed = (
-            self.start_at,
-            self.end_at,
-            self.equal_to,
-            self.limit_to_first,
-            self.limit_to_last,
-        )
-        return self.order_by_key or self.has_where or any(fact is not None for fact in narrowed)
-
-
-PLAIN_READ: Final = QueryFacts()
-
-
-@attrs.define(eq=False)
-class Context:
-    """The circumstances of one request, the same for all rules that are evaluated for it.
-
-    `auth` is JSON, None for an anonymous caller. `now` is in milliseconds since 1970, and also
-    replaces timestamp placeholders. `view` is the tree before the operation. `check` is called
-    between two evaluations; what it raises ends them. `exceeded` is called with the location and
-    the position of a rule that would have read more than the budget of the request. `kept` are
-    expensive reads of `view`, or of a state in which they have the same results. With
-    `make_evaluation` the rules are measured (`rules.evaluate`). With `at_once` they are evaluated
-    in one turn of the reactor, so they have half the budget, and patterns cost more.
-
-    `reader` is set by the first rules that are evaluated: `view` as all rules of the request read
-    it, and the budget at whose expense they do.
-    """
-
-    auth: Json
-    now: int
-    view: View
-    query: QueryFacts | None = None
-    check: Callable[[], None] | None = None
-    exceeded: Callable[[str, TextPosition], None] | None = None
-    kept: KeptReads | None = None
-    make_evaluation: MakeEvaluation | None = None
-    at_once: bool = False
-    reader: tuple[View, Budget] | None = attrs.field(default=None, init=False)
-
-
-class Scope:
-    """The state of one evaluation, shared by all rules of a request.
-
-    `before` and `after` are the trees before and after the operation, `path` is the node that the
-    current rule is evaluated at. `spend` is that of the budget.
-    """
-
-    __slots__ = ("after", "auth", "before", "budget", "now", "path", "query", "spend")
-
-    def __init__(self, context: Context, before: View, after: View, budget: Budget) -> None:
-        self.auth: Any = context.auth
-        self.now = context.now
-        self.query = context.query or PLAIN_READ
-        self.before = before
-        self.after = after
-        self.budget = budget
-        self.spend = budget.spend
-        self.path: Path = ()
-
-
-class KnownScope(Scope):
-    """What is known of a request before it is done: `auth`, and `path`, which it addresses.
-
-    For a read, `query` is known, too.
-    """
-
-    __slots__ = ()
-
-    def __init__(
-        self, auth: Json, path: Path, budget: Budget, query: QueryFacts | None = None
-    ) -> None:
-        self.auth = auth
-        self.query = query or PLAIN_READ
-        self.path = path
-        self.budget = budget
-        self.spend = budget.spend
-
-
-class Subtree:
-    """The value of a container, not yet read; only a comparison of objects reads it."""
-
-    __slots__ = ("path", "view")
-
-    def __init__(self, view: View, path: Path) -> None:
-        self.view: Final = view
-        self.path: Final = path
-
-    def size(self, limit: int) -> int:
-        """Return the approximate number of bytes; counting may stop beyond `limit`."""
-        return self.view.size(self.path, limit)
-
-    def get(self) -> Value:
-        """Read the value."""
-        return self.view.get(self.path)

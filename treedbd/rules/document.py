@@ -1,20 +1,18 @@
-"""The parser of rules documents: a dialect of JSON, with the position of every item.
+"""Rules documents: their parser, and the errors and warnings about them with their positions.
 
-The dialect adds to JSON what rules files use: line and block comments, line breaks and tabs inside
-strings, a comma before a closing bracket. A duplicate member is an error.
+A document is in a dialect of JSON. The dialect adds what rules files use: line and block comments,
+line breaks and tabs inside strings, a comma before a closing bracket. A duplicate member is an
+error.
 
 Theory of operation: one pass with a cursor over the text, in steps. Numbers and null are parsed,
-although they are valid nowhere in a rules document, so that `build` can report them with a better
-message. This module does not know what the members mean; `build` does. An `Item` has the offset at
-which it begins, and a `TextItem` maps each of its characters to an offset, across escapes.
+although they are valid nowhere in a rules document, so that `ruleset` can report them with a better
+message. This module does not know what the members mean; `ruleset` does. An `Item` has the offset
+at which it begins, and a `TextItem` maps each of its characters to an offset, across escapes.
 
-The errors of a rules document; only the first is reported, with its position and its text.
-
-The texts are in the modules that find the errors: `document`, `build`, `grammar`, `regex` and
-`typecheck`. An `ExpressionError` has an offset into the text of its expression. Only `build` knows
-where that text is in the document; it turns the error into an `InvalidRules`.
-
-Suggestions for names that are probably misspelt.
+Only the first error of a document is reported, with its position and its text. The texts are in the
+modules that find the errors: here, and in `ruleset`, `grammar`, `regex` and `typecheck`. An
+`ExpressionError` has an offset into the text of its expression. Only `ruleset` knows where that
+text is in the document; it turns the error into an `InvalidRules`.
 """
 
 from __future__ import annotations
@@ -87,20 +85,20 @@ def with_hint(error: BaseException) -> str:
 _LIKENESS: Final = 0.75
 """How alike two names must be: `.raed` and `.read` are at 0.8, which is meant; `numChildren` and
 `hasChildren` at 0.73, which is not."""
-_LONGEST: Final = 40
+_LONGEST_NAME: Final = 40
 """Characters of a name that is compared; the comparison takes quadratic time."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the known name which is most like `name`; empty if none is."""
-    if len(name) > _LONGEST:
+    if len(name) > _LONGEST_NAME:
         return ""
     by_folded = {each.casefold(): each for each in known}
     found = get_close_matches(name.casefold(), by_folded, n=1, cutoff=_LIKENESS)
     return f"Did you mean '{by_folded[found[0]]}'?" if found else ""
 
 
-# Atomic groups, not possessive ones; `tokens` says why.
+# Atomic groups, not possessive ones; the patterns of tokens in `grammar` say why.
 _SKIPPED_AT_ONCE: Final = 500
 _SKIPPED = re.compile(rf"(?>(?:[ \t\r\n]++|//[^\n]*+|/\*[\s\S]*?\*/){{0,{_SKIPPED_AT_ONCE}}})")
 _PAIR: Final = r"u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}"

@@ -1,4 +1,4 @@
-"""Evaluating the rules for a read or a write: which rules run, in which order, and the verdict.
+"""The evaluation of rules for a read or a write: which rules run, in which order, and the verdict.
 
 Theory of operation. A read is allowed by the first `.read` that is true on the path from the root
 to the target; rules below the target are never evaluated. A write is allowed likewise by `.write`;
@@ -9,11 +9,6 @@ its own, against a tree that has all of them. A rule that fails to evaluate coun
 `data` and `newData` are the node at the place of the rule, so the path of the scope changes with
 each rule. A rule at an ancestor that several changes share is evaluated once, because everything
 that it can read is the same for all of them.
-
-Evaluation that measures its rules, for the warning of slow ones.
-
-Only the rules themselves count, not what others do in pauses between them. It costs two readings of
-the clock for each rule, so it is used only if slow rules are to be reported.
 """
 
 from __future__ import annotations
@@ -354,7 +349,11 @@ def _matching(node: RuleNode, value: Value) -> list[tuple[str, Value, RuleNode]]
 
 
 class TimedEvaluation(Evaluation):
-    """An evaluation that reports its rules if they are slow."""
+    """An evaluation that measures its rules, and reports them if they are slow.
+
+    Only the rules themselves count, not what others do in pauses between them. It costs two
+    readings of the clock for each rule, so it is used only if slow rules are to be reported.
+    """
 
     __slots__ = ("_paused_s", "_report", "_spent", "_wait")
 

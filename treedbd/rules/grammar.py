@@ -1,4 +1,4 @@
-"""The grammar of expressions, and the parser that builds their syntax tree.
+"""The grammar of expressions: their syntax tree, their static types, their parser, and its errors.
 
 The syntax is a subset of JavaScript's expressions, loosest operators first:
 
@@ -16,44 +16,33 @@ The syntax is a subset of JavaScript's expressions, loosest operators first:
                 | "(" expression ")" | "[" [ list [ "," ] ] "]"
     list        = expression { "," expression }
 
-`tokens` has the tokens. Words that are not in the grammar (`typeof`, `in`, `var`, …), assignments,
-the comma elsewhere and the bitwise operators are errors, which `syntax_errors` words. Whitespace
-and comments are allowed between any two tokens.
+Words that are not in the grammar (`typeof`, `in`, `var`, …), assignments, the comma elsewhere and
+the bitwise operators are errors. Whitespace and comments are allowed between any two tokens.
 
-Theory of operation: operator precedence with a stack of the constructs that are still open, so
-nothing here recurses, however deep the text is nested. An operator closes the constructs that bind
-tighter; one of the same level continues its chain. `value` is the operand that was read last, and
-what follows it decides whose operand it is. The measures of a node, which the limits are about, are
-kept beside it only until the construct around it is closed.
+The syntax tree is built here and read by `typecheck`, `compile` and `rights`. A chain of operators
+of one level is one node with many terms, and `a ? b : c ? d : e` is one node with two arms, so the
+length of a chain adds no depth. Brackets have no node of their own. Nodes compare by identity,
+because `typecheck` keeps a type for each. `fold` visits them without recursion, in steps.
 
-The tokens of expressions: their patterns, and the values of literals.
+A `Type` is what is known of a value before any data is read. The tables beside it name the members
+of each; `compile` implements them.
 
-What a token may be depends on whether an operand or an operator comes next: a slash begins a
-regular expression where an operand is expected, and divides elsewhere. So there is one pattern for
-each of the two states. Whitespace and comments are skipped before any token.
+Tokens. What a token may be depends on whether an operand or an operator comes next: a slash begins
+a regular expression where an operand is expected, and divides elsewhere. So there is one pattern
+for each of the two states.
 
-The constructs of an expression while it is parsed, and the nodes that they become.
+Theory of operation of the parser: operator precedence with a stack of the constructs that are still
+open, so nothing here recurses, however deep the text is nested. A construct is opened when its
+first operand or its bracket has been read, and closed, which makes a node of it, when all of its
+operands have been. An operator closes the constructs that bind tighter; one of the same level
+continues its chain. `value` is the operand that was read last, and what follows it decides whose
+operand it is. The measures of a node, which the limits are about, are kept beside it only until the
+construct around it is closed.
 
-`grammar` opens a construct when its first operand or its bracket has been read, and closes it when
-all of its operands have been.
-
-The errors of expressions that do not parse: what was found, and what JavaScript it may be.
-
-The syntax tree of an expression: `grammar` builds it, `typecheck` and `compile` read it.
-
-A chain of operators of one level is one node with many terms, and `a ? b : c ? d : e` is one node
-with two arms, so the length of a chain adds no depth. Brackets have no node of their own. Nodes
-compare by identity, because `typecheck` keeps a type for each. `fold` visits them without
-recursion, in steps.
-
-The static types of expressions, and the members of each, as tables for `typecheck`.
-
-A `Type` is what is known of a value before any data is read. `closures` implements the methods that
-the tables name.
-
-Remedies for the mistakes that authors of rules make most: one short sentence for each.
-
-They are hints beside the texts of errors, which are those of Firebase; an empty one is none.
+Errors. `syntax_error` says what was found where the parser cannot go on, and what JavaScript it may
+be. A remedy is one short sentence for one of the mistakes that authors of rules make most, in the
+syntax or in the types. It is a hint beside the text of an error, which is that of Firebase; an
+empty one is none.
 """
 
 from __future__ import annotations
@@ -70,84 +59,6 @@ from treedbd.loop import Steps
 from treedbd.rules.document import ExpressionError, suggest
 from treedbd.rules.regex import Regex, parse_regex
 from treedbd.tree.value import canonical_number
-
-# Atomic groups, not possessive ones: where one of these has failed in its middle, Python before
-# 3.11.5 goes on from there, not from where it began.
-_BLANKS: Final = r"(?>(?:\s+|//[^\n]*|/\*[\s\S]*?\*/)*)"
-_NAME: Final = r"(?:[^\W\d]|\$)[\w$]*"
-_NUMBER: Final = (
-    r"0[xX][0-9A-Fa-f]+|(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-)
-_STRING: Final = r'"(?>(?:[^"\\\r\n]|\\[^\r\n])*)"' + r"|'(?>(?:[^'\\\r\n]|\\[^\r\n])*)'"
-_REGEX: Final = (
-    r"/(?![*/])(?:[^/\\\[\r\n]|\\[^\r\n]|\[(?>(?:[^\]\\\r\n]|\\[^\r\n])*)\])+/[A-Za-z0-9_$]*"
-)
-
-BLANKS: Final = re.compile(_BLANKS)
-NAME: Final = re.compile(f"{_BLANKS}({_NAME})")
-OPERAND: Final = re.compile(
-    rf"{_BLANKS}(?:(?P<name>{_NAME})|(?P<number>{_NUMBER})|(?P<string>{_STRING})"
-    rf"|(?P<pattern>{_REGEX})|(?P<prefix>[!-])|(?P<opening>[(\[])|(?P<closing>[)\]]))"
-)
-"""What may stand where an operand is expected; a closing bracket ends an empty list."""
-OPERATOR: Final = re.compile(
-    rf"{_BLANKS}(?:(?P<operator>\|\||&&|[=!]==?|[<>]=?|[-+*/%])|(?P<member>\.)|(?P<opening>[(\[])"
-    r"|(?P<closing>[)\]])|(?P<comma>,)|(?P<choice>\?)|(?P<otherwise>:)|(?P<end>;|\Z))"
-)
-"""What may follow an operand."""
-ANY: Final = re.compile(rf"{_NAME}|{_NUMBER}|{_STRING}|{_REGEX}|===?|!==?|[<>]=?|\|\||&&|[\s\S]")
-"""Any token at all, to be shown in an error."""
-
-_CONSTANTS: Final = {"true": True, "false": False, "null": None}
-_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
-_LETTERS: Final = {
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-    "0": "\0",
-}
-
-
-def is_constant(name: str) -> bool:
-    """Return whether a name is `true`, `false` or `null`."""
-    return name in _CONSTANTS
-
-
-def read_constant(name: str) -> bool | None:
-    """Return the value of `true`, `false` or `null`."""
-    return _CONSTANTS[name]
-
-
-def read_number(token: str, offset: int) -> int | float:
-    """Return the value of a number; raise `ExpressionError` if it is out of range."""
-    try:
-        if token[:2] in ("0x", "0X"):
-            return canonical_number(int(token, 16))
-        if token.isdigit() and len(token) < 20:
-            return canonical_number(int(token))
-        return canonical_number(float(token))
-    except (ValueError, OverflowError):
-        raise ExpressionError(offset, "The number is out of range.") from None
-
-
-def read_string(token: str, offset: int) -> str:
-    """Return the value of a string in quotes; raise `ExpressionError` for half a surrogate pair."""
-    if "\\" not in token:
-        return token[1:-1]
-    text = _ESCAPE.sub(_read_escape, token[1:-1])
-    try:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-    except UnicodeDecodeError:
-        raise ExpressionError(offset, "A string must not hold half a surrogate pair.") from None
-
-
-def _read_escape(found: re.Match[str]) -> str:
-    code = found[1] or found[2]
-    return chr(int(code, 16)) if code else _LETTERS.get(found[3], found[3])
-
 
 Result = TypeVar("Result")
 
@@ -317,6 +228,163 @@ def fold(
             return cast(Result, result)
 
 
+class Type(enum.Enum):
+    """The type of an expression."""
+
+    BOOLEAN = enum.auto()
+    NUMBER = enum.auto()
+    STRING = enum.auto()
+    NULL = enum.auto()
+    REGEX = enum.auto()
+    SNAPSHOT = enum.auto()
+    METHOD = enum.auto()
+    """A method of a snapshot or of a string, named but not called."""
+    VALUE = enum.auto()
+    """The value of a node: a primitive whose type is unknown."""
+    AUTH = enum.auto()
+    """`auth` and everything below it."""
+    QUERY = enum.auto()
+    QUERY_VALUE = enum.auto()
+    MIXED = enum.auto()
+    """One of several types that have nothing in common."""
+
+
+@attrs.frozen
+class MethodSignature:
+    """The parameters and the result type of a method of a snapshot or of a string."""
+
+    parameters: tuple[str, ...]
+    """`string`, `regex` or `list` for each argument."""
+    returns: Type
+
+
+_TEST: Final = MethodSignature((), Type.BOOLEAN)
+_TEST_STRING: Final = MethodSignature(("string",), Type.BOOLEAN)
+
+SNAPSHOT_METHODS: Final[Mapping[str, MethodSignature]] = {
+    "val": MethodSignature((), Type.VALUE),
+    "child": MethodSignature(("string",), Type.SNAPSHOT),
+    "parent": MethodSignature((), Type.SNAPSHOT),
+    "hasChild": _TEST_STRING,
+    "hasChildren": MethodSignature(("list",), Type.BOOLEAN),
+    "exists": _TEST,
+    "getPriority": MethodSignature((), Type.VALUE),
+    "isNumber": _TEST,
+    "isString": _TEST,
+    "isBoolean": _TEST,
+}
+
+STRING_METHODS: Final[Mapping[str, MethodSignature]] = {
+    "contains": _TEST_STRING,
+    "beginsWith": _TEST_STRING,
+    "endsWith": _TEST_STRING,
+    "replace": MethodSignature(("string", "string"), Type.STRING),
+    "toLowerCase": MethodSignature((), Type.STRING),
+    "toUpperCase": MethodSignature((), Type.STRING),
+    "matches": MethodSignature(("regex",), Type.BOOLEAN),
+}
+
+QUERY_MEMBERS: Final[Mapping[str, Type]] = {
+    "orderByKey": Type.BOOLEAN,
+    "orderByPriority": Type.BOOLEAN,
+    "orderByValue": Type.BOOLEAN,
+    "orderByChild": Type.QUERY_VALUE,
+    "startAt": Type.QUERY_VALUE,
+    "endAt": Type.QUERY_VALUE,
+    "equalTo": Type.QUERY_VALUE,
+    "limitToFirst": Type.QUERY_VALUE,
+    "limitToLast": Type.QUERY_VALUE,
+    "where": Type.BOOLEAN,
+}
+
+NUMBERS: Final = frozenset({Type.NUMBER, Type.VALUE, Type.AUTH, Type.QUERY_VALUE, Type.MIXED})
+"""Operands of arithmetic."""
+ORDERED: Final = NUMBERS | {Type.STRING}
+"""Operands of `+` and of the orderings."""
+PRIMITIVES: Final = ORDERED | {Type.BOOLEAN, Type.NULL}
+"""Operands of the equality operators."""
+STRINGS: Final = frozenset({Type.STRING, Type.VALUE, Type.AUTH, Type.MIXED})
+"""Arguments of a method that expects a string."""
+ABSORBING: Final = frozenset({Type.STRING, Type.VALUE, Type.AUTH})
+"""If branches of a conditional differ and one has such a type, the result is a Value."""
+# Atomic groups, not possessive ones: where one of these has failed in its middle, Python before
+# 3.11.5 goes on from there, not from where it began.
+_BLANKS: Final = r"(?>(?:\s+|//[^\n]*|/\*[\s\S]*?\*/)*)"
+_NAME: Final = r"(?:[^\W\d]|\$)[\w$]*"
+_NUMBER: Final = (
+    r"0[xX][0-9A-Fa-f]+|(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+)
+_STRING: Final = r'"(?>(?:[^"\\\r\n]|\\[^\r\n])*)"' + r"|'(?>(?:[^'\\\r\n]|\\[^\r\n])*)'"
+_REGEX: Final = (
+    r"/(?![*/])(?:[^/\\\[\r\n]|\\[^\r\n]|\[(?>(?:[^\]\\\r\n]|\\[^\r\n])*)\])+/[A-Za-z0-9_$]*"
+)
+
+BLANKS: Final = re.compile(_BLANKS)
+NAME: Final = re.compile(f"{_BLANKS}({_NAME})")
+OPERAND: Final = re.compile(
+    rf"{_BLANKS}(?:(?P<name>{_NAME})|(?P<number>{_NUMBER})|(?P<string>{_STRING})"
+    rf"|(?P<pattern>{_REGEX})|(?P<prefix>[!-])|(?P<opening>[(\[])|(?P<closing>[)\]]))"
+)
+"""What may come where an operand is expected; a closing bracket ends an empty list."""
+OPERATOR: Final = re.compile(
+    rf"{_BLANKS}(?:(?P<operator>\|\||&&|[=!]==?|[<>]=?|[-+*/%])|(?P<member>\.)|(?P<opening>[(\[])"
+    r"|(?P<closing>[)\]])|(?P<comma>,)|(?P<choice>\?)|(?P<otherwise>:)|(?P<end>;|\Z))"
+)
+"""What may follow an operand."""
+ANY: Final = re.compile(rf"{_NAME}|{_NUMBER}|{_STRING}|{_REGEX}|===?|!==?|[<>]=?|\|\||&&|[\s\S]")
+"""Any token at all, to be shown in an error."""
+
+_CONSTANTS: Final = {"true": True, "false": False, "null": None}
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
+_LETTERS: Final = {
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "0": "\0",
+}
+
+
+def is_constant(name: str) -> bool:
+    """Return whether a name is `true`, `false` or `null`."""
+    return name in _CONSTANTS
+
+
+def read_constant(name: str) -> bool | None:
+    """Return the value of `true`, `false` or `null`."""
+    return _CONSTANTS[name]
+
+
+def read_number(token: str, offset: int) -> int | float:
+    """Return the value of a number; raise `ExpressionError` if it is out of range."""
+    try:
+        if token[:2] in ("0x", "0X"):
+            return canonical_number(int(token, 16))
+        if token.isdigit() and len(token) < 20:
+            return canonical_number(int(token))
+        return canonical_number(float(token))
+    except (ValueError, OverflowError):
+        raise ExpressionError(offset, "The number is out of range.") from None
+
+
+def read_string(token: str, offset: int) -> str:
+    """Return the value of a string in quotes; raise `ExpressionError` for half a surrogate pair."""
+    if "\\" not in token:
+        return token[1:-1]
+    text = _ESCAPE.sub(_read_escape, token[1:-1])
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise ExpressionError(offset, "A string must not hold half a surrogate pair.") from None
+
+
+def _read_escape(found: re.Match[str]) -> str:
+    code = found[1] or found[2]
+    return chr(int(code, 16)) if code else _LETTERS.get(found[3], found[3])
+
+
 OPEN: Final = 0
 """The level of what only a closing bracket, or the colon of a choice, can close."""
 CHOICE: Final = 1
@@ -404,300 +472,6 @@ _NODES: Final[dict[Form, Callable[[Construct], Expression]]] = {
     Form.BINARY: lambda chain: Binary(chain.offset, tuple(chain.operators), tuple(chain.operands)),
     Form.PREFIX: lambda prefix: Prefix(prefix.offset, prefix.operators[0], prefix.operands[0]),
 }
-
-
-class Type(enum.Enum):
-    """The type of an expression."""
-
-    BOOLEAN = enum.auto()
-    NUMBER = enum.auto()
-    STRING = enum.auto()
-    NULL = enum.auto()
-    REGEX = enum.auto()
-    SNAPSHOT = enum.auto()
-    METHOD = enum.auto()
-    """A method of a snapshot or of a string, named but not called."""
-    VALUE = enum.auto()
-    """The value of a node: a primitive whose type is unknown."""
-    AUTH = enum.auto()
-    """`auth` and everything below it."""
-    QUERY = enum.auto()
-    QUERY_VALUE = enum.auto()
-    MIXED = enum.auto()
-    """One of several types that have nothing in common."""
-
-
-@attrs.frozen
-class MethodSignature:
-    """The parameters and the result type of a method of a snapshot or of a string."""
-
-    parameters: tuple[str, ...]
-    """`string`, `regex` or `list` for each argument."""
-    returns: Type
-
-
-_TEST: Final = MethodSignature((), Type.BOOLEAN)
-_TEST_STRING: Final = MethodSignature(("string",), Type.BOOLEAN)
-
-SNAPSHOT_METHODS: Final[Mapping[str, MethodSignature]] = {
-    "val": MethodSignature((), Type.VALUE),
-    "child": MethodSignature(("string",), Type.SNAPSHOT),
-    "parent": MethodSignature((), Type.SNAPSHOT),
-    "hasChild": _TEST_STRING,
-    "hasChildren": MethodSignature(("list",), Type.BOOLEAN),
-    "exists": _TEST,
-    "getPriority": MethodSignature((), Type.VALUE),
-    "isNumber": _TEST,
-    "isString": _TEST,
-    "isBoolean": _TEST,
-}
-
-STRING_METHODS: Final[Mapping[str, MethodSignature]] = {
-    "contains": _TEST_STRING,
-    "beginsWith": _TEST_STRING,
-    "endsWith": _TEST_STRING,
-    "replace": MethodSignature(("string", "string"), Type.STRING),
-    "toLowerCase": MethodSignature((), Type.STRING),
-    "toUpperCase": MethodSignature((), Type.STRING),
-    "matches": MethodSignature(("regex",), Type.BOOLEAN),
-}
-
-QUERY_MEMBERS: Final[Mapping[str, Type]] = {
-    "orderByKey": Type.BOOLEAN,
-    "orderByPriority": Type.BOOLEAN,
-    "orderByValue": Type.BOOLEAN,
-    "orderByChild": Type.QUERY_VALUE,
-    "startAt": Type.QUERY_VALUE,
-    "endAt": Type.QUERY_VALUE,
-    "equalTo": Type.QUERY_VALUE,
-    "limitToFirst": Type.QUERY_VALUE,
-    "limitToLast": Type.QUERY_VALUE,
-    "where": Type.BOOLEAN,
-}
-
-NUMBERS: Final = frozenset({Type.NUMBER, Type.VALUE, Type.AUTH, Type.QUERY_VALUE, Type.MIXED})
-"""Operands of arithmetic."""
-ORDERED: Final = NUMBERS | {Type.STRING}
-"""Operands of `+` and of the orderings."""
-PRIMITIVES: Final = ORDERED | {Type.BOOLEAN, Type.NULL}
-"""Operands of the equality operators."""
-STRINGS: Final = frozenset({Type.STRING, Type.VALUE, Type.AUTH, Type.MIXED})
-"""Arguments of a method that expects a string."""
-ABSORBING: Final = frozenset({Type.STRING, Type.VALUE, Type.AUTH})
-"""If branches of a conditional differ and one has such a type, the result is a Value."""
-
-
-CALL_IT: Final = "Call the method, with () behind its name."
-TAKE_VALUE: Final = "Add .val() for the value of the node."
-QUOTE_KEY: Final = "Write the key in quotes."
-LIST_NAMES: Final = "Write the names in brackets, as in hasChildren(['name'])."
-PATTERN: Final = "Write the pattern between slashes instead of quotes, as in matches(/^a/)."
-READS_ONLY: Final = "Write data: a read changes nothing."
-NOT_A_METHOD: Final = "Leave out the () behind it."
-USE_CHILD: Final = "Write .child(…) for a child of a node."
-JOIN_RULES: Final = "Join conditions by && or ||."
-
-_VARIABLES: Final[Mapping[str, str]] = {
-    "uid": "auth.uid",
-    "user": "auth",
-    "token": "auth.token",
-    "request": "auth, newData or query",
-    "resource": "data",
-    "snapshot": "data",
-    "value": "newData.val()",
-    "timestamp": "now",
-    "undefined": "null",
-    "None": "null",
-    "True": "true",
-    "False": "false",
-}
-"""Names of other languages, and of the rules of other stores."""
-_MEMBERS: Final[Mapping[str, str]] = {
-    "isInteger": "isNumber()",
-    "isArray": "hasChildren()",
-    "isObject": "hasChildren()",
-    "startsWith": "beginsWith()",
-    "includes": "contains()",
-    "indexOf": "contains()",
-    "test": "matches()",
-}
-_BOOLEAN: Final[Mapping[Type, str]] = {
-    Type.SNAPSHOT: "Add .exists() for whether the node is there.",
-    Type.METHOD: CALL_IT,
-    Type.QUERY: "Name a member, as in query.limitToLast <= 100.",
-    Type.REGEX: "Match a string with it, as in auth.uid.matches(/^a/).",
-    Type.NUMBER: "Compare it, as in … > 0.",
-    Type.STRING: "Compare it, as in … == 'a'.",
-    Type.NULL: "Compare something with it, as in auth != null.",
-}
-_OPERAND: Final[Mapping[Type, str]] = {
-    Type.SNAPSHOT: TAKE_VALUE,
-    Type.METHOD: CALL_IT,
-    Type.QUERY: "Name a member, as in query.limitToLast.",
-    Type.REGEX: "Match a string with it, as in auth.uid.matches(/^a/).",
-    Type.NULL: "Compare with null by == or !=.",
-    Type.BOOLEAN: "Join two comparisons by &&.",
-    Type.STRING: "Only numbers can be calculated with.",
-}
-
-
-def remedy_of_variable(name: str, known: Collection[str], *, is_whole: bool) -> str:
-    """Return the remedy for an unknown variable; `is_whole` says that it is the whole rule."""
-    hint = suggest(name, known)
-    if hint:
-        return hint
-    if name in _VARIABLES:
-        return f"Write {_VARIABLES[name]}."
-    if name.startswith("$"):
-        return f"No node above this rule has the key '{name}'."
-    return "" if is_whole else f"If it is a text, write it in quotes: '{name}'."
-
-
-def remedy_of_member(name: str, known: Collection[str]) -> str:
-    """Return the remedy for an unknown member of something that has the members `known`."""
-    return suggest(name, known) or (f"Write {_MEMBERS[name]}." if name in _MEMBERS else "")
-
-
-def remedy_of_target(target: Type) -> str:
-    """Return the remedy for a member of something that has none."""
-    return CALL_IT if target is Type.METHOD else "Only nodes, texts, auth and query have members."
-
-
-def remedy_of_condition(found: Type, node: Expression) -> str:
-    """Return the remedy for what should be true or false."""
-    if isinstance(node, Literal) and isinstance(node.value, str):
-        return f"Compare it with something: x == 'a' || x == {node.value!r}."
-    return _BOOLEAN.get(found, "Compare it, as in … == true, or … != null.")
-
-
-def remedy_of_operand(found: Type) -> str:
-    """Return the remedy for an operand of a comparison or a calculation."""
-    return _OPERAND.get(found, "")
-
-
-def remedy_of_call(callee: Expression, target: Type) -> str:
-    """Return the remedy for a call of something that is no method."""
-    if isinstance(callee, Variable):
-        return USE_CHILD if target is Type.SNAPSHOT else ""
-    return NOT_A_METHOD
-
-
-def remedy_of_string(found: Type) -> str:
-    """Return the remedy for an argument that should be a string."""
-    return QUOTE_KEY if found is Type.NUMBER else remedy_of_operand(found)
-
-
-_ASSIGNMENT: Final = "Write == to compare."
-_OPERATORS: Final[Mapping[str, str]] = {
-    "&": "Write && for and.",
-    "|": "Write || for or.",
-    ",": JOIN_RULES,
-    "in": "Write hasChild(…) for whether a key is there.",
-    "instanceof": "Use isString(), isNumber() or isBoolean().",
-    "**": "Multiply by *.",
-}
-_WORDS: Final[Mapping[str, str]] = {
-    "and": "Write && for and.",
-    "or": "Write || for or.",
-    "not": "Write ! for not.",
-    "is": "Write == to compare.",
-}
-_STATEMENTS: Final[Mapping[str, str]] = {
-    "return": "Leave it out: a rule is an expression.",
-    "typeof": "Use isString(), isNumber() or isBoolean().",
-}
-_TYPOGRAPHIC: Final = "\u2018\u2019\u201c\u201d"  # what word processors make of quotes
-_LAST_WORD: Final = re.compile(r"(\w+)\s*\Z")
-_OPERATOR_ENDS: Final = tuple("=!<>+-*/%&|,([?:")
-_OPERAND_MISSING: Final = "An operand is missing before it."
-
-
-def remedy_of_operator(operator: str, after: str = "") -> str:
-    """Return the remedy for an operator of JavaScript that rules do not have.
-
-    `after` is the text from it on: `&&` where an operand is expected begins with such an operator.
-    """
-    if operator in ("&", "|") and after.startswith(operator * 2):
-        return _OPERAND_MISSING
-    return _ASSIGNMENT if operator == "=" else _OPERATORS.get(operator, "")
-
-
-def remedy_of_word(word: str) -> str:
-    """Return the remedy for a word of JavaScript that rules do not have."""
-    return _STATEMENTS.get(word, "A rule is one expression, without statements.")
-
-
-def remedy_of_token(found: str, before: str, *, operand: bool) -> str:
-    """Return the remedy for a token `found` that is not expected; `before` is the text before it.
-
-    `operand` says that an operand was expected.
-    """
-    if found in _TYPOGRAPHIC:
-        return "Write straight quotes, '…'."
-    if operand and (found not in ")]" or before.rstrip()[-1:] in _OPERATOR_ENDS):
-        return "" if found in "{}" else _OPERAND_MISSING
-    last = _LAST_WORD.search(before[-_LONGEST_WORD:])
-    word = found if found in _WORDS else last[1] if last else ""
-    if word in _WORDS:
-        return _WORDS[word]
-    is_bracket = found in ")]}:"
-    return "An opening bracket is missing." if is_bracket else "An operator is missing before it."
-
-
-_ASSIGNING = re.compile(r"(?:[-+*/%&|^]|\*\*|<<|>>>?)?=(?!=)")
-_UNSUPPORTED_OPERATOR = re.compile(r"\*\*|<<|>>>?|&|\||\^|~|,|(?:in|instanceof)\b")
-_UNSUPPORTED_WORD = re.compile(r"\b(typeof|void|delete|new|var|let|const|function|return)\s+$")
-_LONGEST_WORD: Final = 40
-"""Characters before an error that are searched for such a word."""
-
-
-def syntax_error(text: str, at: int, *, operand: bool) -> ExpressionError:
-    """Return the error at the first token from `at`, where the parser cannot go on.
-
-    `operand` says that an operand was expected there, otherwise an operator or an end.
-    """
-    blanks = BLANKS.match(text, at)
-    offset = blanks.end() if blanks else at
-    first = text[offset : offset + 1]
-    if not first:
-        return ExpressionError(offset, "Unexpected end of expression.")
-    if operand and first == "/":
-        text = "unterminated regular expression literal"
-        return ExpressionError(offset, text, "Close the pattern with a slash.")
-    if operand and first in "\"'":
-        hint = f"Close the string with {first}."
-        return ExpressionError(offset, "Unterminated string literal.", hint)
-    unsupported = _find_unsupported(text, offset)
-    if unsupported:
-        return unsupported
-    token = ANY.match(text, offset)
-    shown = token[0] if token else first
-    hint = remedy_of_token(shown, text[:offset], operand=operand)
-    return ExpressionError(offset, f"Unexpected '{shown}'.", hint)
-
-
-def _find_unsupported(text: str, offset: int) -> ExpressionError | None:
-    """Return the error for JavaScript that this language does not support, None for other text."""
-    assignment = _ASSIGNING.match(text, offset)
-    if assignment:
-        error_text = "Rule expressions may not contain assignments."
-        return ExpressionError(offset, error_text, remedy_of_operator(assignment[0]))
-    if text.startswith("**", offset - 1):
-        error_text = "Rule expressions may not contain operator **."
-        return ExpressionError(offset - 1, error_text, remedy_of_operator("**"))
-    operator = _UNSUPPORTED_OPERATOR.match(text, offset)
-    if operator:
-        error_text = f"Rule expressions may not contain operator {operator[0]}."
-        return ExpressionError(
-            offset, error_text, remedy_of_operator(operator[0], text[offset : offset + 2])
-        )
-    word = _UNSUPPORTED_WORD.search(text, max(0, offset - _LONGEST_WORD), offset)
-    if word:
-        error_text = f"Rule expressions may not contain '{word[1]}'."
-        return ExpressionError(word.start(1), error_text, remedy_of_word(word[1]))
-    return None
-
-
 _EXTRA_DEPTH: Final = 50
 """A pair of brackets usually adds two levels of nodes; this many more are allowed."""
 _TOKENS_PER_STEP: Final = 200
@@ -887,3 +661,214 @@ _METHODS: Final[dict[str, Callable[[_ExpressionParser, str, int], None]]] = {
     form: getattr(_ExpressionParser, form) for form in (*OPERAND.groupindex, *OPERATOR.groupindex)
 }
 """The method for each form of token: it is given the token and its offset."""
+CALL_IT: Final = "Call the method, with () behind its name."
+TAKE_VALUE: Final = "Add .val() for the value of the node."
+QUOTE_KEY: Final = "Write the key in quotes."
+LIST_NAMES: Final = "Write the names in brackets, as in hasChildren(['name'])."
+WRITE_PATTERN: Final = "Write the pattern between slashes instead of quotes, as in matches(/^a/)."
+READS_ONLY: Final = "Write data: a read changes nothing."
+NOT_A_METHOD: Final = "Leave out the () behind it."
+USE_CHILD: Final = "Write .child(…) for a child of a node."
+JOIN_RULES: Final = "Join conditions by && or ||."
+
+_FOREIGN_VARIABLES: Final[Mapping[str, str]] = {
+    "uid": "auth.uid",
+    "user": "auth",
+    "token": "auth.token",
+    "request": "auth, newData or query",
+    "resource": "data",
+    "snapshot": "data",
+    "value": "newData.val()",
+    "timestamp": "now",
+    "undefined": "null",
+    "None": "null",
+    "True": "true",
+    "False": "false",
+}
+"""Names of other languages, and of the rules of other stores."""
+_FOREIGN_MEMBERS: Final[Mapping[str, str]] = {
+    "isInteger": "isNumber()",
+    "isArray": "hasChildren()",
+    "isObject": "hasChildren()",
+    "startsWith": "beginsWith()",
+    "includes": "contains()",
+    "indexOf": "contains()",
+    "test": "matches()",
+}
+_CONDITION_REMEDIES: Final[Mapping[Type, str]] = {
+    Type.SNAPSHOT: "Add .exists() for whether the node is there.",
+    Type.METHOD: CALL_IT,
+    Type.QUERY: "Name a member, as in query.limitToLast <= 100.",
+    Type.REGEX: "Match a string with it, as in auth.uid.matches(/^a/).",
+    Type.NUMBER: "Compare it, as in … > 0.",
+    Type.STRING: "Compare it, as in … == 'a'.",
+    Type.NULL: "Compare something with it, as in auth != null.",
+}
+_OPERAND_REMEDIES: Final[Mapping[Type, str]] = {
+    Type.SNAPSHOT: TAKE_VALUE,
+    Type.METHOD: CALL_IT,
+    Type.QUERY: "Name a member, as in query.limitToLast.",
+    Type.REGEX: "Match a string with it, as in auth.uid.matches(/^a/).",
+    Type.NULL: "Compare with null by == or !=.",
+    Type.BOOLEAN: "Join two comparisons by &&.",
+    Type.STRING: "Only numbers can be calculated with.",
+}
+
+
+def remedy_of_variable(name: str, known: Collection[str], *, is_whole: bool) -> str:
+    """Return the remedy for an unknown variable; `is_whole` says that it is the whole rule."""
+    hint = suggest(name, known)
+    if hint:
+        return hint
+    if name in _FOREIGN_VARIABLES:
+        return f"Write {_FOREIGN_VARIABLES[name]}."
+    if name.startswith("$"):
+        return f"No node above this rule has the key '{name}'."
+    return "" if is_whole else f"If it is a text, write it in quotes: '{name}'."
+
+
+def remedy_of_member(name: str, known: Collection[str]) -> str:
+    """Return the remedy for an unknown member of something that has the members `known`."""
+    return suggest(name, known) or (
+        f"Write {_FOREIGN_MEMBERS[name]}." if name in _FOREIGN_MEMBERS else ""
+    )
+
+
+def remedy_of_target(target: Type) -> str:
+    """Return the remedy for a member of something that has none."""
+    return CALL_IT if target is Type.METHOD else "Only nodes, texts, auth and query have members."
+
+
+def remedy_of_condition(found: Type, node: Expression) -> str:
+    """Return the remedy for what should be true or false."""
+    if isinstance(node, Literal) and isinstance(node.value, str):
+        return f"Compare it with something: x == 'a' || x == {node.value!r}."
+    return _CONDITION_REMEDIES.get(found, "Compare it, as in … == true, or … != null.")
+
+
+def remedy_of_operand(found: Type) -> str:
+    """Return the remedy for an operand of a comparison or a calculation."""
+    return _OPERAND_REMEDIES.get(found, "")
+
+
+def remedy_of_call(callee: Expression, target: Type) -> str:
+    """Return the remedy for a call of something that is not a method."""
+    if isinstance(callee, Variable):
+        return USE_CHILD if target is Type.SNAPSHOT else ""
+    return NOT_A_METHOD
+
+
+def remedy_of_string(found: Type) -> str:
+    """Return the remedy for an argument that should be a string."""
+    return QUOTE_KEY if found is Type.NUMBER else remedy_of_operand(found)
+
+
+_WRITE_EQUALS: Final = "Write == to compare."
+_OPERATOR_REMEDIES: Final[Mapping[str, str]] = {
+    "&": "Write && for and.",
+    "|": "Write || for or.",
+    ",": JOIN_RULES,
+    "in": "Write hasChild(…) for whether a key is there.",
+    "instanceof": "Use isString(), isNumber() or isBoolean().",
+    "**": "Multiply by *.",
+}
+_WORD_REMEDIES: Final[Mapping[str, str]] = {
+    "and": "Write && for and.",
+    "or": "Write || for or.",
+    "not": "Write ! for not.",
+    "is": _WRITE_EQUALS,
+}
+_STATEMENT_REMEDIES: Final[Mapping[str, str]] = {
+    "return": "Leave it out: a rule is an expression.",
+    "typeof": "Use isString(), isNumber() or isBoolean().",
+}
+_TYPOGRAPHIC: Final = "\u2018\u2019\u201c\u201d"  # what word processors make of quotes
+_LAST_WORD: Final = re.compile(r"(\w+)\s*\Z")
+_OPERATOR_ENDS: Final = tuple("=!<>+-*/%&|,([?:")
+_OPERAND_MISSING: Final = "An operand is missing before it."
+
+
+def remedy_of_operator(operator: str, after: str = "") -> str:
+    """Return the remedy for an operator of JavaScript that rules do not have.
+
+    `after` is the text from it on: `&&` where an operand is expected begins with such an operator.
+    """
+    if operator in ("&", "|") and after.startswith(operator * 2):
+        return _OPERAND_MISSING
+    return _WRITE_EQUALS if operator == "=" else _OPERATOR_REMEDIES.get(operator, "")
+
+
+def remedy_of_word(word: str) -> str:
+    """Return the remedy for a word of JavaScript that rules do not have."""
+    return _STATEMENT_REMEDIES.get(word, "A rule is one expression, without statements.")
+
+
+def remedy_of_token(found: str, before: str, *, operand: bool) -> str:
+    """Return the remedy for a token `found` that is not expected; `before` is the text before it.
+
+    `operand` says that an operand was expected.
+    """
+    if found in _TYPOGRAPHIC:
+        return "Write straight quotes, '…'."
+    if operand and (found not in ")]" or before.rstrip()[-1:] in _OPERATOR_ENDS):
+        return "" if found in "{}" else _OPERAND_MISSING
+    last = _LAST_WORD.search(before[-_LONGEST_WORD:])
+    word = found if found in _WORD_REMEDIES else last[1] if last else ""
+    if word in _WORD_REMEDIES:
+        return _WORD_REMEDIES[word]
+    is_bracket = found in ")]}:"
+    return "An opening bracket is missing." if is_bracket else "An operator is missing before it."
+
+
+_ASSIGNMENT = re.compile(r"(?:[-+*/%&|^]|\*\*|<<|>>>?)?=(?!=)")
+_UNSUPPORTED_OPERATOR = re.compile(r"\*\*|<<|>>>?|&|\||\^|~|,|(?:in|instanceof)\b")
+_UNSUPPORTED_WORD = re.compile(r"\b(typeof|void|delete|new|var|let|const|function|return)\s+$")
+_LONGEST_WORD: Final = 40
+"""Characters before an error that are searched for such a word."""
+
+
+def syntax_error(text: str, at: int, *, operand: bool) -> ExpressionError:
+    """Return the error at the first token from `at`, where the parser cannot go on.
+
+    `operand` says that an operand was expected there, otherwise an operator or an end.
+    """
+    blanks = BLANKS.match(text, at)
+    offset = blanks.end() if blanks else at
+    first = text[offset : offset + 1]
+    if not first:
+        return ExpressionError(offset, "Unexpected end of expression.")
+    if operand and first == "/":
+        text = "unterminated regular expression literal"
+        return ExpressionError(offset, text, "Close the pattern with a slash.")
+    if operand and first in "\"'":
+        hint = f"Close the string with {first}."
+        return ExpressionError(offset, "Unterminated string literal.", hint)
+    unsupported = _find_unsupported(text, offset)
+    if unsupported:
+        return unsupported
+    token = ANY.match(text, offset)
+    shown = token[0] if token else first
+    hint = remedy_of_token(shown, text[:offset], operand=operand)
+    return ExpressionError(offset, f"Unexpected '{shown}'.", hint)
+
+
+def _find_unsupported(text: str, offset: int) -> ExpressionError | None:
+    """Return the error for JavaScript that this language does not support, None for other text."""
+    assignment = _ASSIGNMENT.match(text, offset)
+    if assignment:
+        error_text = "Rule expressions may not contain assignments."
+        return ExpressionError(offset, error_text, remedy_of_operator(assignment[0]))
+    if text.startswith("**", offset - 1):
+        error_text = "Rule expressions may not contain operator **."
+        return ExpressionError(offset - 1, error_text, remedy_of_operator("**"))
+    operator = _UNSUPPORTED_OPERATOR.match(text, offset)
+    if operator:
+        error_text = f"Rule expressions may not contain operator {operator[0]}."
+        return ExpressionError(
+            offset, error_text, remedy_of_operator(operator[0], text[offset : offset + 2])
+        )
+    word = _UNSUPPORTED_WORD.search(text, max(0, offset - _LONGEST_WORD), offset)
+    if word:
+        error_text = f"Rule expressions may not contain '{word[1]}'."
+        return ExpressionError(word.start(1), error_text, remedy_of_word(word[1]))
+    return None

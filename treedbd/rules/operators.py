@@ -1,19 +1,16 @@
-"""The operators and string methods of the rules language at run time.
+"""The run time of the language: snapshots of nodes, operators, and the methods of strings.
 
-Nothing is converted: a number is not a string and null is not zero; an operand of a wrong type is
-an `EvaluationError`. Numbers are exact within 64 bits and doubles beyond, as in the tree; an
+A snapshot is what `data`, `newData` and `root` are while a rule is evaluated: a view and a path.
+Nothing is read to make one. A method reads only what it needs: `exists()` and `isString()` the type
+of the node, the value of a leaf the node alone; the value of a container is a `Subtree`, which is
+read only when two of them are compared. A path that no node can have (`child('a.b')`) names an
+absent node, and is not an error. It is not passed to the view, because views rely on valid paths.
+
+Operators convert nothing: a number is not a string and null is not zero; an operand of a wrong type
+is an `EvaluationError`. Numbers are exact within 64 bits and doubles beyond, as in the tree; an
 operation without a result (a division by zero) gives not-a-number. The length of a string that `+`
 or `replace` makes is bounded, so that no rule can fill the memory, and comparing objects spends the
 characters of the scope in proportion to their size.
-
-Snapshots: what `data`, `newData` and `root` are while a rule is evaluated.
-
-Theory of operation: a snapshot is a view and a path; nothing is read to make one. A method reads
-only what it needs: `exists()` and `isString()` the type of the node, the value of a leaf the node
-alone; the value of a container is a `Subtree`, which is read only when two of them are compared.
-
-A path that no node can have (`child('a.b')`) names an absent node, and is not an error. It is not
-passed to the view, because views rely on valid paths.
 """
 
 from __future__ import annotations

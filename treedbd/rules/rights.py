@@ -1,18 +1,15 @@
 """Partial evaluation: whether a rule can be true, known before any data is read.
 
 `auth` and the keys of the request's path are known; `data`, `newData`, `root`, `now`, `query` and
-the captures below that path are not. A rule for which `compile_partial` returns False is not true
-for any data, so a caller for whom all `.write` rules are such may write nothing.
+the captures below that path are not. A rule for which the result of `compile_partial` returns False
+is not true for any data, so a caller for whom all `.write` rules are such may write nothing.
 
 Theory of operation: as in `compile`, each node of the syntax tree becomes a function that calls
-those of its children, but of values that may be `Unknown`. Both sides of `&&` and `||` count: what
-is known to be false decides, wherever it stands.
-
-Values that are not known yet: what an expression may result in before any data is read.
-
-An `Unknown` is the set of the kinds of results that are possible. It may be too large, never too
-small: what is not in it cannot happen. The functions here are the operators of the language over
-known values and unknown ones; an evaluation that is certain to fail is the unknown `FAILS`.
+those of its children, but of values that may be `Unknown`. An `Unknown` is the set of the kinds of
+results that are possible. It may be too large, never too small: what is not in it cannot happen.
+Both sides of `&&` and `||` count: what is known to be false decides, on either side. An evaluation
+that is certain to fail is the unknown `FAILS`. The operators of the language over known values and
+unknown ones are the functions at the end.
 """
 
 from __future__ import annotations
@@ -67,7 +64,7 @@ ERROR: Final = 16
 
 @attrs.frozen
 class Unknown:
-    """One of several results; `kinds` is the sum of what it can be."""
+    """One of several results; `kinds` is the sum of the kinds that it can be of."""
 
     kinds: int
 
@@ -77,112 +74,7 @@ SOME_TEXT: Final = Unknown(TEXT)
 SOME_NUMBER: Final = Unknown(OTHER)
 SOME_TEST: Final = Unknown(TRUE | FALSE | ERROR)
 FAILS: Final = Unknown(ERROR)
-
-
-def kinds_of(value: Any) -> int:
-    """Return the kinds of a known or unknown value."""
-    if isinstance(value, Unknown):
-        return value.kinds
-    if isinstance(value, bool):
-        return TRUE if value else FALSE
-    return TEXT if isinstance(value, str) else OTHER
-
-
-def certainly_fails(value: Any) -> bool:
-    """Return whether the evaluation of a value is certain to fail."""
-    return isinstance(value, Unknown) and value.kinds == ERROR
-
-
-def may_be_true(value: Any) -> bool:
-    """Return whether a value can be true."""
-    return bool(kinds_of(value) & TRUE)
-
-
-def attempt(operate: Callable[..., Any], *operands: Any) -> Any:
-    """Apply an operator to known operands."""
-    try:
-        return operate(*operands)
-    except BudgetExceeded:  # which the evaluation of fewer rules might not exceed
-        return ANYTHING
-    except EvaluationError:
-        return FAILS
-
-
-def negate_test(value: Any) -> Any:
-    """Return `!value`."""
-    if not isinstance(value, Unknown):
-        return not value
-    kinds = value.kinds & ERROR
-    kinds |= FALSE if value.kinds & TRUE else 0
-    return Unknown(kinds | (TRUE if value.kinds & FALSE else 0))
-
-
-def are_equal(left: Any, right: Any, compare: Callable[[Any, Any], bool]) -> Any:
-    """Return `left == right`; `compare` compares known values."""
-    if certainly_fails(left) or certainly_fails(right):
-        return FAILS
-    if not isinstance(left, Unknown) and not isinstance(right, Unknown):
-        return attempt(compare, left, right)
-    ones, others = kinds_of(left), kinds_of(right)
-    kinds = FALSE | ((ones | others) & ERROR)
-    return Unknown(kinds | (TRUE if ones & others & ~ERROR else 0))
-
-
-def operate_on(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Return the result of an ordering or of arithmetic."""
-    if not isinstance(left, Unknown) and not isinstance(right, Unknown):
-        return attempt(operate, left, right)
-    if _is_no_operand(left) or _is_no_operand(right):
-        return FAILS
-    return ANYTHING
-
-
-def _is_no_operand(value: Any) -> bool:
-    """Return whether every ordering and all arithmetic fails with an operand."""
-    if isinstance(value, Unknown):
-        return value.kinds == ERROR
-    return type(value) not in (str, int, float)
-
-
-def call_with_strings(call: Callable[..., Any], operands: list[Any], unknown: Unknown) -> Any:
-    """Return the result of a method of strings; `unknown` is what it may be for unknown ones."""
-    is_known = True
-    for operand in operands:
-        if isinstance(operand, Unknown):
-            if not operand.kinds & TEXT:
-                return FAILS
-            is_known = False
-        elif type(operand) is not str:
-            return FAILS
-    return attempt(call, *operands) if is_known else unknown
-
-
-def join_tests(stops_at: bool, terms: list[Any]) -> Any:
-    """Return what `&&` or `||` yields, which stops at the first term that is `stops_at`."""
-    stop, go_on = (TRUE, FALSE) if stops_at else (FALSE, TRUE)
-    kinds = 0
-    for term in terms:
-        found = kinds_of(term)
-        kinds |= found & (stop | ERROR)
-        if not found & go_on:
-            return Unknown(kinds)
-    return Unknown(kinds | go_on)
-
-
-def choose(arms: list[tuple[Any, Any]], otherwise: Any) -> Any:
-    """Return what a conditional yields: the result beside the first condition that is true."""
-    kinds = 0
-    for condition, result in arms:
-        found = kinds_of(condition)
-        kinds |= found & ERROR
-        if found & TRUE:
-            kinds |= kinds_of(result)
-        if not found & FALSE:
-            return Unknown(kinds)
-    return Unknown(kinds | kinds_of(otherwise))
-
-
-Foresee: TypeAlias = Callable[[KnownScope], Any]
+_Foresee: TypeAlias = Callable[[KnownScope], Any]
 """Returns the value of a node, or an `Unknown`."""
 
 
@@ -194,8 +86,8 @@ def compile_partial(
     `captures` maps the names of captures to their indices in the path of the rule.
     """
     compiler = _PartialCompiler(types, captures)
-    foresee: Foresee = yield from fold(compiler.visit, compiler.leaves, expression)
-    return lambda scope: may_be_true(foresee(scope))
+    foresee: _Foresee = yield from fold(compiler.visit, compiler.leaves, expression)
+    return lambda scope: _may_be_true(foresee(scope))
 
 
 class _PartialCompiler:
@@ -204,24 +96,24 @@ class _PartialCompiler:
     def __init__(self, types: TypeTable, captures: Mapping[str, int]) -> None:
         self.types = types
         self.captures = captures
-        self.leaves: Final[Mapping[type[AstNode], Callable[[Any], Foresee]]] = {
+        self.leaves: Final[Mapping[type[AstNode], Callable[[Any], _Foresee]]] = {
             Literal: self.literal,
             Pattern: self.not_a_value,
             ListLiteral: self.not_a_value,
             Variable: self.variable,
         }
 
-    def visit(self, node: Expression) -> Visit[Foresee]:
+    def visit(self, node: Expression) -> Visit[_Foresee]:
         return _VISITORS[type(node)](self, node)
 
-    def literal(self, node: Literal) -> Foresee:
+    def literal(self, node: Literal) -> _Foresee:
         value = node.value
         return lambda _: value
 
-    def not_a_value(self, _: Pattern | ListLiteral) -> Foresee:
+    def not_a_value(self, _: Pattern | ListLiteral) -> _Foresee:
         return lambda _: FAILS
 
-    def variable(self, node: Variable) -> Foresee:
+    def variable(self, node: Variable) -> _Foresee:
         index = self.captures.get(node.name)
         if index is not None:
             return lambda scope: scope.path[index] if index < len(scope.path) else SOME_TEXT
@@ -230,8 +122,8 @@ class _PartialCompiler:
         result = SOME_NUMBER if node.name == "now" else ANYTHING
         return lambda _: result
 
-    def member(self, node: Member) -> Visit[Foresee]:
-        target: Foresee = yield node.target
+    def member(self, node: Member) -> Visit[_Foresee]:
+        target: _Foresee = yield node.target
         name = node.name
         if self.types[node] is Type.METHOD:
             return lambda _: FAILS
@@ -239,22 +131,22 @@ class _PartialCompiler:
             return lambda scope: _member(target(scope), name)
         if self.types[node.target] is Type.QUERY:
             return lambda _: ANYTHING
-        return lambda scope: call_with_strings(length, [target(scope)], ANYTHING)
+        return lambda scope: _call_with_strings(length, [target(scope)], ANYTHING)
 
-    def index(self, node: Index) -> Visit[Foresee]:
+    def index(self, node: Index) -> Visit[_Foresee]:
         target, index = yield from each((node.target, node.index))
 
         def foresee(scope: KnownScope) -> Any:
             key = index(scope)
-            name = key if isinstance(key, Unknown) else attempt(index_name, key)
+            name = key if isinstance(key, Unknown) else _attempt(index_name, key)
             return _member(target(scope), name)
 
         return foresee
 
-    def call(self, node: Call) -> Visit[Foresee]:
+    def call(self, node: Call) -> Visit[_Foresee]:
         callee = node.callee
         assert isinstance(callee, Member)  # noqa: S101 - the type checker ensures it
-        target: Foresee = yield callee.target
+        target: _Foresee = yield callee.target
         if self.types[callee.target] is Type.SNAPSHOT:
             return (yield from self.snapshot_call(target, node))
         arguments = yield from each(
@@ -270,11 +162,11 @@ class _PartialCompiler:
             def call(*texts: str) -> Any:
                 return _string_method(node, texts)(scope)
 
-            return call_with_strings(call, found, result)
+            return _call_with_strings(call, found, result)
 
         return foresee
 
-    def snapshot_call(self, target: Foresee, node: Call) -> Visit[Foresee]:
+    def snapshot_call(self, target: _Foresee, node: Call) -> Visit[_Foresee]:
         names: list[Expression] = []
         for argument in node.arguments:
             names += argument.items if isinstance(argument, ListLiteral) else [argument]
@@ -282,30 +174,30 @@ class _PartialCompiler:
         result = SOME_TEST if self.types[node] is Type.BOOLEAN else ANYTHING
 
         def foresee(scope: KnownScope) -> Any:
-            if certainly_fails(target(scope)):
+            if _certainly_fails(target(scope)):
                 return FAILS
             found = [argument(scope) for argument in arguments]
-            return call_with_strings(lambda *_: result, found, result)
+            return _call_with_strings(lambda *_: result, found, result)
 
         return foresee
 
-    def prefix(self, node: Prefix) -> Visit[Foresee]:
-        operand: Foresee = yield node.operand
+    def prefix(self, node: Prefix) -> Visit[_Foresee]:
+        operand: _Foresee = yield node.operand
         if node.operator == "!":
-            return lambda scope: negate_test(operand(scope))
+            return lambda scope: _negate_test(operand(scope))
 
         def foresee(scope: KnownScope) -> Any:
             value = operand(scope)
-            return ANYTHING if isinstance(value, Unknown) else attempt(negate, value)
+            return ANYTHING if isinstance(value, Unknown) else _attempt(negate, value)
 
         return foresee
 
-    def logical(self, node: Logical) -> Visit[Foresee]:
+    def logical(self, node: Logical) -> Visit[_Foresee]:
         terms = yield from each(node.terms)
         stops_at = node.operator == "||"
-        return lambda scope: join_tests(stops_at, [term(scope) for term in terms])
+        return lambda scope: _join_tests(stops_at, [term(scope) for term in terms])
 
-    def binary(self, node: Binary) -> Visit[Foresee]:
+    def binary(self, node: Binary) -> Visit[_Foresee]:
         first, *rest = yield from each(node.terms)
         steps = list(zip(node.operators, rest, strict=True))
 
@@ -317,22 +209,22 @@ class _PartialCompiler:
 
         return foresee
 
-    def conditional(self, node: Conditional) -> Visit[Foresee]:
+    def conditional(self, node: Conditional) -> Visit[_Foresee]:
         conditions = yield from each(condition for condition, _ in node.arms)
         results = yield from each(result for _, result in node.arms)
-        otherwise: Foresee = yield node.otherwise
+        otherwise: _Foresee = yield node.otherwise
         arms = list(zip(conditions, results, strict=True))
 
         def foresee(scope: KnownScope) -> Any:
             found = [(condition(scope), result(scope)) for condition, result in arms]
-            return choose(found, otherwise(scope))
+            return _choose(found, otherwise(scope))
 
         return foresee
 
 
 def _member(value: Any, name: Any) -> Any:
     """Return a member of a value of `auth`."""
-    if certainly_fails(value) or certainly_fails(name):
+    if _certainly_fails(value) or _certainly_fails(name):
         return FAILS
     if isinstance(value, Unknown) or isinstance(name, Unknown):
         return ANYTHING
@@ -356,12 +248,12 @@ def _constant(value: Any) -> Evaluate:
 def _operate(operator: str, left: Any, right: Any, scope: KnownScope) -> Any:
     expected = EQUALITIES.get(operator)
     if expected is None:
-        return operate_on(BINARY[operator], left, right)
-    result = are_equal(left, right, lambda one, other: equal(one, other, scope))
-    return result if expected else negate_test(result)
+        return _operate_on(BINARY[operator], left, right)
+    result = _are_equal(left, right, lambda one, other: equal(one, other, scope))
+    return result if expected else _negate_test(result)
 
 
-_VISITORS: Final[Mapping[type[AstNode], Callable[[_PartialCompiler, Any], Visit[Foresee]]]] = {
+_VISITORS: Final[Mapping[type[AstNode], Callable[[_PartialCompiler, Any], Visit[_Foresee]]]] = {
     Member: _PartialCompiler.member,
     Index: _PartialCompiler.index,
     Call: _PartialCompiler.call,
@@ -370,3 +262,106 @@ _VISITORS: Final[Mapping[type[AstNode], Callable[[_PartialCompiler, Any], Visit[
     Binary: _PartialCompiler.binary,
     Conditional: _PartialCompiler.conditional,
 }
+
+
+def _kinds_of(value: Any) -> int:
+    """Return the kinds of a known or unknown value."""
+    if isinstance(value, Unknown):
+        return value.kinds
+    if isinstance(value, bool):
+        return TRUE if value else FALSE
+    return TEXT if isinstance(value, str) else OTHER
+
+
+def _certainly_fails(value: Any) -> bool:
+    """Return whether the evaluation of a value is certain to fail."""
+    return isinstance(value, Unknown) and value.kinds == ERROR
+
+
+def _may_be_true(value: Any) -> bool:
+    """Return whether a value can be true."""
+    return bool(_kinds_of(value) & TRUE)
+
+
+def _attempt(operate: Callable[..., Any], *operands: Any) -> Any:
+    """Apply an operator to known operands."""
+    try:
+        return operate(*operands)
+    except BudgetExceeded:  # which the evaluation of fewer rules might not exceed
+        return ANYTHING
+    except EvaluationError:
+        return FAILS
+
+
+def _negate_test(value: Any) -> Any:
+    """Return `!value`."""
+    if not isinstance(value, Unknown):
+        return not value
+    kinds = value.kinds & ERROR
+    kinds |= FALSE if value.kinds & TRUE else 0
+    return Unknown(kinds | (TRUE if value.kinds & FALSE else 0))
+
+
+def _are_equal(left: Any, right: Any, compare: Callable[[Any, Any], bool]) -> Any:
+    """Return `left == right`; `compare` compares known values."""
+    if _certainly_fails(left) or _certainly_fails(right):
+        return FAILS
+    if not isinstance(left, Unknown) and not isinstance(right, Unknown):
+        return _attempt(compare, left, right)
+    ones, others = _kinds_of(left), _kinds_of(right)
+    kinds = FALSE | ((ones | others) & ERROR)
+    return Unknown(kinds | (TRUE if ones & others & ~ERROR else 0))
+
+
+def _operate_on(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Return the result of an ordering or of arithmetic."""
+    if not isinstance(left, Unknown) and not isinstance(right, Unknown):
+        return _attempt(operate, left, right)
+    if _is_no_operand(left) or _is_no_operand(right):
+        return FAILS
+    return ANYTHING
+
+
+def _is_no_operand(value: Any) -> bool:
+    """Return whether every ordering and all arithmetic fails with an operand."""
+    if isinstance(value, Unknown):
+        return value.kinds == ERROR
+    return type(value) not in (str, int, float)
+
+
+def _call_with_strings(call: Callable[..., Any], operands: list[Any], unknown: Unknown) -> Any:
+    """Return the result of a method of strings; `unknown` is what it may be for unknown ones."""
+    is_known = True
+    for operand in operands:
+        if isinstance(operand, Unknown):
+            if not operand.kinds & TEXT:
+                return FAILS
+            is_known = False
+        elif type(operand) is not str:
+            return FAILS
+    return _attempt(call, *operands) if is_known else unknown
+
+
+def _join_tests(stops_at: bool, terms: list[Any]) -> Any:
+    """Return what `&&` or `||` yields, which stops at the first term that is `stops_at`."""
+    stop, go_on = (TRUE, FALSE) if stops_at else (FALSE, TRUE)
+    kinds = 0
+    for term in terms:
+        found = _kinds_of(term)
+        kinds |= found & (stop | ERROR)
+        if not found & go_on:
+            return Unknown(kinds)
+    return Unknown(kinds | go_on)
+
+
+def _choose(arms: list[tuple[Any, Any]], otherwise: Any) -> Any:
+    """Return what a conditional yields: the result beside the first condition that is true."""
+    kinds = 0
+    for condition, result in arms:
+        found = _kinds_of(condition)
+        kinds |= found & ERROR
+        if found & TRUE:
+            kinds |= _kinds_of(result)
+        if not found & FALSE:
+            return Unknown(kinds)
+    return Unknown(kinds | _kinds_of(otherwise))

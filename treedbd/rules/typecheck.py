@@ -3,8 +3,8 @@
 Theory of operation: each node is visited once, from left to right, its operands first; the first
 operand of a wrong type ends the check with an `ExpressionError`. So an error inside an operand is
 not reported again for the operand, and of several errors the leftmost is reported. The type of each
-node is kept in a table, for `compile`. The error texts are those of Firebase,
-which people look up.
+node is kept in a table, for `compile` and `rights`. The error texts are those of Firebase, which
+people look up; the hints beside them are the remedies of `grammar`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from treedbd.rules.grammar import (
     LIST_NAMES,
     NUMBERS,
     ORDERED,
-    PATTERN,
     PRIMITIVES,
     QUERY_MEMBERS,
     READS_ONLY,
@@ -27,6 +26,7 @@ from treedbd.rules.grammar import (
     STRING_METHODS,
     STRINGS,
     USE_CHILD,
+    WRITE_PATTERN,
     AstNode,
     Binary,
     Call,
@@ -186,7 +186,7 @@ class _TypeChecker:
                 yield argument
                 if not isinstance(argument, Pattern):
                     text = "matches() expects a regular expression literal argument."
-                    raise ExpressionError(argument.offset, text, PATTERN)
+                    raise ExpressionError(argument.offset, text, WRITE_PATTERN)
             elif (found := (yield argument)) not in STRINGS:
                 text = _string_expected(callee.name, number)
                 raise ExpressionError(argument.offset, text, remedy_of_string(found))
