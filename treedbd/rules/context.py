@@ -38,8 +38,9 @@ from treedbd.tree.types import (
 )
 
 DEFAULT_CHARACTERS: Final = RulesLimits().judged_characters
+"""Characters that the rules of one request may read, unless settings say otherwise."""
 AT_ONCE_PART: Final = 2
-"""The part of them that may be read in one turn: a half."""
+"""The part of the characters that may be read if all is evaluated in one turn: a half."""
 PAUSED_CHARACTERS: Final = 64 * KIB
 """Characters that take long enough to read for a pause before them."""
 
@@ -131,6 +132,8 @@ class QueryFacts:
 
 
 PLAIN_READ: Final = QueryFacts()
+MakeEvaluation: TypeAlias = Callable[..., Any]
+"""Makes an `Evaluation` that measures its rules, with the arguments of one."""
 
 
 @attrs.define(eq=False)
@@ -217,9 +220,8 @@ class Subtree:
         return self.view.get(self.path)
 
 
-MakeEvaluation: TypeAlias = Callable[..., Any]
-"""Makes an `Evaluation` that measures its rules, with the arguments of one."""
 REMEMBERED_NODES: Final = 10_000
+"""Nodes, and as many types, that a view remembers; beyond, it begins to forget."""
 LONG_STRING: Final = 1024
 """Characters of a string that is always remembered: the budget bounds how many there are."""
 

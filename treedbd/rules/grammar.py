@@ -39,8 +39,8 @@ continues its chain. `value` is the operand that was read last, and what follows
 operand it is. The measures of a node, which the limits are about, are kept beside it only until the
 construct around it is closed.
 
-Errors. `syntax_error` says what was found where the parser cannot go on, and what JavaScript it may
-be. A remedy is one short sentence for one of the mistakes that authors of rules make most, in the
+Errors. The error of a text that does not parse says what was found, and what JavaScript it may be.
+A remedy is one short sentence for one of the mistakes that authors of rules make most, in the
 syntax or in the types. It is a hint beside the text of an error, which is that of Firebase; an
 empty one is none.
 """
@@ -319,19 +319,21 @@ _REGEX: Final = (
     r"/(?![*/])(?:[^/\\\[\r\n]|\\[^\r\n]|\[(?>(?:[^\]\\\r\n]|\\[^\r\n])*)\])+/[A-Za-z0-9_$]*"
 )
 
-BLANKS: Final = re.compile(_BLANKS)
-NAME: Final = re.compile(f"{_BLANKS}({_NAME})")
-OPERAND: Final = re.compile(
+_BLANKS_PATTERN: Final = re.compile(_BLANKS)
+_NAME_PATTERN: Final = re.compile(f"{_BLANKS}({_NAME})")
+_OPERAND_PATTERN: Final = re.compile(
     rf"{_BLANKS}(?:(?P<name>{_NAME})|(?P<number>{_NUMBER})|(?P<string>{_STRING})"
     rf"|(?P<pattern>{_REGEX})|(?P<prefix>[!-])|(?P<opening>[(\[])|(?P<closing>[)\]]))"
 )
 """What may come where an operand is expected; a closing bracket ends an empty list."""
-OPERATOR: Final = re.compile(
+_OPERATOR_PATTERN: Final = re.compile(
     rf"{_BLANKS}(?:(?P<operator>\|\||&&|[=!]==?|[<>]=?|[-+*/%])|(?P<member>\.)|(?P<opening>[(\[])"
     r"|(?P<closing>[)\]])|(?P<comma>,)|(?P<choice>\?)|(?P<otherwise>:)|(?P<end>;|\Z))"
 )
 """What may follow an operand."""
-ANY: Final = re.compile(rf"{_NAME}|{_NUMBER}|{_STRING}|{_REGEX}|===?|!==?|[<>]=?|\|\||&&|[\s\S]")
+_TOKEN_PATTERN: Final = re.compile(
+    rf"{_NAME}|{_NUMBER}|{_STRING}|{_REGEX}|===?|!==?|[<>]=?|\|\||&&|[\s\S]"
+)
 """Any token at all, to be shown in an error."""
 
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
@@ -347,17 +349,17 @@ _LETTERS: Final = {
 }
 
 
-def is_constant(name: str) -> bool:
+def _is_constant(name: str) -> bool:
     """Return whether a name is `true`, `false` or `null`."""
     return name in _CONSTANTS
 
 
-def read_constant(name: str) -> bool | None:
+def _read_constant(name: str) -> bool | None:
     """Return the value of `true`, `false` or `null`."""
     return _CONSTANTS[name]
 
 
-def read_number(token: str, offset: int) -> int | float:
+def _read_number(token: str, offset: int) -> int | float:
     """Return the value of a number; raise `ExpressionError` if it is out of range."""
     try:
         if token[:2] in ("0x", "0X"):
@@ -369,7 +371,7 @@ def read_number(token: str, offset: int) -> int | float:
         raise ExpressionError(offset, "The number is out of range.") from None
 
 
-def read_string(token: str, offset: int) -> str:
+def _read_string(token: str, offset: int) -> str:
     """Return the value of a string in quotes; raise `ExpressionError` for half a surrogate pair."""
     if "\\" not in token:
         return token[1:-1]
@@ -385,10 +387,10 @@ def _read_escape(found: re.Match[str]) -> str:
     return chr(int(code, 16)) if code else _LETTERS.get(found[3], found[3])
 
 
-OPEN: Final = 0
+_OPEN: Final = 0
 """The level of what only a closing bracket, or the colon of a choice, can close."""
-CHOICE: Final = 1
-LEVELS: Final = {
+_CHOICE: Final = 1
+_LEVELS: Final = {
     **dict.fromkeys(["||"], 2),
     **dict.fromkeys(["&&"], 3),
     **dict.fromkeys(["==", "===", "!=", "!=="], 4),
@@ -397,10 +399,10 @@ LEVELS: Final = {
     **dict.fromkeys(["*", "/", "%"], 7),
 }
 """The levels of the operators between two operands: a higher one binds tighter."""
-PREFIX: Final = 8
+_PREFIX: Final = 8
 
 
-class Form(enum.Enum):
+class _Form(enum.Enum):
     """What a construct is."""
 
     WHOLE = enum.auto()
@@ -415,23 +417,23 @@ class Form(enum.Enum):
     PREFIX = enum.auto()
 
 
-FORMS_CLOSED_BY: Final = {")": (Form.GROUP, Form.CALL), "]": (Form.LIST, Form.INDEX)}
+_FORMS_CLOSED_BY: Final = {")": (_Form.GROUP, _Form.CALL), "]": (_Form.LIST, _Form.INDEX)}
 
 
-def form_of(operator: str) -> Form:
+def _form_of(operator: str) -> _Form:
     """Return the form that an operator between two operands makes."""
-    return Form.LOGICAL if operator in ("||", "&&") else Form.BINARY
+    return _Form.LOGICAL if operator in ("||", "&&") else _Form.BINARY
 
 
 @attrs.define(eq=False)
-class Construct:
+class _Construct:
     """A construct that is still open.
 
     `level` is that of its operators; `operands` and `operators` are those read so far, `depth` and
     `brackets` the greatest of these operands.
     """
 
-    form: Form
+    form: _Form
     level: int
     offset: int
     operands: list[Expression] = attrs.field(factory=list)
@@ -444,33 +446,33 @@ class Construct:
         return _NODES[self.form](self)
 
 
-def _conditional(construct: Construct) -> Expression:
+def _conditional(construct: _Construct) -> Expression:
     *terms, otherwise = construct.operands
     arms = tuple(zip(terms[::2], terms[1::2], strict=True))
     return Conditional(construct.offset, arms, otherwise)
 
 
-def _call(construct: Construct) -> Expression:
+def _call(construct: _Construct) -> Expression:
     callee, *arguments = construct.operands
     return Call(callee.offset, callee, tuple(arguments))
 
 
-def _index(construct: Construct) -> Expression:
+def _index(construct: _Construct) -> Expression:
     target, index = construct.operands
     if isinstance(index, Literal) and isinstance(index.value, str):
         return Member(target.offset, target, index.value, index.offset)
     return Index(target.offset, target, index, construct.offset)
 
 
-_NODES: Final[dict[Form, Callable[[Construct], Expression]]] = {
-    Form.GROUP: lambda group: group.operands[0],
-    Form.LIST: lambda items: ListLiteral(items.offset, tuple(items.operands)),
-    Form.CALL: _call,
-    Form.INDEX: _index,
-    Form.CONDITIONAL: _conditional,
-    Form.LOGICAL: lambda chain: Logical(chain.offset, chain.operators[0], tuple(chain.operands)),
-    Form.BINARY: lambda chain: Binary(chain.offset, tuple(chain.operators), tuple(chain.operands)),
-    Form.PREFIX: lambda prefix: Prefix(prefix.offset, prefix.operators[0], prefix.operands[0]),
+_NODES: Final[dict[_Form, Callable[[_Construct], Expression]]] = {
+    _Form.GROUP: lambda group: group.operands[0],
+    _Form.LIST: lambda items: ListLiteral(items.offset, tuple(items.operands)),
+    _Form.CALL: _call,
+    _Form.INDEX: _index,
+    _Form.CONDITIONAL: _conditional,
+    _Form.LOGICAL: lambda chain: Logical(chain.offset, chain.operators[0], tuple(chain.operands)),
+    _Form.BINARY: lambda chain: Binary(chain.offset, tuple(chain.operators), tuple(chain.operands)),
+    _Form.PREFIX: lambda prefix: Prefix(prefix.offset, prefix.operators[0], prefix.operands[0]),
 }
 _EXTRA_DEPTH: Final = 50
 """A pair of brackets usually adds two levels of nodes; this many more are allowed."""
@@ -493,7 +495,7 @@ class _ExpressionParser:
         self.at = 0
         self.is_complete = False
         self.expects_operand = True
-        self.constructs = [Construct(Form.WHOLE, OPEN, 0)]
+        self.constructs = [_Construct(_Form.WHOLE, _OPEN, 0)]
         self.value: Expression = Literal(0, None)
         self.depth = 0
         self.brackets = 0
@@ -501,7 +503,9 @@ class _ExpressionParser:
     def parse(self) -> Steps[Expression]:
         while True:
             for _ in range(_TOKENS_PER_STEP):
-                found = (OPERAND if self.expects_operand else OPERATOR).match(self.text, self.at)
+                found = (_OPERAND_PATTERN if self.expects_operand else _OPERATOR_PATTERN).match(
+                    self.text, self.at
+                )
                 if found is None or found.lastgroup is None:
                     self.fail()
                 begin, end = found.span(found.lastgroup)
@@ -512,7 +516,7 @@ class _ExpressionParser:
             yield
 
     def fail(self) -> NoReturn:
-        raise syntax_error(self.text, self.at, operand=self.expects_operand)
+        raise _syntax_error(self.text, self.at, operand=self.expects_operand)
 
     # Operands.
 
@@ -526,16 +530,16 @@ class _ExpressionParser:
         self.expects_operand = False
 
     def name(self, name: str, offset: int) -> None:
-        if is_constant(name):
-            self.set_operand(Literal(offset, read_constant(name)))
+        if _is_constant(name):
+            self.set_operand(Literal(offset, _read_constant(name)))
         else:
             self.set_operand(Variable(offset, name))
 
     def number(self, literal: str, offset: int) -> None:
-        self.set_operand(Literal(offset, read_number(literal, offset)))
+        self.set_operand(Literal(offset, _read_number(literal, offset)))
 
     def string(self, literal: str, offset: int) -> None:
-        self.set_operand(Literal(offset, read_string(literal, offset)))
+        self.set_operand(Literal(offset, _read_string(literal, offset)))
 
     def pattern(self, literal: str, offset: int) -> None:
         pattern, _, flags = literal[1:].rpartition("/")
@@ -544,14 +548,14 @@ class _ExpressionParser:
 
     # Constructs.
 
-    def open(self, form: Form, level: int, offset: int) -> Construct:
+    def open(self, form: _Form, level: int, offset: int) -> _Construct:
         """Begin a construct; an operand comes next."""
-        construct = Construct(form, level, offset)
+        construct = _Construct(form, level, offset)
         self.constructs.append(construct)
         self.expects_operand = True
         return construct
 
-    def add_operand(self, construct: Construct) -> None:
+    def add_operand(self, construct: _Construct) -> None:
         """Give the operand that was read last to a construct; another one comes next."""
         construct.operands.append(self.value)
         construct.depth = max(construct.depth, self.depth)
@@ -561,12 +565,12 @@ class _ExpressionParser:
     def close(self) -> None:
         """Make the innermost construct the operand that was read last."""
         construct = self.constructs.pop()
-        has_brackets = construct.level == OPEN
+        has_brackets = construct.level == _OPEN
         # A group has no node, so only its brackets count.
-        depth = construct.depth + (construct.form is not Form.GROUP)
+        depth = construct.depth + (construct.form is not _Form.GROUP)
         self.set_operand(construct.node(), depth, construct.brackets + has_brackets)
 
-    def close_tighter(self, level: int) -> Construct:
+    def close_tighter(self, level: int) -> _Construct:
         """Close the constructs that bind tighter than a level; return the one around them."""
         construct = self.constructs[-1]
         while construct.level > level:
@@ -575,7 +579,7 @@ class _ExpressionParser:
             construct = self.constructs[-1]
         return construct
 
-    def check_length(self, construct: Construct, terms: int) -> None:
+    def check_length(self, construct: _Construct, terms: int) -> None:
         limit = self.limits.chain_terms
         if terms > limit:
             raise ExpressionError(construct.offset, f"A chain has more than {limit} terms.")
@@ -583,64 +587,64 @@ class _ExpressionParser:
     # Operators and brackets.
 
     def prefix(self, operator: str, offset: int) -> None:
-        self.open(Form.PREFIX, PREFIX, offset).operators.append(operator)
+        self.open(_Form.PREFIX, _PREFIX, offset).operators.append(operator)
 
     def operator(self, operator: str, _: int) -> None:
-        level = LEVELS[operator]
+        level = _LEVELS[operator]
         construct = self.close_tighter(level)
         if construct.level != level:
-            construct = self.open(form_of(operator), level, self.value.offset)
+            construct = self.open(_form_of(operator), level, self.value.offset)
         self.add_operand(construct)
         construct.operators.append(operator)
         self.check_length(construct, len(construct.operators) + 1)
 
     def choice(self, _: str, __: int) -> None:
-        construct = self.close_tighter(CHOICE)
-        if construct.level != CHOICE:
-            construct = self.open(Form.CONDITIONAL, CHOICE, self.value.offset)
+        construct = self.close_tighter(_CHOICE)
+        if construct.level != _CHOICE:
+            construct = self.open(_Form.CONDITIONAL, _CHOICE, self.value.offset)
         self.add_operand(construct)
         # What follows may be any expression, up to the colon.
-        construct.level = OPEN
+        construct.level = _OPEN
         self.check_length(construct, len(construct.operands) // 2 + 1)
 
     def otherwise(self, _: str, __: int) -> None:
-        construct = self.close_tighter(OPEN)
-        if construct.form is not Form.CONDITIONAL:
+        construct = self.close_tighter(_OPEN)
+        if construct.form is not _Form.CONDITIONAL:
             self.fail()
         self.add_operand(construct)
-        construct.level = CHOICE
+        construct.level = _CHOICE
 
     def opening(self, bracket: str, offset: int) -> None:
         if self.expects_operand:
-            self.open(Form.GROUP if bracket == "(" else Form.LIST, OPEN, offset)
+            self.open(_Form.GROUP if bracket == "(" else _Form.LIST, _OPEN, offset)
         else:
-            construct = self.open(Form.CALL if bracket == "(" else Form.INDEX, OPEN, offset)
+            construct = self.open(_Form.CALL if bracket == "(" else _Form.INDEX, _OPEN, offset)
             self.add_operand(construct)
 
     def closing(self, bracket: str, _: int) -> None:
         if not self.expects_operand:
-            construct = self.close_tighter(OPEN)
+            construct = self.close_tighter(_OPEN)
             self.add_operand(construct)
             is_complete = True
         else:
             construct = self.constructs[-1]
             # A list may be empty, or end in a comma; a call has no operand then but its callee.
-            is_complete = construct.form is Form.LIST or (
-                construct.form is Form.CALL and len(construct.operands) == 1
+            is_complete = construct.form is _Form.LIST or (
+                construct.form is _Form.CALL and len(construct.operands) == 1
             )
-        if construct.form not in FORMS_CLOSED_BY[bracket] or not is_complete:
+        if construct.form not in _FORMS_CLOSED_BY[bracket] or not is_complete:
             self.fail()
         self.close()
 
     def comma(self, _: str, __: int) -> None:
-        construct = self.close_tighter(OPEN)
-        if construct.form not in (Form.LIST, Form.CALL):
+        construct = self.close_tighter(_OPEN)
+        if construct.form not in (_Form.LIST, _Form.CALL):
             self.fail()
         self.add_operand(construct)
 
     def member(self, _: str, offset: int) -> None:
         self.at = offset + 1
-        name = NAME.match(self.text, self.at)
+        name = _NAME_PATTERN.match(self.text, self.at)
         if name is None:
             self.fail()
         self.at = name.end()
@@ -648,28 +652,29 @@ class _ExpressionParser:
         self.set_operand(value, self.depth + 1, self.brackets)
 
     def end(self, semicolon: str, offset: int) -> None:
-        if self.close_tighter(OPEN).form is not Form.WHOLE:
+        if self.close_tighter(_OPEN).form is not _Form.WHOLE:
             self.fail()
-        rest = BLANKS.match(self.text, offset + len(semicolon))
+        rest = _BLANKS_PATTERN.match(self.text, offset + len(semicolon))
         if rest is not None and rest.end() < len(self.text):
             text = "A rule must be a single expression."
-            raise ExpressionError(rest.end(), text, JOIN_RULES)
+            raise ExpressionError(rest.end(), text, _JOIN_RULES)
         self.is_complete = True
 
 
 _METHODS: Final[dict[str, Callable[[_ExpressionParser, str, int], None]]] = {
-    form: getattr(_ExpressionParser, form) for form in (*OPERAND.groupindex, *OPERATOR.groupindex)
+    form: getattr(_ExpressionParser, form)
+    for form in (*_OPERAND_PATTERN.groupindex, *_OPERATOR_PATTERN.groupindex)
 }
 """The method for each form of token: it is given the token and its offset."""
-CALL_IT: Final = "Call the method, with () behind its name."
-TAKE_VALUE: Final = "Add .val() for the value of the node."
-QUOTE_KEY: Final = "Write the key in quotes."
+_CALL_IT: Final = "Call the method, with () behind its name."
+_TAKE_VALUE: Final = "Add .val() for the value of the node."
+_QUOTE_KEY: Final = "Write the key in quotes."
 LIST_NAMES: Final = "Write the names in brackets, as in hasChildren(['name'])."
 WRITE_PATTERN: Final = "Write the pattern between slashes instead of quotes, as in matches(/^a/)."
 READS_ONLY: Final = "Write data: a read changes nothing."
-NOT_A_METHOD: Final = "Leave out the () behind it."
+_NOT_A_METHOD: Final = "Leave out the () behind it."
 USE_CHILD: Final = "Write .child(…) for a child of a node."
-JOIN_RULES: Final = "Join conditions by && or ||."
+_JOIN_RULES: Final = "Join conditions by && or ||."
 
 _FOREIGN_VARIABLES: Final[Mapping[str, str]] = {
     "uid": "auth.uid",
@@ -697,7 +702,7 @@ _FOREIGN_MEMBERS: Final[Mapping[str, str]] = {
 }
 _CONDITION_REMEDIES: Final[Mapping[Type, str]] = {
     Type.SNAPSHOT: "Add .exists() for whether the node is there.",
-    Type.METHOD: CALL_IT,
+    Type.METHOD: _CALL_IT,
     Type.QUERY: "Name a member, as in query.limitToLast <= 100.",
     Type.REGEX: "Match a string with it, as in auth.uid.matches(/^a/).",
     Type.NUMBER: "Compare it, as in … > 0.",
@@ -705,8 +710,8 @@ _CONDITION_REMEDIES: Final[Mapping[Type, str]] = {
     Type.NULL: "Compare something with it, as in auth != null.",
 }
 _OPERAND_REMEDIES: Final[Mapping[Type, str]] = {
-    Type.SNAPSHOT: TAKE_VALUE,
-    Type.METHOD: CALL_IT,
+    Type.SNAPSHOT: _TAKE_VALUE,
+    Type.METHOD: _CALL_IT,
     Type.QUERY: "Name a member, as in query.limitToLast.",
     Type.REGEX: "Match a string with it, as in auth.uid.matches(/^a/).",
     Type.NULL: "Compare with null by == or !=.",
@@ -736,7 +741,7 @@ def remedy_of_member(name: str, known: Collection[str]) -> str:
 
 def remedy_of_target(target: Type) -> str:
     """Return the remedy for a member of something that has none."""
-    return CALL_IT if target is Type.METHOD else "Only nodes, texts, auth and query have members."
+    return _CALL_IT if target is Type.METHOD else "Only nodes, texts, auth and query have members."
 
 
 def remedy_of_condition(found: Type, node: Expression) -> str:
@@ -755,19 +760,19 @@ def remedy_of_call(callee: Expression, target: Type) -> str:
     """Return the remedy for a call of something that is not a method."""
     if isinstance(callee, Variable):
         return USE_CHILD if target is Type.SNAPSHOT else ""
-    return NOT_A_METHOD
+    return _NOT_A_METHOD
 
 
 def remedy_of_string(found: Type) -> str:
     """Return the remedy for an argument that should be a string."""
-    return QUOTE_KEY if found is Type.NUMBER else remedy_of_operand(found)
+    return _QUOTE_KEY if found is Type.NUMBER else remedy_of_operand(found)
 
 
 _WRITE_EQUALS: Final = "Write == to compare."
 _OPERATOR_REMEDIES: Final[Mapping[str, str]] = {
     "&": "Write && for and.",
     "|": "Write || for or.",
-    ",": JOIN_RULES,
+    ",": _JOIN_RULES,
     "in": "Write hasChild(…) for whether a key is there.",
     "instanceof": "Use isString(), isNumber() or isBoolean().",
     "**": "Multiply by *.",
@@ -788,7 +793,7 @@ _OPERATOR_ENDS: Final = tuple("=!<>+-*/%&|,([?:")
 _OPERAND_MISSING: Final = "An operand is missing before it."
 
 
-def remedy_of_operator(operator: str, after: str = "") -> str:
+def _remedy_of_operator(operator: str, after: str = "") -> str:
     """Return the remedy for an operator of JavaScript that rules do not have.
 
     `after` is the text from it on: `&&` where an operand is expected begins with such an operator.
@@ -798,12 +803,12 @@ def remedy_of_operator(operator: str, after: str = "") -> str:
     return _WRITE_EQUALS if operator == "=" else _OPERATOR_REMEDIES.get(operator, "")
 
 
-def remedy_of_word(word: str) -> str:
+def _remedy_of_word(word: str) -> str:
     """Return the remedy for a word of JavaScript that rules do not have."""
     return _STATEMENT_REMEDIES.get(word, "A rule is one expression, without statements.")
 
 
-def remedy_of_token(found: str, before: str, *, operand: bool) -> str:
+def _remedy_of_token(found: str, before: str, *, operand: bool) -> str:
     """Return the remedy for a token `found` that is not expected; `before` is the text before it.
 
     `operand` says that an operand was expected.
@@ -827,12 +832,12 @@ _LONGEST_WORD: Final = 40
 """Characters before an error that are searched for such a word."""
 
 
-def syntax_error(text: str, at: int, *, operand: bool) -> ExpressionError:
+def _syntax_error(text: str, at: int, *, operand: bool) -> ExpressionError:
     """Return the error at the first token from `at`, where the parser cannot go on.
 
     `operand` says that an operand was expected there, otherwise an operator or an end.
     """
-    blanks = BLANKS.match(text, at)
+    blanks = _BLANKS_PATTERN.match(text, at)
     offset = blanks.end() if blanks else at
     first = text[offset : offset + 1]
     if not first:
@@ -846,9 +851,9 @@ def syntax_error(text: str, at: int, *, operand: bool) -> ExpressionError:
     unsupported = _find_unsupported(text, offset)
     if unsupported:
         return unsupported
-    token = ANY.match(text, offset)
+    token = _TOKEN_PATTERN.match(text, offset)
     shown = token[0] if token else first
-    hint = remedy_of_token(shown, text[:offset], operand=operand)
+    hint = _remedy_of_token(shown, text[:offset], operand=operand)
     return ExpressionError(offset, f"Unexpected '{shown}'.", hint)
 
 
@@ -857,18 +862,18 @@ def _find_unsupported(text: str, offset: int) -> ExpressionError | None:
     assignment = _ASSIGNMENT.match(text, offset)
     if assignment:
         error_text = "Rule expressions may not contain assignments."
-        return ExpressionError(offset, error_text, remedy_of_operator(assignment[0]))
+        return ExpressionError(offset, error_text, _remedy_of_operator(assignment[0]))
     if text.startswith("**", offset - 1):
         error_text = "Rule expressions may not contain operator **."
-        return ExpressionError(offset - 1, error_text, remedy_of_operator("**"))
+        return ExpressionError(offset - 1, error_text, _remedy_of_operator("**"))
     operator = _UNSUPPORTED_OPERATOR.match(text, offset)
     if operator:
         error_text = f"Rule expressions may not contain operator {operator[0]}."
         return ExpressionError(
-            offset, error_text, remedy_of_operator(operator[0], text[offset : offset + 2])
+            offset, error_text, _remedy_of_operator(operator[0], text[offset : offset + 2])
         )
     word = _UNSUPPORTED_WORD.search(text, max(0, offset - _LONGEST_WORD), offset)
     if word:
         error_text = f"Rule expressions may not contain '{word[1]}'."
-        return ExpressionError(word.start(1), error_text, remedy_of_word(word[1]))
+        return ExpressionError(word.start(1), error_text, _remedy_of_word(word[1]))
     return None

@@ -136,7 +136,7 @@ class RuleSet:
         """
         if self._allows_all_reads:
             return True
-        return find_read(self._root, KnownScope(auth, path, Budget(_NO_CHARACTERS), query))
+        return _find_read(self._root, KnownScope(auth, path, Budget(_NO_CHARACTERS), query))
 
     def find_write(self, changes: Sequence[Change], auth: Json) -> bool | None:
         """Return whether a write is allowed, if rules alone decide it; None if `may_write` must."""
@@ -144,7 +144,7 @@ class RuleSet:
             return True
         if len(changes) > MAX_CHANGES_KNOWN:
             return None
-        return find_write(self._root, changes, KnownScope(auth, (), Budget(_NO_CHARACTERS)))
+        return _find_write(self._root, changes, KnownScope(auth, (), Budget(_NO_CHARACTERS)))
 
     def may_read(
         self, path: Path, context: Context, *, explain: bool = False, record: bool = False
@@ -227,7 +227,7 @@ class RuleSet:
         If not, no write there is allowed to `auth`, whatever the data is and what is written; this
         is known without reading anything.
         """
-        return may_allow_write(
+        return _may_allow_write(
             self._root, KnownScope(auth, path, Budget(self._limits.judged_characters))
         )
 
@@ -276,7 +276,7 @@ def parse_rules_in_steps(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS
     decoded = _decode(text, limits.document_bytes)
     source = Source(decoded)
     document = yield from _parse(source, limits)
-    root, warnings = yield from build_rules(source, document, limits)
+    root, warnings = yield from _build_rules(source, document, limits)
     return RuleSet(decoded, root, limits, warnings)
 
 
@@ -300,10 +300,10 @@ def _decode(text: str | bytes, max_bytes: int) -> str:
 
 
 MAX_RULES_FORESEEN: Final = 1000
-"""Rule nodes below a place that are looked at for `may_allow_write`."""
+"""Rule nodes below a place that are looked at for `_may_allow_write`."""
 
 
-def may_allow_write(root: RuleNode, scope: KnownScope) -> bool:
+def _may_allow_write(root: RuleNode, scope: KnownScope) -> bool:
     """Return whether any `.write` at, above or below the path of a request can be true.
 
     Where more than `MAX_RULES_FORESEEN` rules would have to be looked at, one of them may be.
@@ -334,7 +334,7 @@ def _may_be_true(rule: Rule, scope: KnownScope) -> bool:
     return rule.may_be_true(scope)
 
 
-def find_read(root: RuleNode, scope: KnownScope) -> bool | None:
+def _find_read(root: RuleNode, scope: KnownScope) -> bool | None:
     """Return whether the rules allow a read of the path of `scope`; None if more must be known."""
     path = scope.path
     node: RuleNode | None = root
@@ -352,7 +352,7 @@ def find_read(root: RuleNode, scope: KnownScope) -> bool | None:
     return False
 
 
-def find_write(root: RuleNode, changes: Sequence[Change], scope: KnownScope) -> bool | None:
+def _find_write(root: RuleNode, changes: Sequence[Change], scope: KnownScope) -> bool | None:
     """Return whether the rules allow all of the changes of an edit; None if more must be known."""
     for change in changes:
         scope.path = change.place.path
@@ -408,11 +408,11 @@ def _find_result(rule: Rule, scope: KnownScope) -> bool | None:
         return False
 
 
-TOP: Final = "rules"
-INDEX_ON: Final = ".indexOn"
+_TOP: Final = "rules"
+_INDEX_ON: Final = ".indexOn"
 
 _RULE_KINDS: Final = frozenset({READ, WRITE, VALIDATE})
-_DOTTED: Final = (READ, WRITE, VALIDATE, INDEX_ON)
+_DOTTED: Final = (READ, WRITE, VALIDATE, _INDEX_ON)
 _FORBIDDEN = re.compile(r"[.#$/\[\]]")
 _BAD_KEY: Final = 'String can\'t contain ".", "#", "$", "/", "[", or "]"'
 _BAD_RULE: Final = "Invalid rule expression.  Expected 'true', 'false', or an expression string."
@@ -462,19 +462,19 @@ class _Compiled:
     advice: tuple[tuple[int, str], ...]
 
 
-def build_rules(
+def _build_rules(
     source: Source, document: Item, limits: RulesLimits
 ) -> Steps[tuple[RuleNode, tuple[RulesWarning, ...]]]:
     """Return the root of the rules in a document, and the warnings; raise `InvalidRules`."""
     if not isinstance(document, ObjectItem):
         source.fail(document.offset, "Expected '{'.", _AROUND)
-    if not document.keys or document.keys[0].value != TOP:
+    if not document.keys or document.keys[0].value != _TOP:
         offset = document.keys[0].offset if document.keys else document.end
-        source.fail(offset, f"Expected '{TOP}' property.", _AROUND)
+        source.fail(offset, f"Expected '{_TOP}' property.", _AROUND)
     if len(document.keys) > 1:
         extra = document.keys[1]
         text = f"Unexpected property '{extra.value}'."
-        source.fail(extra.offset, text, f"Move it below '{TOP}'.")
+        source.fail(extra.offset, text, f"Move it below '{_TOP}'.")
     builder = _Builder(source, limits)
     root = yield from builder.node(document.values[0], (), ())
     return root, tuple(builder.warnings)
@@ -503,7 +503,7 @@ class _Builder:
             name = key.value
             if name in _RULE_KINDS:
                 rules[name] = yield from self.rule(name, value, names, captures)
-            elif name == INDEX_ON:
+            elif name == _INDEX_ON:
                 index_on = self.index_on(value)
             else:
                 self.check_child(key, value, names, children)
@@ -551,7 +551,7 @@ class _Builder:
             self.source.fail(key.offset, text, "Give this one another name.")
 
     def rule(self, kind: str, value: Item, names: Path, captures: _Captures) -> Steps[Rule]:
-        keys = (TOP, *names)
+        keys = (_TOP, *names)
         if isinstance(value, ScalarItem) and isinstance(value.value, bool):
             constant = value.value
             position = self.source.position(value.offset)
@@ -693,6 +693,7 @@ def format_rules(rules: Iterable[dict[str, Any]]) -> list[str]:
     return lines
 
 
+# At the end, since all that parses them has to be defined.
 OPEN: Final = parse_rules('{"rules":{".read":true,".write":true}}')
 """Allows everything."""
 DENY: Final = parse_rules('{"rules":{}}')
