@@ -120,460 +120,28 @@ from treedbd.tree.types import InvalidData, Path
 
 T = TypeVar("T")
 
-Apply: TypeAlias = Callable[[Transaction, Write], Outcome]
+BATCH_WRITES: Final = 1024
+LOOK_SECONDS: Final = 0.000_005
+"""For each write that waits when those that are late are refused, the time until the next look.
+
+To look at one takes a tenth of that, so however many deadlines there are, most time is left.
+"""
 
 BATCH_SECONDS: Final = 0.02
 """A batch that has been applied for so long is committed; what is left of it waits for the next."""
-
 WRITES: Final = "treedb.batch.writes"
 """The attribute with the number of writes in a batch, of spans that they share."""
-
 _REFUSALS: Final = (
     *(PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed),
     *(QuotaExceeded, TooManyDisconnectWrites, UnknownDatabase),
 )
 
-
-class Abandoned(Exception):
-    """A batch that has taken long is given up, because the server is shutting down."""
-
-
-@attrs.frozen(eq=False)
-class BatchApplier:
-    """Applies batches to `engine`, each write by `apply`.
-
-    `requeue` takes the writes for which a batch has no time; `is_ending` returns whether the server
-    is shutting down.
-    """
-
-    engine: Engine
-    apply: Apply
-    requeue: Callable[[list[QueuedWrite]], None]
-    is_ending: Callable[[], bool]
-    clock: IReactorTime
-
-    _log = Logger()
-
-    def apply_batch(self, batch: list[QueuedWrite]) -> Generator[Awaited, None, Transaction | None]:
-        """Apply the writes to one transaction and return it, None if none of them changed anything.
-
-        A write that raises an unexpected error is removed from the batch and answered, and the
-        others start again from a clean transaction. Writes for which there was no time go back to
-        the queue.
-        """
-        while batch:
-            transaction = self.engine.begin()
-            try:
-                failed = yield from self._in_steps(partial(self._apply_each, batch, transaction))
-            except BaseException:
-                transaction.rollback()
-                raise
-            if failed is None:
-                if any(queued.must_be_committed for queued in batch):
-                    return transaction
-                yield from in_steps(transaction.rollback)
-                return None
-            transaction.rollback()
-            self._log.error("A write failed: {failure}", failure=failed.result)
-            batch.remove(failed)
-            failed.answer()
-        return None
-
-    def _in_steps(self, work: Callable[[], T]) -> Generator[Awaited, None, T]:
-        """Run `work` in steps; raise `Abandoned` if that takes long and the queue is ended."""
-        end = self.clock.seconds() + BATCH_SECONDS
-        steps = in_steps(work, self.clock.seconds)
-        while True:
-            try:
-                awaited = next(steps)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            if self.is_ending() and self.clock.seconds() > end:
-                steps.close()
-                raise Abandoned
-            yield awaited
-
-    def _apply_each(self, batch: list[QueuedWrite], transaction: Transaction) -> QueuedWrite | None:
-        """Apply writes until the batch has used its time; return one that failed, if any did."""
-        end = self.clock.seconds() + BATCH_SECONDS
-        for at, queued in enumerate(batch):
-            try:
-                queued.result = self.apply(transaction, queued.write)
-            except _REFUSALS as refusal:
-                # Its traceback would hold this batch, and that the value that a refusal may show.
-                queued.result = Failure(refusal.with_traceback(None))
-            except (DiskFull, StoreFailed):
-                raise
-            except Exception:
-                queued.result = Failure()
-                return queued
-            if self.clock.seconds() > end:
-                self.requeue(batch[at + 1 :])
-                del batch[at + 1 :]
-                break
-            pause()
-        return None
-
-
-async def trace_commit(batch: Sequence[QueuedWrite], committing: Awaitable[None]) -> None:
-    """Await the commit of a batch, and record a span of it for each write that is sampled."""
-    traces = _traces_of(batch)
-    if not traces:
-        await committing
-        return
-    began, failed = now_ns(), True
-    try:
-        await committing
-        failed = False
-    finally:
-        for trace in traces:
-            trace.record("commit", began, {WRITES: len(batch)}, failed=failed)
-
-
-def trace_round(batch: Sequence[QueuedWrite], notify: Steps) -> Steps:
-    """Return steps that notify of a batch, and record a span for each write that is sampled."""
-    traces = _traces_of(batch)
-    return _recorded(traces, notify, len(batch)) if traces else notify
-
-
-def _recorded(traces: Sequence[Trace], notify: Steps, writes: int) -> Steps:
-    began = now_ns()
-    yield from notify
-    for trace in traces:
-        trace.record("notify", began, {WRITES: writes})
-
-
-def _traces_of(batch: Sequence[QueuedWrite]) -> list[Trace]:
-    return [trace for queued in batch if (trace := queued.write.trace) is not None]
-
-
 _POLL_S: Final = 0.001
-
-
-class TakenTurn(Protocol):
-    """A `WriteTurn`, for those who only take it and give it back."""
-
-    def take(self) -> bool:
-        """Return whether this process has the turn."""
-        ...
-
-    def give(self) -> None:
-        """Give the turn back."""
-        ...
-
-
-class Upkeep:
-    """The upkeep of one store.
-
-    Attributes:
-        is_busy: whether the store is being worked on, so that no batch may begin.
-
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        runtime: Runtime,
-        turn: TakenTurn,
-        may_begin: Callable[[], bool],
-        resume_writes: Callable[[], None],
-    ) -> None:
-        """Work on `engine` when `may_begin`; call `resume_writes` when it is free again."""
-        self.is_busy = False
-        self._engine = engine
-        self._runtime = runtime
-        self._turn = turn
-        self._may_begin = may_begin
-        self._resume_writes = resume_writes
-
-    async def checkpoint(self) -> None:
-        """Keep the store short, with the turn that a batch has left."""
-        await self._run(self._engine.checkpoint)
-
-    async def compact(self) -> tuple[int, int]:
-        """Give free space back to the file system; return the bytes before and after.
-
-        Raises `DiskFull` or `StoreFailed`.
-        """
-        if self._engine.read(lambda view: view.sequence()) == 0:
-            return 0, 0
-        before = self._engine.size()
-        while not (self._may_begin() and self._turn.take() and self._may_begin()):
-            await deferLater(self._runtime.clock, _POLL_S)
-        await self._run(self._engine.compact)
-        return before, self._engine.size()
-
-    async def _run(self, work: Callable[[], None]) -> None:
-        self.is_busy = True
-        try:
-            await self._runtime.run_in_thread(work)
-        finally:
-            self.is_busy = False
-            self._turn.give()
-            self._resume_writes()
-
-
-Maintenance: TypeAlias = Callable[[Transaction], bool]
-"""Does one step in a transaction; returns False if there was nothing left to do."""
-
-
-def maintain_once(engine: Engine, work: Maintenance) -> Generator[None, None, Transaction | None]:
-    """Do one step, with pauses; return its transaction, None if there was nothing left to do."""
-    transaction = engine.begin()
-    try:
-        has_changed = yield from in_steps(partial(work, transaction))
-    except BaseException:
-        transaction.rollback()
-        raise
-    if has_changed:
-        return transaction
-    transaction.rollback()
-    return None
-
-
-class MaintenanceList:
-    """What is to be done to one store, one after the other."""
-
-    def __init__(self) -> None:
-        self._maintain: Callable[[Maintenance], None] | None = None
-        self._waiting: list[Maintenance] = []
-
-    def begin(self, maintain: Callable[[Maintenance], None]) -> None:
-        """Do it from now on by `maintain` (`GroupCommit.maintain`), which knows of one thing."""
-        self._maintain = maintain
-        if self._waiting:
-            maintain(self._do_step)
-
-    def add(self, work: Maintenance) -> None:
-        """Do steps of `work` until there is nothing left of it to do."""
-        if work not in self._waiting:
-            self._waiting.append(work)
-        if self._maintain is not None:
-            self._maintain(self._do_step)
-
-    def _do_step(self, transaction: Transaction) -> bool:
-        while self._waiting:
-            work = self._waiting[0]
-            try:
-                if work(transaction):
-                    return True
-            except (DiskFull, StoreFailed):
-                raise  # it is tried again
-            except Exception:
-                self._waiting.remove(work)
-                raise
-            self._waiting.remove(work)
-        return False
-
 
 SPACE_CHECK_S: Final = 0.5
 """Seconds between two checks whether a full disk has room again."""
 RECOVERY_PAUSES: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to recover a store; the last one repeats."""
-
-
-@attrs.define
-class _Refused:
-    """What was refused since the disk had room last.
-
-    `needed` are the bytes of the largest write, `is_partial` whether smaller ones are accepted.
-    """
-
-    file: pathlib.Path | None
-    needed: int
-    is_partial: bool = False
-
-    def has_room(self) -> bool:
-        """Return whether there is room for all that was refused; in a worker thread."""
-        free = self.free()
-        return free is None or free >= self.needed
-
-    def free(self) -> int | None:
-        """Return how many bytes are free where the file is, None if that is not known."""
-        try:
-            return None if self.file is None else shutil.disk_usage(self.file.parent).free
-        except OSError:
-            return None
-
-
-class Recovery:
-    """Recovers one store.
-
-    Attributes:
-        is_busy: whether the store is being worked on, so that no commit may begin.
-        is_full: whether the disk is full, so that only removals are accepted.
-        failure: why no write is accepted at all, None if writes are.
-
-    """
-
-    _log = Logger()
-
-    def __init__(
-        self,
-        engine: Engine,
-        runtime: Runtime,
-        is_committing: Callable[[], bool],
-        resume_writes: Callable[[], None],
-        run_in_turn: Callable[[Callable[[], None]], None],
-    ) -> None:
-        """Call `resume_writes` when the store is free again; `is_committing` says if it is not.
-
-        `run_in_turn` runs what writes to the store, in a worker thread, when no other process does.
-        """
-        self._run_in_turn = run_in_turn
-        self.is_busy = False
-        self.is_full = False
-        self.failure: str | None = None
-        self._engine = engine
-        self._runtime = runtime
-        self._is_committing = is_committing
-        self._resume_writes = resume_writes
-        self._next: IDelayedCall | None = None
-        self._is_closed = False
-        self._logged = ""
-        self._refused: _Refused | None = None
-
-    @property
-    def write_problem(self) -> str | None:
-        """What is wrong, in one sentence; None if nothing is."""
-        if self.failure is not None:
-            return f"The store is being recovered after a failure: {self.failure}"
-        return "The disk is full; only removals are accepted." if self.is_full else None
-
-    def begin(self, error: BaseException) -> str:
-        """Begin to recover from the error of a transaction; return the message for its writers.
-
-        Nothing of the transaction was applied.
-        """
-        if isinstance(error, DiskFull):
-            advice = ": remove smaller parts first" if self.is_full else ""
-            self.is_full = True
-            Deferred.fromCoroutine(self._release_reserve(error))
-            return f"The disk is full{advice}."
-        if isinstance(error, CannotCreateStore):
-            note = self._runtime.creation_lines.take()
-            if note is not None:
-                self._log.error("No database was created: {error}{note}", error=error, note=note)
-            return str(error)  # there is nothing to recover
-        self._log.error("The store failed: {error}", error=error)
-        self.failure = str(error) if isinstance(error, StoreFailed) else "unexpected error"
-        self._schedule_recovery(0)
-        return self.write_problem or ""
-
-    def check_space(self) -> None:
-        """Check now whether a full disk has room again, because something was removed."""
-        if self.is_full and self.failure is None and not self._is_closed:
-            self._check_space()
-
-    def close(self) -> None:
-        """Begin nothing new."""
-        self._is_closed = True
-        if self._next is not None and self._next.active():
-            self._next.cancel()
-
-    def _later(self, pause: float, call: Callable[[], object]) -> None:
-        if self._next is not None and self._next.active():
-            self._next.cancel()
-        if not self._is_closed:
-            self._next = self._runtime.clock.callLater(pause, call)
-
-    async def _run(self, work: Callable[[], None]) -> BaseException | None:
-        """Run what waits for the disk; return the error if it failed."""
-        self.is_busy = True
-        try:
-            await self._runtime.run_in_thread(partial(self._run_in_turn, work))
-        except Exception as error:
-            return error
-        finally:
-            self.is_busy = False
-        return None
-
-    async def _release_reserve(self, error: DiskFull) -> None:
-        found: list[int | None] = []
-        refused = self._refused
-        if is_first := refused is None:
-            self._refused = refused = _Refused(error.file, error.needed)
-        refused.needed = max(refused.needed, error.needed)
-
-        def release() -> None:
-            found.append(refused.free())
-            self._engine.release_reserve()
-
-        await self._run(release)
-        if is_first:
-            self._log_full(error, next(iter(found), None))
-        self._await_space()
-        self._resume_writes()
-
-    def _log_full(self, error: DiskFull, free: int | None) -> None:
-        if error.file is None or free is None:
-            self._log.error("{reason} Only removals are accepted.", reason=str(error))
-            return
-        self._log.error(
-            "The disk is full: {folder} had {free:,} bytes free, and a write to {file}{needed} was "
-            "refused. Only removals are accepted until there is room.",
-            folder=str(error.file.parent),
-            free=free,
-            file=error.file.name,
-            needed=f" that needs about {error.needed:,}" if error.needed else "",
-        )
-
-    def _await_space(self) -> None:
-        if self.failure is None:
-            self._later(SPACE_CHECK_S, self._check_space)
-
-    def _check_space(self) -> None:
-        if self._refused is None:
-            return
-        if self._is_committing() or self.is_busy:
-            self._await_space()
-        else:
-            Deferred.fromCoroutine(self._restore_reserve(self._refused))
-
-    async def _restore_reserve(self, refused: _Refused) -> None:
-        results: list[bool] = []
-
-        def restore() -> None:
-            if self._engine.restore_reserve():
-                results.append(refused.has_room())
-
-        await self._run(restore)
-        if results:
-            self.is_full = False
-        if results == [True]:
-            self._refused = None
-            self._log.info("The disk has room again; writes are accepted again.")
-        else:
-            if results and not refused.is_partial:
-                refused.is_partial = True
-                self._log.warn(
-                    "The disk has room for small writes, which are accepted again; one that needs "
-                    "about {needed:,} bytes is refused until there is more.",
-                    needed=refused.needed,
-                )
-            self._await_space()
-        self._resume_writes()
-
-    def _schedule_recovery(self, attempt: int) -> None:
-        pause = RECOVERY_PAUSES[min(attempt, len(RECOVERY_PAUSES) - 1)]
-        self._later(pause, lambda: Deferred.fromCoroutine(self._recover(attempt)))
-
-    async def _recover(self, attempt: int) -> None:
-        error = await self._run(self._engine.recover)
-        if error is not None:
-            if str(error) != self._logged:
-                self._log.error("The store could not be recovered: {error}", error=error)
-            self._logged = str(error)
-            self._schedule_recovery(attempt + 1)
-        else:
-            self.failure = None
-            self._logged = ""
-            self._log.info("The store has been recovered and verified; it accepts writes again.")
-            if self._refused is not None:
-                self._await_space()
-        self._resume_writes()
-
 
 PATIENCE: Final = 2
 """One who has lost so often is waited for."""
@@ -588,325 +156,17 @@ MAX_CLAIMS: Final = 1_000
 MAX_RESERVATIONS: Final = 100
 """So many places are reserved at the most, so that a batch is judged in a short turn."""
 
+Apply: TypeAlias = Callable[[Transaction, Write], Outcome]
+OnCommitted: TypeAlias = Callable[[Sequence[Commit]], None]
+Notify: TypeAlias = Callable[[Sequence[Commit]], Steps]
+Maintenance: TypeAlias = Callable[[Transaction], bool]
+"""Does one step in a transaction; returns False if there was nothing left to do."""
 _Claim: TypeAlias = tuple[int, Path]
 """A contender (`Write.contender`), and the place of his condition."""
 
 
-@attrs.define(eq=False)
-class _Reservation:
-    """A place that is reserved for a contender, until a time in seconds of the clock.
-
-    `held` are the writes that wait for its end, by their contenders.
-    """
-
-    contender: int
-    path: Path
-    end: float
-    timer: IDelayedCall
-    looks: int = LOOKS
-    held: dict[int, QueuedWrite] = attrs.field(factory=dict)
-
-
-class Contention:
-    """The places of one database at which writes on a condition compete.
-
-    Attributes:
-        is_calm: whether no place is reserved, so that nothing is held.
-
-    """
-
-    def __init__(
-        self, clock: IReactorTime, release: Callable[[Iterable[QueuedWrite]], None]
-    ) -> None:
-        """Give back to `release` what was held; it goes before all that waits."""
-        self.is_calm = True
-        self._clock = clock
-        self._release = release
-        self._losses: dict[_Claim, int] = {}
-        # By each path at or above its place: those at or below a path are found there.
-        self._reservations: dict[Path, dict[Path, _Reservation]] = {}
-        self._held: dict[int, _Reservation] = {}  # by the contender of what is held there
-
-    @property
-    def held(self) -> int:
-        """How many writes are held."""
-        return len(self._held)
-
-    def holds(self, queued: QueuedWrite) -> bool:
-        """Return whether a write that is to be applied has to wait; it is released later then."""
-        write, contender = queued.write, queued.write.contender
-        if contender is None:
-            return False
-        if (reservation := self._held.pop(contender, None)) is not None:
-            self._release((reservation.held.pop(contender), queued))
-            return True
-        if write.condition is None or queued.is_large or queued.was_held:
-            return False
-        found = self._find(write.condition.place.path)
-        if found is None or found.contender == contender:
-            return False
-        if write.deadline is not None and write.deadline <= found.end:
-            return False
-        queued.was_held = True
-        found.held[contender] = queued
-        self._held[contender] = found
-        return True
-
-    def note(self, writes: Iterable[QueuedWrite]) -> None:
-        """Take in what has become of writes on a condition, before their writers are answered."""
-        lost: dict[_Claim, int] = {}
-        for queued in writes:
-            claim = _claim_of(queued.write)
-            if claim is None:
-                continue
-            losses, result = self._losses.pop(claim, 0), queued.result
-            if isinstance(result, Failure) and result.check(ConditionFailed):
-                self._losses[claim] = lost[claim] = losses + 1
-            else:
-                self._end_if_reserved(claim)
-        for claim in sorted(lost, key=lost.__getitem__, reverse=True):
-            if lost[claim] < PATIENCE or len(self._all) >= MAX_RESERVATIONS:
-                break
-            if self._find(claim[1]) is None:
-                self._reserve(*claim)
-        while len(self._losses) > MAX_CLAIMS:
-            del self._losses[next(iter(self._losses))]
-
-    def end(self) -> None:
-        """Release all that is held, and wait for nobody any more."""
-        for reservation in list(self._all.values()):
-            self._end(reservation)
-
-    @property
-    def _all(self) -> dict[Path, _Reservation]:
-        return self._reservations.get((), {})
-
-    def _find(self, path: Path) -> _Reservation | None:
-        """Return a place at, above or below a path that is reserved."""
-        if self.is_calm:
-            return None
-        for below in self._reservations.get(path, {}).values():
-            return below
-        found = (self._reservations.get(above, {}).get(above) for above in _at_or_above(path))
-        return next((each for each in found if each is not None), None)
-
-    def _reserve(self, contender: int, path: Path) -> None:
-        timer = self._clock.callLater(LOOK_S, self._look, (contender, path))
-        end = self._clock.seconds() + RESERVED_S
-        reservation = _Reservation(contender, path, end, timer)
-        for above in _at_or_above(path):
-            self._reservations.setdefault(above, {})[path] = reservation
-        self.is_calm = False
-
-    def _look(self, claim: _Claim) -> None:
-        """Wait no more for one who has not come back for long."""
-        reservation = self._all[claim[1]]
-        reservation.looks -= 1
-        if reservation.looks:
-            reservation.timer = self._clock.callLater(LOOK_S, self._look, claim)
-        else:
-            self._losses.pop(claim, None)
-            self._losses[claim] = -PENALTY
-            self._end_if_reserved(claim)
-
-    def _end_if_reserved(self, claim: _Claim) -> None:
-        contender, path = claim
-        reservation = self._all.get(path)
-        if reservation is not None and reservation.contender == contender:
-            self._end(reservation)
-
-    def _end(self, reservation: _Reservation) -> None:
-        if reservation.timer.active():
-            reservation.timer.cancel()
-        for above in _at_or_above(reservation.path):
-            near = self._reservations[above]
-            del near[reservation.path]
-            if not near:
-                del self._reservations[above]
-        self.is_calm = not self._reservations
-        held, reservation.held = reservation.held, {}
-        for contender in held:
-            del self._held[contender]
-        self._release(held.values())
-
-
-def _at_or_above(path: Path) -> Iterator[Path]:
-    return (path[:length] for length in range(len(path) + 1))
-
-
-def _claim_of(write: Write) -> _Claim | None:
-    if write.condition is None or write.contender is None:
-        return None
-    return write.contender, write.condition.place.path
-
-
-BATCH_WRITES: Final = 1024
-LOOK_SECONDS: Final = 0.000_005
-"""For each write that waits when those that are late are refused, the time until the next look.
-
-To look at one takes a tenth of that, so however many deadlines there are, most time is left.
-"""
-
-
-class WriteQueue:
-    """Writes in the order in which they came; one whose deadline passes meanwhile is refused."""
-
-    def __init__(
-        self,
-        clock: IReactorTime,
-        slices: Slices,
-        refusal: Callable[[], Exception],
-        resume: Callable[[], None],
-    ) -> None:
-        """Refuse by `clock`, which counts the seconds of deadlines, with what `refusal` returns.
-
-        Writers are refused in `slices`. `resume` is called when writes that were held wait for a
-        batch again, and when all that were refused have been answered.
-        """
-        self._refusals = StepQueue(slices)
-        self._refused = 0
-        self._refusal = refusal
-        self._resume = resume
-        self._clock = clock
-        self._end: str | None = None
-        self._waiting: deque[QueuedWrite] = deque()
-        self._contention = Contention(clock, self._release)
-        self._timer: IDelayedCall | None = None
-        self._timer_at = math.inf
-        self._no_look_before = -math.inf
-
-    def __len__(self) -> int:
-        """Return how many writes wait, for a batch or for their refusal."""
-        held = 0 if self._contention.is_calm else self._contention.held
-        return len(self._waiting) + held + self._refused
-
-    def __bool__(self) -> bool:
-        """Return whether a write waits that is not held."""
-        return bool(self._waiting)
-
-    def add(self, queued: QueuedWrite) -> None:
-        """Add a write at the end."""
-        self._waiting.append(queued)
-        self._set_timer(queued.write.deadline)
-
-    def put_back(self, writes: Iterable[QueuedWrite]) -> None:
-        """Put writes back before all others, in their order; refuse them after `end`."""
-        listed = list(writes)
-        if self._end is not None:
-            self._refuse(listed, partial(Unavailable, self._end))
-            return
-        self._waiting.extendleft(reversed(listed))
-        for queued in listed:
-            self._set_timer(queued.write.deadline)
-
-    def take_batch(self, refusal_of: Callable[[QueuedWrite], str | None]) -> list[QueuedWrite]:
-        """Remove the next batch; writes that are late, or have a refusal, are refused.
-
-        A large write is a batch of its own.
-        """
-        self.refuse_late()
-        batch: list[QueuedWrite] = []
-        refused: dict[str, list[QueuedWrite]] = {}
-        taken: set[int | None] = set()
-        while self._waiting and len(batch) < BATCH_WRITES:
-            queued = self._waiting.popleft()
-            if not self._contention.is_calm:
-                # Not if an earlier one is in the batch, which may be put back before what is held.
-                contender = queued.write.contender
-                if contender not in taken and self._contention.holds(queued):
-                    continue
-                taken.add(contender)
-            refusal = refusal_of(queued)
-            if refusal is not None:
-                refused.setdefault(refusal, []).append(queued)
-            elif queued.is_large and batch:
-                self.put_back((queued,))
-                break
-            else:
-                batch.append(queued)
-                if queued.is_large:
-                    break
-        for reason, writes in refused.items():
-            self._refuse(writes, partial(Unavailable, reason))
-        return batch
-
-    def note(self, batch: Iterable[QueuedWrite]) -> None:
-        """Take in what has become of a batch, before its writers are answered."""
-        conditional = [queued for queued in batch if queued.write.condition is not None]
-        if conditional:
-            self._contention.note(conditional)
-
-    def end(self, reason: str) -> None:
-        """Refuse all writes that wait, or are put back from now on."""
-        self._end = reason
-        self._refuse(self.take_all(), partial(Unavailable, reason))
-
-    def take_all(self) -> list[QueuedWrite]:
-        """Remove all writes that wait, those that are held included."""
-        self._contention.end()
-        writes, self._waiting = self._waiting, deque()
-        return list(writes)
-
-    def refuse_late(self) -> None:
-        """Refuse the writes whose deadline has passed."""
-        now = self._clock.seconds()
-        late = [queued for queued in self._waiting if _is_late(queued, now)]
-        if late:
-            self._waiting = deque(each for each in self._waiting if not _is_late(each, now))
-            self._refuse(late, self._refusal)
-
-    def close(self) -> None:
-        """Stop the timers; no write waits or will."""
-        self._contention.end()
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-
-    def _refuse(self, writes: Collection[QueuedWrite], refusal: Callable[[], Exception]) -> None:
-        """Answer writes that were taken out of the queue with what `refusal` returns."""
-        if writes:
-            self._refused += len(writes)
-            self._refusals.add(self._refuse_in_steps(writes, refusal))
-
-    def _refuse_in_steps(
-        self, writes: Iterable[QueuedWrite], refusal: Callable[[], Exception]
-    ) -> Steps:
-        for _ in refuse_all(writes, refusal):
-            self._refused -= 1
-            yield
-        if not self._refused:
-            self._resume()
-
-    def _release(self, writes: Iterable[QueuedWrite]) -> None:
-        self.put_back(writes)
-        self._resume()
-
-    def _set_timer(self, deadline: float | None) -> None:
-        """Make sure that waiting writes are refused at this time, if not sooner.
-
-        If many wait, it may be a little later: all of them are looked at.
-        """
-        if deadline is None or deadline >= self._timer_at:
-            return
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        self._timer_at = deadline
-        pause = max(0.0, max(deadline, self._no_look_before) - self._clock.seconds())
-        self._timer = self._clock.callLater(pause, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer_at = math.inf
-        self.refuse_late()
-        self._no_look_before = self._clock.seconds() + LOOK_SECONDS * len(self._waiting)
-        deadlines = [queued.write.deadline for queued in self._waiting]
-        self._set_timer(min((at for at in deadlines if at is not None), default=None))
-
-
-def _is_late(queued: QueuedWrite, now: float) -> bool:
-    return queued.write.deadline is not None and queued.write.deadline <= now
-
-
-OnCommitted: TypeAlias = Callable[[Sequence[Commit]], None]
-Notify: TypeAlias = Callable[[Sequence[Commit]], Steps]
+class Abandoned(Exception):
+    """A batch that has taken long is given up, because the server is shutting down."""
 
 
 class GroupCommit:
@@ -1235,3 +495,732 @@ class GroupCommit:
         self._recovery.close()
         self._waiting.close()
         self._closed.callback(None)
+
+
+class WriteQueue:
+    """Writes in the order in which they came; one whose deadline passes meanwhile is refused."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        slices: Slices,
+        refusal: Callable[[], Exception],
+        resume: Callable[[], None],
+    ) -> None:
+        """Refuse by `clock`, which counts the seconds of deadlines, with what `refusal` returns.
+
+        Writers are refused in `slices`. `resume` is called when writes that were held wait for a
+        batch again, and when all that were refused have been answered.
+        """
+        self._refusals = StepQueue(slices)
+        self._refused = 0
+        self._refusal = refusal
+        self._resume = resume
+        self._clock = clock
+        self._end: str | None = None
+        self._waiting: deque[QueuedWrite] = deque()
+        self._contention = Contention(clock, self._release)
+        self._timer: IDelayedCall | None = None
+        self._timer_at = math.inf
+        self._no_look_before = -math.inf
+
+    def __len__(self) -> int:
+        """Return how many writes wait, for a batch or for their refusal."""
+        held = 0 if self._contention.is_calm else self._contention.held
+        return len(self._waiting) + held + self._refused
+
+    def __bool__(self) -> bool:
+        """Return whether a write waits that is not held."""
+        return bool(self._waiting)
+
+    def add(self, queued: QueuedWrite) -> None:
+        """Add a write at the end."""
+        self._waiting.append(queued)
+        self._set_timer(queued.write.deadline)
+
+    def put_back(self, writes: Iterable[QueuedWrite]) -> None:
+        """Put writes back before all others, in their order; refuse them after `end`."""
+        listed = list(writes)
+        if self._end is not None:
+            self._refuse(listed, partial(Unavailable, self._end))
+            return
+        self._waiting.extendleft(reversed(listed))
+        for queued in listed:
+            self._set_timer(queued.write.deadline)
+
+    def take_batch(self, refusal_of: Callable[[QueuedWrite], str | None]) -> list[QueuedWrite]:
+        """Remove the next batch; writes that are late, or have a refusal, are refused.
+
+        A large write is a batch of its own.
+        """
+        self.refuse_late()
+        batch: list[QueuedWrite] = []
+        refused: dict[str, list[QueuedWrite]] = {}
+        taken: set[int | None] = set()
+        while self._waiting and len(batch) < BATCH_WRITES:
+            queued = self._waiting.popleft()
+            if not self._contention.is_calm:
+                # Not if an earlier one is in the batch, which may be put back before what is held.
+                contender = queued.write.contender
+                if contender not in taken and self._contention.holds(queued):
+                    continue
+                taken.add(contender)
+            refusal = refusal_of(queued)
+            if refusal is not None:
+                refused.setdefault(refusal, []).append(queued)
+            elif queued.is_large and batch:
+                self.put_back((queued,))
+                break
+            else:
+                batch.append(queued)
+                if queued.is_large:
+                    break
+        for reason, writes in refused.items():
+            self._refuse(writes, partial(Unavailable, reason))
+        return batch
+
+    def note(self, batch: Iterable[QueuedWrite]) -> None:
+        """Take in what has become of a batch, before its writers are answered."""
+        conditional = [queued for queued in batch if queued.write.condition is not None]
+        if conditional:
+            self._contention.note(conditional)
+
+    def end(self, reason: str) -> None:
+        """Refuse all writes that wait, or are put back from now on."""
+        self._end = reason
+        self._refuse(self.take_all(), partial(Unavailable, reason))
+
+    def take_all(self) -> list[QueuedWrite]:
+        """Remove all writes that wait, those that are held included."""
+        self._contention.end()
+        writes, self._waiting = self._waiting, deque()
+        return list(writes)
+
+    def refuse_late(self) -> None:
+        """Refuse the writes whose deadline has passed."""
+        now = self._clock.seconds()
+        late = [queued for queued in self._waiting if _is_late(queued, now)]
+        if late:
+            self._waiting = deque(each for each in self._waiting if not _is_late(each, now))
+            self._refuse(late, self._refusal)
+
+    def close(self) -> None:
+        """Stop the timers; no write waits or will."""
+        self._contention.end()
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+
+    def _refuse(self, writes: Collection[QueuedWrite], refusal: Callable[[], Exception]) -> None:
+        """Answer writes that were taken out of the queue with what `refusal` returns."""
+        if writes:
+            self._refused += len(writes)
+            self._refusals.add(self._refuse_in_steps(writes, refusal))
+
+    def _refuse_in_steps(
+        self, writes: Iterable[QueuedWrite], refusal: Callable[[], Exception]
+    ) -> Steps:
+        for _ in refuse_all(writes, refusal):
+            self._refused -= 1
+            yield
+        if not self._refused:
+            self._resume()
+
+    def _release(self, writes: Iterable[QueuedWrite]) -> None:
+        self.put_back(writes)
+        self._resume()
+
+    def _set_timer(self, deadline: float | None) -> None:
+        """Make sure that waiting writes are refused at this time, if not sooner.
+
+        If many wait, it may be a little later: all of them are looked at.
+        """
+        if deadline is None or deadline >= self._timer_at:
+            return
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer_at = deadline
+        pause = max(0.0, max(deadline, self._no_look_before) - self._clock.seconds())
+        self._timer = self._clock.callLater(pause, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_at = math.inf
+        self.refuse_late()
+        self._no_look_before = self._clock.seconds() + LOOK_SECONDS * len(self._waiting)
+        deadlines = [queued.write.deadline for queued in self._waiting]
+        self._set_timer(min((at for at in deadlines if at is not None), default=None))
+
+
+def _is_late(queued: QueuedWrite, now: float) -> bool:
+    return queued.write.deadline is not None and queued.write.deadline <= now
+
+
+@attrs.frozen(eq=False)
+class BatchApplier:
+    """Applies batches to `engine`, each write by `apply`.
+
+    `requeue` takes the writes for which a batch has no time; `is_ending` returns whether the server
+    is shutting down.
+    """
+
+    engine: Engine
+    apply: Apply
+    requeue: Callable[[list[QueuedWrite]], None]
+    is_ending: Callable[[], bool]
+    clock: IReactorTime
+
+    _log = Logger()
+
+    def apply_batch(self, batch: list[QueuedWrite]) -> Generator[Awaited, None, Transaction | None]:
+        """Apply the writes to one transaction and return it, None if none of them changed anything.
+
+        A write that raises an unexpected error is removed from the batch and answered, and the
+        others start again from a clean transaction. Writes for which there was no time go back to
+        the queue.
+        """
+        while batch:
+            transaction = self.engine.begin()
+            try:
+                failed = yield from self._in_steps(partial(self._apply_each, batch, transaction))
+            except BaseException:
+                transaction.rollback()
+                raise
+            if failed is None:
+                if any(queued.must_be_committed for queued in batch):
+                    return transaction
+                yield from in_steps(transaction.rollback)
+                return None
+            transaction.rollback()
+            self._log.error("A write failed: {failure}", failure=failed.result)
+            batch.remove(failed)
+            failed.answer()
+        return None
+
+    def _in_steps(self, work: Callable[[], T]) -> Generator[Awaited, None, T]:
+        """Run `work` in steps; raise `Abandoned` if that takes long and the queue is ended."""
+        end = self.clock.seconds() + BATCH_SECONDS
+        steps = in_steps(work, self.clock.seconds)
+        while True:
+            try:
+                awaited = next(steps)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            if self.is_ending() and self.clock.seconds() > end:
+                steps.close()
+                raise Abandoned
+            yield awaited
+
+    def _apply_each(self, batch: list[QueuedWrite], transaction: Transaction) -> QueuedWrite | None:
+        """Apply writes until the batch has used its time; return one that failed, if any did."""
+        end = self.clock.seconds() + BATCH_SECONDS
+        for at, queued in enumerate(batch):
+            try:
+                queued.result = self.apply(transaction, queued.write)
+            except _REFUSALS as refusal:
+                # Its traceback would hold this batch, and that the value that a refusal may show.
+                queued.result = Failure(refusal.with_traceback(None))
+            except (DiskFull, StoreFailed):
+                raise
+            except Exception:
+                queued.result = Failure()
+                return queued
+            if self.clock.seconds() > end:
+                self.requeue(batch[at + 1 :])
+                del batch[at + 1 :]
+                break
+            pause()
+        return None
+
+
+async def trace_commit(batch: Sequence[QueuedWrite], committing: Awaitable[None]) -> None:
+    """Await the commit of a batch, and record a span of it for each write that is sampled."""
+    traces = _traces_of(batch)
+    if not traces:
+        await committing
+        return
+    began, failed = now_ns(), True
+    try:
+        await committing
+        failed = False
+    finally:
+        for trace in traces:
+            trace.record("commit", began, {WRITES: len(batch)}, failed=failed)
+
+
+def trace_round(batch: Sequence[QueuedWrite], notify: Steps) -> Steps:
+    """Return steps that notify of a batch, and record a span for each write that is sampled."""
+    traces = _traces_of(batch)
+    return _recorded(traces, notify, len(batch)) if traces else notify
+
+
+def _recorded(traces: Sequence[Trace], notify: Steps, writes: int) -> Steps:
+    began = now_ns()
+    yield from notify
+    for trace in traces:
+        trace.record("notify", began, {WRITES: writes})
+
+
+def _traces_of(batch: Sequence[QueuedWrite]) -> list[Trace]:
+    return [trace for queued in batch if (trace := queued.write.trace) is not None]
+
+
+class MaintenanceList:
+    """What is to be done to one store, one after the other."""
+
+    def __init__(self) -> None:
+        self._maintain: Callable[[Maintenance], None] | None = None
+        self._waiting: list[Maintenance] = []
+
+    def begin(self, maintain: Callable[[Maintenance], None]) -> None:
+        """Do it from now on by `maintain` (`GroupCommit.maintain`), which knows of one thing."""
+        self._maintain = maintain
+        if self._waiting:
+            maintain(self._do_step)
+
+    def add(self, work: Maintenance) -> None:
+        """Do steps of `work` until there is nothing left of it to do."""
+        if work not in self._waiting:
+            self._waiting.append(work)
+        if self._maintain is not None:
+            self._maintain(self._do_step)
+
+    def _do_step(self, transaction: Transaction) -> bool:
+        while self._waiting:
+            work = self._waiting[0]
+            try:
+                if work(transaction):
+                    return True
+            except (DiskFull, StoreFailed):
+                raise  # it is tried again
+            except Exception:
+                self._waiting.remove(work)
+                raise
+            self._waiting.remove(work)
+        return False
+
+
+def maintain_once(engine: Engine, work: Maintenance) -> Generator[None, None, Transaction | None]:
+    """Do one step, with pauses; return its transaction, None if there was nothing left to do."""
+    transaction = engine.begin()
+    try:
+        has_changed = yield from in_steps(partial(work, transaction))
+    except BaseException:
+        transaction.rollback()
+        raise
+    if has_changed:
+        return transaction
+    transaction.rollback()
+    return None
+
+
+class Upkeep:
+    """The upkeep of one store.
+
+    Attributes:
+        is_busy: whether the store is being worked on, so that no batch may begin.
+
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        turn: TakenTurn,
+        may_begin: Callable[[], bool],
+        resume_writes: Callable[[], None],
+    ) -> None:
+        """Work on `engine` when `may_begin`; call `resume_writes` when it is free again."""
+        self.is_busy = False
+        self._engine = engine
+        self._runtime = runtime
+        self._turn = turn
+        self._may_begin = may_begin
+        self._resume_writes = resume_writes
+
+    async def checkpoint(self) -> None:
+        """Keep the store short, with the turn that a batch has left."""
+        await self._run(self._engine.checkpoint)
+
+    async def compact(self) -> tuple[int, int]:
+        """Give free space back to the file system; return the bytes before and after.
+
+        Raises `DiskFull` or `StoreFailed`.
+        """
+        if self._engine.read(lambda view: view.sequence()) == 0:
+            return 0, 0
+        before = self._engine.size()
+        while not (self._may_begin() and self._turn.take() and self._may_begin()):
+            await deferLater(self._runtime.clock, _POLL_S)
+        await self._run(self._engine.compact)
+        return before, self._engine.size()
+
+    async def _run(self, work: Callable[[], None]) -> None:
+        self.is_busy = True
+        try:
+            await self._runtime.run_in_thread(work)
+        finally:
+            self.is_busy = False
+            self._turn.give()
+            self._resume_writes()
+
+
+class TakenTurn(Protocol):
+    """A `WriteTurn`, for those who only take it and give it back."""
+
+    def take(self) -> bool:
+        """Return whether this process has the turn."""
+        ...
+
+    def give(self) -> None:
+        """Give the turn back."""
+        ...
+
+
+class Recovery:
+    """Recovers one store.
+
+    Attributes:
+        is_busy: whether the store is being worked on, so that no commit may begin.
+        is_full: whether the disk is full, so that only removals are accepted.
+        failure: why no write is accepted at all, None if writes are.
+
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        is_committing: Callable[[], bool],
+        resume_writes: Callable[[], None],
+        run_in_turn: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Call `resume_writes` when the store is free again; `is_committing` says if it is not.
+
+        `run_in_turn` runs what writes to the store, in a worker thread, when no other process does.
+        """
+        self._run_in_turn = run_in_turn
+        self.is_busy = False
+        self.is_full = False
+        self.failure: str | None = None
+        self._engine = engine
+        self._runtime = runtime
+        self._is_committing = is_committing
+        self._resume_writes = resume_writes
+        self._next: IDelayedCall | None = None
+        self._is_closed = False
+        self._logged = ""
+        self._refused: _Refused | None = None
+
+    @property
+    def write_problem(self) -> str | None:
+        """What is wrong, in one sentence; None if nothing is."""
+        if self.failure is not None:
+            return f"The store is being recovered after a failure: {self.failure}"
+        return "The disk is full; only removals are accepted." if self.is_full else None
+
+    def begin(self, error: BaseException) -> str:
+        """Begin to recover from the error of a transaction; return the message for its writers.
+
+        Nothing of the transaction was applied.
+        """
+        if isinstance(error, DiskFull):
+            advice = ": remove smaller parts first" if self.is_full else ""
+            self.is_full = True
+            Deferred.fromCoroutine(self._release_reserve(error))
+            return f"The disk is full{advice}."
+        if isinstance(error, CannotCreateStore):
+            note = self._runtime.creation_lines.take()
+            if note is not None:
+                self._log.error("No database was created: {error}{note}", error=error, note=note)
+            return str(error)  # there is nothing to recover
+        self._log.error("The store failed: {error}", error=error)
+        self.failure = str(error) if isinstance(error, StoreFailed) else "unexpected error"
+        self._schedule_recovery(0)
+        return self.write_problem or ""
+
+    def check_space(self) -> None:
+        """Check now whether a full disk has room again, because something was removed."""
+        if self.is_full and self.failure is None and not self._is_closed:
+            self._check_space()
+
+    def close(self) -> None:
+        """Begin nothing new."""
+        self._is_closed = True
+        if self._next is not None and self._next.active():
+            self._next.cancel()
+
+    def _later(self, pause: float, call: Callable[[], object]) -> None:
+        if self._next is not None and self._next.active():
+            self._next.cancel()
+        if not self._is_closed:
+            self._next = self._runtime.clock.callLater(pause, call)
+
+    async def _run(self, work: Callable[[], None]) -> BaseException | None:
+        """Run what waits for the disk; return the error if it failed."""
+        self.is_busy = True
+        try:
+            await self._runtime.run_in_thread(partial(self._run_in_turn, work))
+        except Exception as error:
+            return error
+        finally:
+            self.is_busy = False
+        return None
+
+    async def _release_reserve(self, error: DiskFull) -> None:
+        found: list[int | None] = []
+        refused = self._refused
+        if is_first := refused is None:
+            self._refused = refused = _Refused(error.file, error.needed)
+        refused.needed = max(refused.needed, error.needed)
+
+        def release() -> None:
+            found.append(refused.free())
+            self._engine.release_reserve()
+
+        await self._run(release)
+        if is_first:
+            self._log_full(error, next(iter(found), None))
+        self._await_space()
+        self._resume_writes()
+
+    def _log_full(self, error: DiskFull, free: int | None) -> None:
+        if error.file is None or free is None:
+            self._log.error("{reason} Only removals are accepted.", reason=str(error))
+            return
+        self._log.error(
+            "The disk is full: {folder} had {free:,} bytes free, and a write to {file}{needed} was "
+            "refused. Only removals are accepted until there is room.",
+            folder=str(error.file.parent),
+            free=free,
+            file=error.file.name,
+            needed=f" that needs about {error.needed:,}" if error.needed else "",
+        )
+
+    def _await_space(self) -> None:
+        if self.failure is None:
+            self._later(SPACE_CHECK_S, self._check_space)
+
+    def _check_space(self) -> None:
+        if self._refused is None:
+            return
+        if self._is_committing() or self.is_busy:
+            self._await_space()
+        else:
+            Deferred.fromCoroutine(self._restore_reserve(self._refused))
+
+    async def _restore_reserve(self, refused: _Refused) -> None:
+        results: list[bool] = []
+
+        def restore() -> None:
+            if self._engine.restore_reserve():
+                results.append(refused.has_room())
+
+        await self._run(restore)
+        if results:
+            self.is_full = False
+        if results == [True]:
+            self._refused = None
+            self._log.info("The disk has room again; writes are accepted again.")
+        else:
+            if results and not refused.is_partial:
+                refused.is_partial = True
+                self._log.warn(
+                    "The disk has room for small writes, which are accepted again; one that needs "
+                    "about {needed:,} bytes is refused until there is more.",
+                    needed=refused.needed,
+                )
+            self._await_space()
+        self._resume_writes()
+
+    def _schedule_recovery(self, attempt: int) -> None:
+        pause = RECOVERY_PAUSES[min(attempt, len(RECOVERY_PAUSES) - 1)]
+        self._later(pause, lambda: Deferred.fromCoroutine(self._recover(attempt)))
+
+    async def _recover(self, attempt: int) -> None:
+        error = await self._run(self._engine.recover)
+        if error is not None:
+            if str(error) != self._logged:
+                self._log.error("The store could not be recovered: {error}", error=error)
+            self._logged = str(error)
+            self._schedule_recovery(attempt + 1)
+        else:
+            self.failure = None
+            self._logged = ""
+            self._log.info("The store has been recovered and verified; it accepts writes again.")
+            if self._refused is not None:
+                self._await_space()
+        self._resume_writes()
+
+
+@attrs.define
+class _Refused:
+    """What was refused since the disk had room last.
+
+    `needed` are the bytes of the largest write, `is_partial` whether smaller ones are accepted.
+    """
+
+    file: pathlib.Path | None
+    needed: int
+    is_partial: bool = False
+
+    def has_room(self) -> bool:
+        """Return whether there is room for all that was refused; in a worker thread."""
+        free = self.free()
+        return free is None or free >= self.needed
+
+    def free(self) -> int | None:
+        """Return how many bytes are free where the file is, None if that is not known."""
+        try:
+            return None if self.file is None else shutil.disk_usage(self.file.parent).free
+        except OSError:
+            return None
+
+
+class Contention:
+    """The places of one database at which writes on a condition compete.
+
+    Attributes:
+        is_calm: whether no place is reserved, so that nothing is held.
+
+    """
+
+    def __init__(
+        self, clock: IReactorTime, release: Callable[[Iterable[QueuedWrite]], None]
+    ) -> None:
+        """Give back to `release` what was held; it goes before all that waits."""
+        self.is_calm = True
+        self._clock = clock
+        self._release = release
+        self._losses: dict[_Claim, int] = {}
+        # By each path at or above its place: those at or below a path are found there.
+        self._reservations: dict[Path, dict[Path, _Reservation]] = {}
+        self._held: dict[int, _Reservation] = {}  # by the contender of what is held there
+
+    @property
+    def held(self) -> int:
+        """How many writes are held."""
+        return len(self._held)
+
+    def holds(self, queued: QueuedWrite) -> bool:
+        """Return whether a write that is to be applied has to wait; it is released later then."""
+        write, contender = queued.write, queued.write.contender
+        if contender is None:
+            return False
+        if (reservation := self._held.pop(contender, None)) is not None:
+            self._release((reservation.held.pop(contender), queued))
+            return True
+        if write.condition is None or queued.is_large or queued.was_held:
+            return False
+        found = self._find(write.condition.place.path)
+        if found is None or found.contender == contender:
+            return False
+        if write.deadline is not None and write.deadline <= found.end:
+            return False
+        queued.was_held = True
+        found.held[contender] = queued
+        self._held[contender] = found
+        return True
+
+    def note(self, writes: Iterable[QueuedWrite]) -> None:
+        """Take in what has become of writes on a condition, before their writers are answered."""
+        lost: dict[_Claim, int] = {}
+        for queued in writes:
+            claim = _claim_of(queued.write)
+            if claim is None:
+                continue
+            losses, result = self._losses.pop(claim, 0), queued.result
+            if isinstance(result, Failure) and result.check(ConditionFailed):
+                self._losses[claim] = lost[claim] = losses + 1
+            else:
+                self._end_if_reserved(claim)
+        for claim in sorted(lost, key=lost.__getitem__, reverse=True):
+            if lost[claim] < PATIENCE or len(self._all) >= MAX_RESERVATIONS:
+                break
+            if self._find(claim[1]) is None:
+                self._reserve(*claim)
+        while len(self._losses) > MAX_CLAIMS:
+            del self._losses[next(iter(self._losses))]
+
+    def end(self) -> None:
+        """Release all that is held, and wait for nobody any more."""
+        for reservation in list(self._all.values()):
+            self._end(reservation)
+
+    @property
+    def _all(self) -> dict[Path, _Reservation]:
+        return self._reservations.get((), {})
+
+    def _find(self, path: Path) -> _Reservation | None:
+        """Return a place at, above or below a path that is reserved."""
+        if self.is_calm:
+            return None
+        for below in self._reservations.get(path, {}).values():
+            return below
+        found = (self._reservations.get(above, {}).get(above) for above in _at_or_above(path))
+        return next((each for each in found if each is not None), None)
+
+    def _reserve(self, contender: int, path: Path) -> None:
+        timer = self._clock.callLater(LOOK_S, self._look, (contender, path))
+        end = self._clock.seconds() + RESERVED_S
+        reservation = _Reservation(contender, path, end, timer)
+        for above in _at_or_above(path):
+            self._reservations.setdefault(above, {})[path] = reservation
+        self.is_calm = False
+
+    def _look(self, claim: _Claim) -> None:
+        """Wait no more for one who has not come back for long."""
+        reservation = self._all[claim[1]]
+        reservation.looks -= 1
+        if reservation.looks:
+            reservation.timer = self._clock.callLater(LOOK_S, self._look, claim)
+        else:
+            self._losses.pop(claim, None)
+            self._losses[claim] = -PENALTY
+            self._end_if_reserved(claim)
+
+    def _end_if_reserved(self, claim: _Claim) -> None:
+        contender, path = claim
+        reservation = self._all.get(path)
+        if reservation is not None and reservation.contender == contender:
+            self._end(reservation)
+
+    def _end(self, reservation: _Reservation) -> None:
+        if reservation.timer.active():
+            reservation.timer.cancel()
+        for above in _at_or_above(reservation.path):
+            near = self._reservations[above]
+            del near[reservation.path]
+            if not near:
+                del self._reservations[above]
+        self.is_calm = not self._reservations
+        held, reservation.held = reservation.held, {}
+        for contender in held:
+            del self._held[contender]
+        self._release(held.values())
+
+
+@attrs.define(eq=False)
+class _Reservation:
+    """A place that is reserved for a contender, until a time in seconds of the clock.
+
+    `held` are the writes that wait for its end, by their contenders.
+    """
+
+    contender: int
+    path: Path
+    end: float
+    timer: IDelayedCall
+    looks: int = LOOKS
+    held: dict[int, QueuedWrite] = attrs.field(factory=dict)
+
+
+def _at_or_above(path: Path) -> Iterator[Path]:
+    return (path[:length] for length in range(len(path) + 1))
+
+
+def _claim_of(write: Write) -> _Claim | None:
+    if write.condition is None or write.contender is None:
+        return None
+    return write.contender, write.condition.place.path
