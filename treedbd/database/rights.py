@@ -70,23 +70,159 @@ from treedbd.tree.types import Json, Path, View
 if TYPE_CHECKING:
     from treedbd.database.resume import Replay
 
-RunRead: TypeAlias = Callable[[Callable[[View], None]], None]
-"""Runs work on the present state of the database."""
-MakeContext: TypeAlias = Callable[[Json, int, View, QueryFacts | None], Context]
 
+T = TypeVar("T")
+
+IS_ALLOWED: Final = "treedb.rules.allowed"
+FIELDS: Final = ("project", "database", "rule", "line", "column", "rules_ms")
+"""The names of the fields of the warning."""
 _NOTHING: Final = Dependencies(frozenset(), reads_time=False)
 _WRITTEN: Final = Event("put", (), None)
 """That something was written is all that a grant is notified of."""
 
+RunRead: TypeAlias = Callable[[Callable[[View], None]], None]
+"""Runs work on the present state of the database."""
+MakeContext: TypeAlias = Callable[[Json, int, View, QueryFacts | None], Context]
 
-class ChecksReads(Protocol):
-    """What evaluates the rules of one database (`database.Database`)."""
 
-    def check_read(
-        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
+class Authorisation:
+    """What callers may do in one database."""
+
+    _observe: Callable[[float], None] | None = None  # the seconds of evaluations that need a view
+
+    def __init__(
+        self,
+        rules: Callable[[], RuleSet],
+        exceeded: Callable[[str, TextPosition], None],
+        seconds: Callable[[], float],
+        kept_reads: KeptReads,
+        admins_own: DatabaseName | None = None,
     ) -> None:
-        """Raise `PermissionDenied` unless the rules let `caller` read `path`."""
-        ...
+        """Evaluate the rules that `rules` returns; `kept_reads` are of the data of the database.
+
+        `admins_own` is its name if only an admin's write may create it.
+
+        `exceeded` is called with a rule that would have read too much (`Context`). `seconds` is the
+        clock of the deadlines.
+        """
+        self._rules = rules
+        self._exceeded = exceeded
+        self._seconds = seconds
+        self._kept_reads = kept_reads
+        self._admins_own = admins_own
+        self._make_evaluation: MakeEvaluation | None = None
+
+    def measured_by(
+        self,
+        make: Callable[[DatabaseName], MakeEvaluation] | None,
+        name: DatabaseName,
+        observe: Callable[[float], None] | None,
+    ) -> Self:
+        """Measure each rule by what `make` returns, verdicts by `observe`; return self.
+
+        None measures nothing.
+        """
+        self._make_evaluation = None if make is None else make(name)
+        self._observe = observe
+        return self
+
+    def evaluate_read(
+        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
+    ) -> bool:
+        """Return whether the rules let `caller` read `path`, or run a query there.
+
+        All rules on the way are evaluated, also those that `RuleSet.find_read` knows.
+        """
+        began = perf_counter() if self._observe is not None else 0.0
+        context = self.context(caller.auth, now, nodes, query)
+        allowed = caller.is_admin or self._rules().may_read(path, context).allowed
+        if self._observe is not None:
+            self._observe(perf_counter() - began)
+        return allowed
+
+    def check_may_write(self, path: Path, caller: Caller) -> None:
+        """Raise `PermissionDenied` if no rule can let `caller` write at or below `path`."""
+        if not caller.is_admin and not self._rules().may_write_somewhere(path, caller.auth):
+            raise PermissionDenied("this write")
+
+    def check_write(
+        self, nodes: Nodes, write: Write, edit: Edit, after: View | None = None
+    ) -> bool:
+        """Return whether the caller may read what its response shows.
+
+        Raises `PermissionDenied`, or `UnknownDatabase` if the rules allow a write that would create
+        a database, which it must not. `nodes` are the tree before the write; `after` is the tree
+        with it, if it is applied. A tag depends on everything below a place, the echo of an
+        increment on the number it was added to, and the echo of a priority on whether there is a
+        node.
+        """
+        if write.trace is None:
+            return self._check_write(nodes, write, edit, after)
+        return trace_rules(write.trace, lambda: self._check_write(nodes, write, edit, after))
+
+    def _check_write(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
+        caller = write.caller
+        if caller.is_admin:
+            return True
+        may_read = self._check_rules(nodes, write, edit, after)
+        if self._admins_own is not None and nodes.rows.sequence() == 0:
+            raise UnknownDatabase(self._admins_own, is_project_known=True)
+        return may_read
+
+    def _check_rules(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
+        caller = write.caller
+        requested, condition = write.edit, write.condition
+        is_read = write.wants_etag or (
+            write.wants_echo
+            and (edit.has_placeholders or requested.has_placeholders or requested.place.is_priority)
+        )
+        rules = self._rules()
+        allowed = rules.find_write(edit.changes, caller.auth)
+        if allowed and not is_read and condition is None:
+            return True
+        context = self.context(caller.auth, write.now, nodes, None, write.deadline, at_once=False)
+        if allowed is None:
+            began = perf_counter() if self._observe is not None else 0.0
+            allowed = rules.may_write(edit.changes, context, after=after).allowed
+            if self._observe is not None:
+                self._observe(perf_counter() - began)
+        if not allowed:
+            raise PermissionDenied("this write")
+        if condition is not None and not rules.may_read(condition.place.path, context).allowed:
+            raise TagDenied
+        return not is_read or rules.may_read(requested.place.path, context).allowed
+
+    def explain_write(self, nodes: Nodes, write: Write) -> Verdict:
+        """Return the verdict of the rules on a write, with a trace."""
+        edit = resolve(write.edit, write.now, nodes)
+        context = self.context(write.caller.auth, write.now, nodes)
+        return self._rules().may_write(edit.changes, context, explain=True)
+
+    def context(
+        self,
+        auth: Json,
+        now: int,
+        view: View,
+        query: QueryFacts | None = None,
+        deadline: float | None = None,
+        *,
+        at_once: bool = True,
+    ) -> Context:
+        """Return the context in which rules are evaluated, `at_once` or with pauses.
+
+        Only what pauses finds that the deadline has passed. `view` may be older if it is held, or
+        has edits laid over it.
+        """
+
+        def check() -> None:
+            if deadline is not None and self._seconds() >= deadline:
+                raise DeadlinePassed("the rules were evaluated")
+            pause()
+
+        kept = None if isinstance(view, HeldNodes | Overlay) else self._kept_reads
+        between = None if at_once else check
+        made, exceeded = self._make_evaluation, self._exceeded
+        return Context(auth, now, view, query, between, exceeded, kept, made, at_once)
 
 
 @attrs.frozen
@@ -103,83 +239,14 @@ class ReadRequest:
         database.check_read(self.path, self.caller, self.now(), nodes, self.query)
 
 
-class ReadGrants:
-    """The grants of all watchers of one database."""
+class ChecksReads(Protocol):
+    """What evaluates the rules of one database (`database.Database`)."""
 
-    def __init__(
-        self,
-        rules: Callable[[], RuleSet],
-        read: RunRead,
-        make_context: MakeContext = Context,
-        is_ahead_of: Callable[[int], bool] = lambda _: False,
+    def check_read(
+        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
     ) -> None:
-        """Evaluate the rules that `rules` returns in what `make_context` returns.
-
-        `read` runs work on the present state; `is_ahead_of` returns whether that is already newer
-        than the one of a number.
-        """
-        self._is_ahead_of = is_ahead_of
-        self.rules: Final = rules
-        self.read: Final = read
-        self.make_context: Final = make_context
-        self.watchers: Final = Watchers()
-        self.held: Final[set[ReadGrant]] = set()
-        self.lost: list[Callable[[], None]] = []
-        self.is_uncertain = False
-        self.last_round = 0
-        self._replay: Replay | None = None
-
-    @property
-    def state(self) -> int:
-        """The number of the state that grants are checked against."""
-        return self.last_round if self._replay is None else self._replay.through
-
-    def follow(
-        self, commit: Commit, replay: Replay | None, deliver: Callable[[], Steps], *, is_last: bool
-    ) -> Steps:
-        """Check the grants that depend on what a write has changed.
-
-        `replay` shows the state after it; if it `is_last`, reads do as well. Before a watcher
-        learns that it has lost its right, `deliver` notifies of the writes before this one.
-        """
-        if not self.held:
-            return
-        sequence = commit.position.sequence
-        is_present = is_last and not self._is_ahead_of(sequence)
-        notification = Notification(((commit.position, _WRITTEN),))
-        for each in self.watchers.concerned(commit):
-            audience = None if each is None else each.node.audience
-            for grant in [] if audience is None else list(audience.watchers):
-                if audience is not None and audience.watchers.get(grant, sequence) < sequence:
-                    self._replay = None if is_present else replay
-                    self.is_uncertain = not is_present and replay is None
-                    grant.notify(notification)
-                    self._replay = None
-                    if self.lost:
-                        lost, self.lost = self.lost, []
-                        yield from deliver()
-                        for call in lost:
-                            call()
-                yield
-            yield
-
-    def read_state(self, work: Callable[[View], None]) -> None:
-        """Run work on the state that grants are checked against."""
-        if self._replay is None:
-            self.read(work)
-            return
-        try:
-            work(self._replay.view)
-        except StateUnknown:
-            self._replay, self.is_uncertain = None, True
-            self.read(work)
-
-    def recheck(self) -> Steps:
-        """Check all grants, because the rules have changed."""
-        for grant in list(self.held):
-            if grant.is_outdated:
-                grant.recheck()
-                yield
+        """Raise `PermissionDenied` unless the rules let `caller` read `path`."""
+        ...
 
 
 class ReadGrant:
@@ -324,9 +391,83 @@ class ReadGrant:
         self._depends_on = found
 
 
-T = TypeVar("T")
+class ReadGrants:
+    """The grants of all watchers of one database."""
 
-IS_ALLOWED: Final = "treedb.rules.allowed"
+    def __init__(
+        self,
+        rules: Callable[[], RuleSet],
+        read: RunRead,
+        make_context: MakeContext = Context,
+        is_ahead_of: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Evaluate the rules that `rules` returns in what `make_context` returns.
+
+        `read` runs work on the present state; `is_ahead_of` returns whether that is already newer
+        than the one of a number.
+        """
+        self._is_ahead_of = is_ahead_of
+        self.rules: Final = rules
+        self.read: Final = read
+        self.make_context: Final = make_context
+        self.watchers: Final = Watchers()
+        self.held: Final[set[ReadGrant]] = set()
+        self.lost: list[Callable[[], None]] = []
+        self.is_uncertain = False
+        self.last_round = 0
+        self._replay: Replay | None = None
+
+    @property
+    def state(self) -> int:
+        """The number of the state that grants are checked against."""
+        return self.last_round if self._replay is None else self._replay.through
+
+    def follow(
+        self, commit: Commit, replay: Replay | None, deliver: Callable[[], Steps], *, is_last: bool
+    ) -> Steps:
+        """Check the grants that depend on what a write has changed.
+
+        `replay` shows the state after it; if it `is_last`, reads do as well. Before a watcher
+        learns that it has lost its right, `deliver` notifies of the writes before this one.
+        """
+        if not self.held:
+            return
+        sequence = commit.position.sequence
+        is_present = is_last and not self._is_ahead_of(sequence)
+        notification = Notification(((commit.position, _WRITTEN),))
+        for each in self.watchers.concerned(commit):
+            audience = None if each is None else each.node.audience
+            for grant in [] if audience is None else list(audience.watchers):
+                if audience is not None and audience.watchers.get(grant, sequence) < sequence:
+                    self._replay = None if is_present else replay
+                    self.is_uncertain = not is_present and replay is None
+                    grant.notify(notification)
+                    self._replay = None
+                    if self.lost:
+                        lost, self.lost = self.lost, []
+                        yield from deliver()
+                        for call in lost:
+                            call()
+                yield
+            yield
+
+    def read_state(self, work: Callable[[View], None]) -> None:
+        """Run work on the state that grants are checked against."""
+        if self._replay is None:
+            self.read(work)
+            return
+        try:
+            work(self._replay.view)
+        except StateUnknown:
+            self._replay, self.is_uncertain = None, True
+            self.read(work)
+
+    def recheck(self) -> Steps:
+        """Check all grants, because the rules have changed."""
+        for grant in list(self.held):
+            if grant.is_outdated:
+                grant.recheck()
+                yield
 
 
 def trace_rules(trace: Trace, evaluate: Callable[[], T]) -> T:
@@ -339,10 +480,6 @@ def trace_rules(trace: Trace, evaluate: Callable[[], T]) -> T:
         return result
     finally:
         trace.record("rules", began, {IS_ALLOWED: is_allowed})
-
-
-FIELDS: Final = ("project", "database", "rule", "line", "column", "rules_ms")
-"""The names of the fields of the warning."""
 
 
 class SlowRulesLog:
@@ -386,143 +523,3 @@ class SlowRulesLog:
                 "rules_ms": round(slow.seconds * 1000, 1),
             },
         )
-
-
-class Authorisation:
-    """What callers may do in one database."""
-
-    _observe: Callable[[float], None] | None = None  # the seconds of evaluations that need a view
-
-    def __init__(
-        self,
-        rules: Callable[[], RuleSet],
-        exceeded: Callable[[str, TextPosition], None],
-        seconds: Callable[[], float],
-        kept_reads: KeptReads,
-        admins_own: DatabaseName | None = None,
-    ) -> None:
-        """Evaluate the rules that `rules` returns; `kept_reads` are of the data of the database.
-
-        `admins_own` is its name if only an admin's write may create it.
-
-        `exceeded` is called with a rule that would have read too much (`Context`). `seconds` is the
-        clock of the deadlines.
-        """
-        self._rules = rules
-        self._exceeded = exceeded
-        self._seconds = seconds
-        self._kept_reads = kept_reads
-        self._admins_own = admins_own
-        self._make_evaluation: MakeEvaluation | None = None
-
-    def measured_by(
-        self,
-        make: Callable[[DatabaseName], MakeEvaluation] | None,
-        name: DatabaseName,
-        observe: Callable[[float], None] | None,
-    ) -> Self:
-        """Measure each rule by what `make` returns, verdicts by `observe`; return self.
-
-        None measures nothing.
-        """
-        self._make_evaluation = None if make is None else make(name)
-        self._observe = observe
-        return self
-
-    def evaluate_read(
-        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
-    ) -> bool:
-        """Return whether the rules let `caller` read `path`, or run a query there.
-
-        All rules on the way are evaluated, also those that `RuleSet.find_read` knows.
-        """
-        began = perf_counter() if self._observe is not None else 0.0
-        context = self.context(caller.auth, now, nodes, query)
-        allowed = caller.is_admin or self._rules().may_read(path, context).allowed
-        if self._observe is not None:
-            self._observe(perf_counter() - began)
-        return allowed
-
-    def check_may_write(self, path: Path, caller: Caller) -> None:
-        """Raise `PermissionDenied` if no rule can let `caller` write at or below `path`."""
-        if not caller.is_admin and not self._rules().may_write_somewhere(path, caller.auth):
-            raise PermissionDenied("this write")
-
-    def check_write(
-        self, nodes: Nodes, write: Write, edit: Edit, after: View | None = None
-    ) -> bool:
-        """Return whether the caller may read what its response shows.
-
-        Raises `PermissionDenied`, or `UnknownDatabase` if the rules allow a write that would create
-        a database, which it must not. `nodes` are the tree before the write; `after` is the tree
-        with it, if it is applied. A tag depends on everything below a place, the echo of an
-        increment on the number it was added to, and the echo of a priority on whether there is a
-        node.
-        """
-        if write.trace is None:
-            return self._check_write(nodes, write, edit, after)
-        return trace_rules(write.trace, lambda: self._check_write(nodes, write, edit, after))
-
-    def _check_write(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
-        caller = write.caller
-        if caller.is_admin:
-            return True
-        may_read = self._check_rules(nodes, write, edit, after)
-        if self._admins_own is not None and nodes.rows.sequence() == 0:
-            raise UnknownDatabase(self._admins_own, is_project_known=True)
-        return may_read
-
-    def _check_rules(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
-        caller = write.caller
-        requested, condition = write.edit, write.condition
-        is_read = write.wants_etag or (
-            write.wants_echo
-            and (edit.has_placeholders or requested.has_placeholders or requested.place.is_priority)
-        )
-        rules = self._rules()
-        allowed = rules.find_write(edit.changes, caller.auth)
-        if allowed and not is_read and condition is None:
-            return True
-        context = self.context(caller.auth, write.now, nodes, None, write.deadline, at_once=False)
-        if allowed is None:
-            began = perf_counter() if self._observe is not None else 0.0
-            allowed = rules.may_write(edit.changes, context, after=after).allowed
-            if self._observe is not None:
-                self._observe(perf_counter() - began)
-        if not allowed:
-            raise PermissionDenied("this write")
-        if condition is not None and not rules.may_read(condition.place.path, context).allowed:
-            raise TagDenied
-        return not is_read or rules.may_read(requested.place.path, context).allowed
-
-    def explain_write(self, nodes: Nodes, write: Write) -> Verdict:
-        """Return the verdict of the rules on a write, with a trace."""
-        edit = resolve(write.edit, write.now, nodes)
-        context = self.context(write.caller.auth, write.now, nodes)
-        return self._rules().may_write(edit.changes, context, explain=True)
-
-    def context(
-        self,
-        auth: Json,
-        now: int,
-        view: View,
-        query: QueryFacts | None = None,
-        deadline: float | None = None,
-        *,
-        at_once: bool = True,
-    ) -> Context:
-        """Return the context in which rules are evaluated, `at_once` or with pauses.
-
-        Only what pauses finds that the deadline has passed. `view` may be older if it is held, or
-        has edits laid over it.
-        """
-
-        def check() -> None:
-            if deadline is not None and self._seconds() >= deadline:
-                raise DeadlinePassed("the rules were evaluated")
-            pause()
-
-        kept = None if isinstance(view, HeldNodes | Overlay) else self._kept_reads
-        between = None if at_once else check
-        made, exceeded = self._make_evaluation, self._exceeded
-        return Context(auth, now, view, query, between, exceeded, kept, made, at_once)

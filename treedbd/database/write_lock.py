@@ -70,66 +70,11 @@ from treedbd.store.engine import (
 from treedbd.tree.event import Commit, CommittedChange, Position, describe
 from treedbd.tree.types import ROOT
 
-
-class Rounds:
-    """The rounds of one database.
-
-    Attributes:
-        is_held: set while a batch is being committed and answered; nothing is run then.
-
-    """
-
-    _log = Logger()
-
-    def __init__(
-        self, slices: Slices, are_writes_waiting: Callable[[], bool], done: Callable[[], None]
-    ) -> None:
-        """Call `done` when a batch may begin again."""
-        self.is_held = False
-        self._slices = slices
-        self._are_writes_waiting = are_writes_waiting
-        self._done = done
-        self._round: deque[Steps] = deque()
-        self._later: deque[Steps] = deque()
-        self._is_running = False
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a round is under way, so that no batch may begin."""
-        return self._is_running
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way and nothing waits."""
-        return not (self._is_running or self._round or self._later)
-
-    def add(self, steps: Steps) -> None:
-        """Add to the round under way, or to the one that `start` begins."""
-        self._round.append(steps)
-
-    def run_later(self, steps: Steps) -> None:
-        """Run this when all watchers have been notified of what is durable."""
-        self._later.append(steps)
-        if not self._are_writes_waiting():
-            self.start()
-
-    def start(self) -> None:
-        """Begin what waits, unless something is under way; in this turn, if it is little."""
-        if not (self._is_running or self.is_held or self.is_idle):
-            self._is_running = True
-            self._slices.start(self._run())
-
-    def _run(self) -> Steps:
-        while self._round or self._later:
-            while self._round:
-                yield from logged(self._round.popleft(), self._log)
-            if self._later:
-                yield from logged(self._later.popleft(), self._log)
-            if self._are_writes_waiting():
-                break
-        self._is_running = False
-        self._done()
-
+RETRY_S: Final = 0.002
+"""Seconds until the turn is asked for again, if nobody has said that it is free."""
+FAILED_S: Final = 0.2
+"""The same after the store could not be read."""
+WAITS_FOR_OTHERS: Final = "Another process has been writing to the database for long."
 
 LONG_ENTRY_BYTES: Final = 64 * KIB
 """A longer entry may be that of a large write, which is not parsed."""
@@ -139,34 +84,272 @@ BYTES_AT_ONCE: Final = 256 * KIB
 """The same in bytes; one entry may be longer."""
 
 
-class News(NamedTuple):
-    """What others have committed: up to the number `sequence`.
+class WriteTurn(Protocol):
+    """The turn of this process at one database."""
 
-    `commits` is None if there are too many to look at now. No push id of theirs is later than the
-    millisecond `pushed`.
-    """
+    @property
+    def problem(self) -> str | None:
+        """Why no write is accepted at present, in one sentence; None if they are."""
+        ...
 
-    sequence: int
-    pushed: int
-    commits: Sequence[Commit] | None
+    @property
+    def delay(self) -> str | None:
+        """What the turn is waited for, in one sentence; None if it is not."""
+        ...
+
+    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
+        """Call `try_again` when the turn may be free; watchers are notified in `rounds`."""
+        ...
+
+    def take(self) -> bool:
+        """Return whether this process has the turn; if not, it is asked for until `give`."""
+        ...
+
+    def give(self) -> None:
+        """Give the turn back, or ask for it no longer."""
+        ...
+
+    def commit(
+        self,
+        commit: Callable[[], None],
+        must_keep: Callable[[], bool],
+        batch: Sequence[QueuedWrite],
+    ) -> Deferred[None]:
+        """Run `commit`, which blocks, for the writes of a batch; fires when they are durable.
+
+        The turn is given back at once unless it must be kept. Errbacks with what `commit` raises,
+        or with what the writers are refused with: `Unavailable` or `OutcomeInDoubt`. After
+        `Conflict` the batch is done again, from the state that others have made.
+        """
+        ...
+
+    def confirm(self) -> Deferred[None] | None:
+        """Find out whether a batch without any commit saw the last durable state.
+
+        None if it did. Else errbacks as `commit`.
+        """
+        ...
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` with the turn, in a worker thread; raise `StoreFailed`."""
+        ...
+
+    def batch_over(self) -> None:
+        """Do what had to wait for the end of a batch, or of a round after it."""
+        ...
 
 
-@attrs.frozen
-class FollowerHooks:
-    """Who is told of what others commit.
+class OwnTurn:
+    """The turn of a process that shares its databases with no other: it always has it."""
+
+    problem = None
+    delay = None
+
+    def __init__(self, run_in_thread: RunInThread) -> None:
+        """Commit by `run_in_thread`."""
+        self._run_in_thread = run_in_thread
+
+    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
+        """Do nothing."""
+
+    def take(self) -> bool:
+        """Return True."""
+        return True
+
+    def give(self) -> None:
+        """Do nothing."""
+
+    def commit(
+        self, commit: Callable[[], None], _: Callable[[], bool], __: Sequence[QueuedWrite]
+    ) -> Deferred[None]:
+        """Run `commit`."""
+        return self._run_in_thread(commit)
+
+    def confirm(self) -> None:
+        """Return None: nobody else writes."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work`."""
+        work()
+
+    def batch_over(self) -> None:
+        """Do nothing."""
+
+
+class SharedTurn(WriteTurn, Protocol):
+    """The turn at a database that other processes write too.
 
     Attributes:
-        is_interested: returns whether anything depends on it.
-        show: called when another moment begins to be shown; must not read.
-        notify: run in a round after that.
-        leave: lets reads show what has been committed.
+        following: follows what the others commit.
 
     """
 
-    is_interested: Callable[[], bool]
-    show: Callable[[News], None]
-    notify: Callable[[Sequence[Commit]], Steps]
-    leave: Callable[[], object]
+    following: LogFollower
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the engine is being brought up to date, so that it must stay open."""
+        ...
+
+    def make_current(self) -> Deferred[None] | None:
+        """Do as `LogFollower.make_current`."""
+        ...
+
+    def is_current(self) -> bool:
+        """Return whether this process shows the last durable state, as far as it can know now."""
+        ...
+
+    def when_current(self, call: Callable[[], None]) -> bool:
+        """Call `call` in a moment, during which `is_current` may return True.
+
+        Returns False, and does nothing, if there is no such moment.
+        """
+        ...
+
+    def hinted(self) -> None:
+        """Look whether others have committed anything, or given the turn back."""
+        ...
+
+    def end(self) -> Deferred[None] | None:
+        """Use the engine no more, because it is being closed; no batch may be under way.
+
+        Fires when nothing uses it; None if nothing does.
+        """
+        ...
+
+
+class SharedWriting:
+    """A `WriteTurn` at a database that is shared.
+
+    Attributes:
+        following: follows what the others commit.
+        delay: what the turn is waited for; None if it is not.
+
+    """
+
+    _log = Logger()
+
+    problem = None
+    is_in_use = False  # what others have written is read from the file itself
+
+    def __init__(
+        self,
+        sharing: Sharing,
+        name: DatabaseName,
+        runtime: Runtime,
+        engine: Engine,
+        follower: FollowerHooks,
+    ) -> None:
+        """Write to `engine`, and let `follower` have what others write to it."""
+        self.following = LogFollower(sharing, engine, runtime.clock, follower)
+        self.delay: str | None = None
+        self._sharing = sharing
+        self._run_in_thread = runtime.run_in_thread
+        self._clock = runtime.clock
+        self._given = partial(runtime.send_hint, name)
+        self._is_over = False
+        self._timer: IDelayedCall | None = None
+        self._try_again: Callable[[], None] | None = None
+
+    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
+        """Call `try_again` when the turn may be free; watchers are notified in `rounds`."""
+        self._try_again = try_again
+        self.following.use_rounds(rounds)
+
+    def take(self) -> bool:
+        """Return whether this process has the turn; if not, it is asked for until `give`."""
+        if self._sharing.is_held:
+            return True
+        if not self._sharing.try_hold():
+            self._ask_again(RETRY_S)
+            return False
+        self.delay = None
+        try:
+            self.following.is_current()
+        except (StoreFailed, DiskFull, Unavailable) as error:
+            self._log.error("What others have written cannot be read: {error}", error=error)
+            self._sharing.let_go()
+            self._ask_again(FAILED_S)
+            return False
+        return True
+
+    def give(self) -> None:
+        """Give the turn back, or ask for it no longer."""
+        self.delay = None
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        was_held = self._sharing.is_held
+        if was_held:
+            self.following.keep_open()
+        self._sharing.let_go()
+        if was_held:
+            self._given()
+
+    def commit(
+        self,
+        commit: Callable[[], None],
+        must_keep: Callable[[], bool],
+        _: Sequence[QueuedWrite],
+    ) -> Deferred[None]:
+        """Do as `WriteTurn.commit`.
+
+        The turn is given back in the thread of the commit: the reactor of this process may be busy,
+        and others need not wait for it.
+        """
+
+        def commit_and_give() -> None:
+            commit()
+            if not must_keep():
+                self._sharing.let_go()
+            self._given()  # those who read show the new moment before a checkpoint, which needs it
+
+        return self._run_in_thread(commit_and_give)
+
+    def confirm(self) -> None:
+        """Return None: whoever has the turn has seen all that there is."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` with the turn, in a worker thread; raise `StoreFailed`."""
+        self._sharing.run_held(work)
+
+    def batch_over(self) -> None:
+        """Show what others have committed, if that had to wait."""
+        self.following.batch_over()
+
+    def make_current(self) -> Deferred[None] | None:
+        """Do as `LogFollower.make_current`."""
+        return self.following.make_current()
+
+    def is_current(self) -> bool:
+        """Do as `LogFollower.is_current`."""
+        return self.following.is_current()
+
+    def when_current(self, _: Callable[[], None]) -> bool:
+        """Return False: whether it is current is known at once."""
+        return False
+
+    def hinted(self) -> None:
+        """Look whether others have committed anything, or given the turn back."""
+        if self._is_over:
+            return
+        if not self.following.hinted():
+            self._sharing.renew()
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+            self._retry()
+
+    def end(self) -> None:
+        """Look no more whether others have committed."""
+        self._is_over = True
+
+    def _ask_again(self, pause: float) -> None:
+        self.delay = WAITS_FOR_OTHERS
+        if self._timer is None or not self._timer.active():
+            self._timer = self._clock.callLater(pause, self._retry)
+
+    def _retry(self) -> None:
+        if self._try_again is not None:
+            self._try_again()
 
 
 class LogFollower:
@@ -348,6 +531,40 @@ class LogFollower:
         return Commit(position, "put", ROOT, (CommittedChange(ROOT, None),), is_large=True)
 
 
+@attrs.frozen
+class FollowerHooks:
+    """Who is told of what others commit.
+
+    Attributes:
+        is_interested: returns whether anything depends on it.
+        show: called when another moment begins to be shown; must not read.
+        notify: run in a round after that.
+        leave: lets reads show what has been committed.
+
+    """
+
+    is_interested: Callable[[], bool]
+    show: Callable[[News], None]
+    notify: Callable[[Sequence[Commit]], Steps]
+    leave: Callable[[], object]
+
+
+MakeSharedTurn: TypeAlias = Callable[[Engine, FollowerHooks], SharedTurn]
+"""Makes the turn at one database, which lets the hooks have what others write to its engine."""
+
+
+class News(NamedTuple):
+    """What others have committed: up to the number `sequence`.
+
+    `commits` is None if there are too many to look at now. No push id of theirs is later than the
+    millisecond `pushed`.
+    """
+
+    sequence: int
+    pushed: int
+    commits: Sequence[Commit] | None
+
+
 def commit_of(entry: LogEntry) -> Commit:
     """Return the commit that an entry of the change log describes; raise ValueError.
 
@@ -389,280 +606,61 @@ def _sequence(view: ReadView) -> int:
     return view.sequence()
 
 
-RETRY_S: Final = 0.002
-"""Seconds until the turn is asked for again, if nobody has said that it is free."""
-FAILED_S: Final = 0.2
-"""The same after the store could not be read."""
-WAITS_FOR_OTHERS: Final = "Another process has been writing to the database for long."
-
-
-class SharedWriting:
-    """A `WriteTurn` at a database that is shared.
+class Rounds:
+    """The rounds of one database.
 
     Attributes:
-        following: follows what the others commit.
-        delay: what the turn is waited for; None if it is not.
+        is_held: set while a batch is being committed and answered; nothing is run then.
 
     """
 
     _log = Logger()
 
-    problem = None
-    is_in_use = False  # what others have written is read from the file itself
-
     def __init__(
-        self,
-        sharing: Sharing,
-        name: DatabaseName,
-        runtime: Runtime,
-        engine: Engine,
-        follower: FollowerHooks,
+        self, slices: Slices, are_writes_waiting: Callable[[], bool], done: Callable[[], None]
     ) -> None:
-        """Write to `engine`, and let `follower` have what others write to it."""
-        self.following = LogFollower(sharing, engine, runtime.clock, follower)
-        self.delay: str | None = None
-        self._sharing = sharing
-        self._run_in_thread = runtime.run_in_thread
-        self._clock = runtime.clock
-        self._given = partial(runtime.send_hint, name)
-        self._is_over = False
-        self._timer: IDelayedCall | None = None
-        self._try_again: Callable[[], None] | None = None
-
-    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
-        """Call `try_again` when the turn may be free; watchers are notified in `rounds`."""
-        self._try_again = try_again
-        self.following.use_rounds(rounds)
-
-    def take(self) -> bool:
-        """Return whether this process has the turn; if not, it is asked for until `give`."""
-        if self._sharing.is_held:
-            return True
-        if not self._sharing.try_hold():
-            self._ask_again(RETRY_S)
-            return False
-        self.delay = None
-        try:
-            self.following.is_current()
-        except (StoreFailed, DiskFull, Unavailable) as error:
-            self._log.error("What others have written cannot be read: {error}", error=error)
-            self._sharing.let_go()
-            self._ask_again(FAILED_S)
-            return False
-        return True
-
-    def give(self) -> None:
-        """Give the turn back, or ask for it no longer."""
-        self.delay = None
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        was_held = self._sharing.is_held
-        if was_held:
-            self.following.keep_open()
-        self._sharing.let_go()
-        if was_held:
-            self._given()
-
-    def commit(
-        self,
-        commit: Callable[[], None],
-        must_keep: Callable[[], bool],
-        _: Sequence[QueuedWrite],
-    ) -> Deferred[None]:
-        """Do as `WriteTurn.commit`.
-
-        The turn is given back in the thread of the commit: the reactor of this process may be busy,
-        and others need not wait for it.
-        """
-
-        def commit_and_give() -> None:
-            commit()
-            if not must_keep():
-                self._sharing.let_go()
-            self._given()  # those who read show the new moment before a checkpoint, which needs it
-
-        return self._run_in_thread(commit_and_give)
-
-    def confirm(self) -> None:
-        """Return None: whoever has the turn has seen all that there is."""
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Run `work` with the turn, in a worker thread; raise `StoreFailed`."""
-        self._sharing.run_held(work)
-
-    def batch_over(self) -> None:
-        """Show what others have committed, if that had to wait."""
-        self.following.batch_over()
-
-    def make_current(self) -> Deferred[None] | None:
-        """Do as `LogFollower.make_current`."""
-        return self.following.make_current()
-
-    def is_current(self) -> bool:
-        """Do as `LogFollower.is_current`."""
-        return self.following.is_current()
-
-    def when_current(self, _: Callable[[], None]) -> bool:
-        """Return False: whether it is current is known at once."""
-        return False
-
-    def hinted(self) -> None:
-        """Look whether others have committed anything, or given the turn back."""
-        if self._is_over:
-            return
-        if not self.following.hinted():
-            self._sharing.renew()
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-            self._retry()
-
-    def end(self) -> None:
-        """Look no more whether others have committed."""
-        self._is_over = True
-
-    def _ask_again(self, pause: float) -> None:
-        self.delay = WAITS_FOR_OTHERS
-        if self._timer is None or not self._timer.active():
-            self._timer = self._clock.callLater(pause, self._retry)
-
-    def _retry(self) -> None:
-        if self._try_again is not None:
-            self._try_again()
-
-
-class WriteTurn(Protocol):
-    """The turn of this process at one database."""
+        """Call `done` when a batch may begin again."""
+        self.is_held = False
+        self._slices = slices
+        self._are_writes_waiting = are_writes_waiting
+        self._done = done
+        self._round: deque[Steps] = deque()
+        self._later: deque[Steps] = deque()
+        self._is_running = False
 
     @property
-    def problem(self) -> str | None:
-        """Why no write is accepted at present, in one sentence; None if they are."""
-        ...
+    def is_busy(self) -> bool:
+        """Whether a round is under way, so that no batch may begin."""
+        return self._is_running
 
     @property
-    def delay(self) -> str | None:
-        """What the turn is waited for, in one sentence; None if it is not."""
-        ...
+    def is_idle(self) -> bool:
+        """Whether nothing is under way and nothing waits."""
+        return not (self._is_running or self._round or self._later)
 
-    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
-        """Call `try_again` when the turn may be free; watchers are notified in `rounds`."""
-        ...
+    def add(self, steps: Steps) -> None:
+        """Add to the round under way, or to the one that `start` begins."""
+        self._round.append(steps)
 
-    def take(self) -> bool:
-        """Return whether this process has the turn; if not, it is asked for until `give`."""
-        ...
+    def run_later(self, steps: Steps) -> None:
+        """Run this when all watchers have been notified of what is durable."""
+        self._later.append(steps)
+        if not self._are_writes_waiting():
+            self.start()
 
-    def give(self) -> None:
-        """Give the turn back, or ask for it no longer."""
-        ...
+    def start(self) -> None:
+        """Begin what waits, unless something is under way; in this turn, if it is little."""
+        if not (self._is_running or self.is_held or self.is_idle):
+            self._is_running = True
+            self._slices.start(self._run())
 
-    def commit(
-        self,
-        commit: Callable[[], None],
-        must_keep: Callable[[], bool],
-        batch: Sequence[QueuedWrite],
-    ) -> Deferred[None]:
-        """Run `commit`, which blocks, for the writes of a batch; fires when they are durable.
-
-        The turn is given back at once unless it must be kept. Errbacks with what `commit` raises,
-        or with what the writers are refused with: `Unavailable` or `OutcomeInDoubt`. After
-        `Conflict` the batch is done again, from the state that others have made.
-        """
-        ...
-
-    def confirm(self) -> Deferred[None] | None:
-        """Find out whether a batch without any commit saw the last durable state.
-
-        None if it did. Else errbacks as `commit`.
-        """
-        ...
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Run `work` with the turn, in a worker thread; raise `StoreFailed`."""
-        ...
-
-    def batch_over(self) -> None:
-        """Do what had to wait for the end of a batch, or of a round after it."""
-        ...
-
-
-class SharedTurn(WriteTurn, Protocol):
-    """The turn at a database that other processes write too.
-
-    Attributes:
-        following: follows what the others commit.
-
-    """
-
-    following: LogFollower
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether the engine is being brought up to date, so that it must stay open."""
-        ...
-
-    def make_current(self) -> Deferred[None] | None:
-        """Do as `LogFollower.make_current`."""
-        ...
-
-    def is_current(self) -> bool:
-        """Return whether this process shows the last durable state, as far as it can know now."""
-        ...
-
-    def when_current(self, call: Callable[[], None]) -> bool:
-        """Call `call` in a moment, during which `is_current` may return True.
-
-        Returns False, and does nothing, if there is no such moment.
-        """
-        ...
-
-    def hinted(self) -> None:
-        """Look whether others have committed anything, or given the turn back."""
-        ...
-
-    def end(self) -> Deferred[None] | None:
-        """Use the engine no more, because it is being closed; no batch may be under way.
-
-        Fires when nothing uses it; None if nothing does.
-        """
-        ...
-
-
-MakeSharedTurn: TypeAlias = Callable[[Engine, FollowerHooks], SharedTurn]
-"""Makes the turn at one database, which lets the hooks have what others write to its engine."""
-
-
-class OwnTurn:
-    """The turn of a process that shares its databases with no other: it always has it."""
-
-    problem = None
-    delay = None
-
-    def __init__(self, run_in_thread: RunInThread) -> None:
-        """Commit by `run_in_thread`."""
-        self._run_in_thread = run_in_thread
-
-    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
-        """Do nothing."""
-
-    def take(self) -> bool:
-        """Return True."""
-        return True
-
-    def give(self) -> None:
-        """Do nothing."""
-
-    def commit(
-        self, commit: Callable[[], None], _: Callable[[], bool], __: Sequence[QueuedWrite]
-    ) -> Deferred[None]:
-        """Run `commit`."""
-        return self._run_in_thread(commit)
-
-    def confirm(self) -> None:
-        """Return None: nobody else writes."""
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Run `work`."""
-        work()
-
-    def batch_over(self) -> None:
-        """Do nothing."""
+    def _run(self) -> Steps:
+        while self._round or self._later:
+            while self._round:
+                yield from logged(self._round.popleft(), self._log)
+            if self._later:
+                yield from logged(self._later.popleft(), self._log)
+            if self._are_writes_waiting():
+                break
+        self._is_running = False
+        self._done()
