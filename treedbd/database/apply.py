@@ -80,277 +80,10 @@ from treedbd.tree.push_id import PushIds, is_later
 from treedbd.tree.types import Change, Chunks, InvalidData, Path, Place, View
 from treedbd.tree.value import compact
 
-
-class _Target(Protocol):
-    """What fragments are written by."""
-
-    nodes: int
-    has_placeholders: bool
-
-    def add(self, fragment: Fragment) -> None:
-        """Write a fragment."""
-        ...
-
-    def finish(self) -> None:
-        """Write what comes last."""
-        ...
-
-
-class AppliedBody:
-    """A large body that has been applied to the rows of a transaction.
-
-    Attributes:
-        changes: the places that were written, without values.
-        has_placeholders: whether there were server values.
-        printed: what a PATCH merged as watchers receive it, None if that is too long; of a PUT only
-            a long string.
-        echo: the same as it was sent.
-
-    """
-
-    def __init__(
-        self,
-        writer: WritesNodes,
-        write: Write,
-        body: LargeBody,
-        before: View,
-        check: Callable[[], None],
-    ) -> None:
-        """Apply it; `check` is called between fragments and raises if it is too late.
-
-        `before` is the tree before the write. Raises `InvalidData`, and what the body raises.
-        """
-        place = write.edit.place
-        resolver = Resolver(write.now, _reads(before))
-        self.changes: Sequence[Change] = write.edit.changes
-        self.printed: Chunks | None = None
-        self.echo: Chunks | None = None
-        if write.edit.method == "put":
-            put = BulkWriter(writer, place.path, resolver, body.max_string_bytes)
-            _apply(put, body, check)
-            self.has_placeholders = put.has_placeholders
-            self.printed = put.printed
-            return
-        patch = BulkPatch(writer, place.path, resolver, body.max_string_bytes, EVENT_BYTES)
-        _apply(patch, body, check)
-        self.has_placeholders = patch.has_placeholders
-        self.changes, self.printed, self.echo = patch.changes, patch.event, patch.sent
-
-    def print_sent(self, body: LargeBody) -> bytes | None:
-        """Return what was sent, server values resolved; None if that is not known any more."""
-        if self.printed is not None:
-            return b"".join(self.printed)
-        return None if self.has_placeholders else b"".join(paused(body.pieces(), 1))
-
-
-def _apply(target: _Target, body: LargeBody, check: Callable[[], None]) -> None:
-    splitter = Splitter()
-    for piece in body.pieces():
-        for fragment in splitter.feed(piece):
-            _add(target, fragment, body.max_nodes)
-        check()
-        pause()
-    for fragment in splitter.finish():
-        _add(target, fragment, body.max_nodes)
-    target.finish()
-
-
-def _add(target: _Target, fragment: Fragment, max_nodes: int) -> None:
-    target.add(fragment)
-    if target.nodes > max_nodes:
-        raise InvalidData(
-            f"A body may have at most {max_nodes} members and array items (write_nodes): "
-            "write it in parts."
-        )
-
-
-def _reads(view: View) -> Callable[[Place], object]:
-    def read(place: Place) -> object:
-        return view.priority(place.path) if place.is_priority else view.peek(place.path)
-
-    return read
-
-
 _AT_ONCE_BYTES: Final = 64 * KIB
 """The tag of a longer value is computed from its rows."""
 _KEPT_STEPS: Final = 64
 """A tag that is computed in fewer steps is not kept."""
-
-
-def check_condition(nodes: Nodes, condition: Condition | HashCondition, kept: KeptReads) -> None:
-    """Raise `ConditionFailed` unless the condition of a write is met.
-
-    `kept` is what was computed of large values before. Raises `TooLarge` for the hash of a value
-    that is too large to be hashed.
-    """
-    if isinstance(condition, HashCondition):
-        _check_hash(nodes, condition, kept)
-        return
-    place, etags = condition.place, condition.etags
-    exists = not place.is_priority and nodes.peek(place.path) is not None
-    if etags.is_any and exists:
-        return
-    present = _etag_at(nodes, place, kept)
-    if place.is_priority:
-        exists = nodes.priority(place.path) is not None
-    if not etags.matches(present, exists):
-        raise ConditionFailed(_print_current(nodes, place), present)
-
-
-def find_tag(kept: KeptReads, path: Path) -> str | None:
-    """Return the entity tag of a large value that is kept, None if it is not."""
-    known = kept.find(("etag", path))
-    return None if known is None else known.result
-
-
-def keep_tag(kept: KeptReads, path: Path, tag: str) -> None:
-    """Keep the entity tag of a value of the durable state, or of the open transaction."""
-    kept.keep(("etag", path), tag, 0)
-
-
-def _check_hash(nodes: Nodes, condition: HashCondition, kept: KeptReads) -> None:
-    place = condition.place
-    known = None if place.is_priority else kept.find(("hash", place.path))
-    present = hash_at(nodes, place) if known is None else known.result
-    if present is None:
-        raise TooLarge(f"A value of more than {MAX_SHOWN_BYTES} bytes cannot be compared by hash.")
-    if known is None and not place.is_priority and nodes.is_spread(place.path):
-        kept.keep(("hash", place.path), present, 0)
-    if present != condition.data_hash:
-        raise ConditionFailed(None, present)
-
-
-def etag_before_write(edit: Edit) -> str | None:
-    """Return the tag of what a write will leave, None if only the result shows it."""
-    if edit.place.is_priority or edit.method == "patch":
-        return None
-    content = edit.changes[0].value
-    if content is not None and is_surely_longer(content, _AT_ONCE_BYTES):
-        return None
-    return etag(value.plain(content))
-
-
-def etag_after_write(nodes: Nodes, edit: Edit) -> str:
-    """Return the tag of what a write has left."""
-    return _etag_at(nodes, edit.place)
-
-
-def _etag_at(nodes: Nodes, place: Place, kept: KeptReads | None = None) -> str:
-    """Compute a tag, pausing between its steps; one of many steps is `kept`."""
-    if place.is_priority:
-        return etag(nodes.priority(place.path))
-    known = None if kept is None else find_tag(kept, place.path)
-    if known is not None:
-        return known
-    for step, tag in enumerate(etag_in_steps(nodes, place.path)):
-        if tag is not None:
-            if kept is not None and step >= _KEPT_STEPS:
-                keep_tag(kept, place.path, tag)
-            return tag
-        pause()
-    raise AssertionError("A tag has an end.")
-
-
-def _print_current(nodes: Nodes, place: Place) -> Chunks | None:
-    """Print the value of a place with pauses; None if it is too large to be shown."""
-    if place.is_priority:
-        return (compact(nodes.priority(place.path)),)
-    chunks = []
-    size = 0
-    for chunk in nodes.chunks(place.path):
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > MAX_SHOWN_BYTES:
-            return None
-        pause()
-    return tuple(chunks)
-
-
-class Quotas:
-    """The quotas of one database, of which there is at least one.
-
-    Attributes:
-        name: that of the database.
-        max_bytes, max_nodes: how much it may hold, 0 for any number.
-
-    """
-
-    def __init__(
-        self, name: DatabaseName, project: ProjectSpec, maintain: Callable[[Maintenance], None]
-    ) -> None:
-        """Count what is not counted yet by `maintain` (`MaintenanceList`)."""
-        self.name: Final = name
-        self.max_bytes: Final = project.database_bytes
-        self.max_nodes: Final = project.database_nodes
-        self._maintain = maintain
-
-    def read(self, view: ReadView) -> Usage:
-        """Return how much there is, as far as it is counted."""
-        return read_usage(view, counts_nodes=bool(self.max_nodes))
-
-    def count_some(self, transaction: Transaction) -> bool:
-        """Count some of what is not counted; return False if all is."""
-        return count_some(transaction, counts_nodes=bool(self.max_nodes))
-
-    def begin(self, transaction: Transaction, *, is_large: bool = False) -> CountedWrite:
-        """Return what a write is applied to; a large one is undone with its transaction."""
-        before = self.read(transaction)
-        if not before.is_complete:
-            self._maintain(self.count_some)
-        rows = CountedRows(
-            transaction,
-            before.position,
-            counts_nodes=bool(self.max_nodes),
-            keeps_undo=not is_large,
-        )
-        return CountedWrite(self, rows, before)
-
-
-@attrs.frozen(eq=False)
-class CountedWrite:
-    """A write that is counted.
-
-    Attributes:
-        quotas: what bounds it.
-        rows: the transaction to which it is applied.
-        before: how much there was.
-
-    """
-
-    quotas: Quotas
-    rows: CountedRows
-    before: Usage
-
-    def judge(self, edit: Edit) -> None:
-        """Raise `QuotaExceeded` for a write that was applied, and undo it."""
-        rows, before, quotas = self.rows, self.before, self.quotas
-        only_removes = all(each.value is None for each in edit.changes)
-        if only_removes or rows.has_shrunk or not before.is_complete:
-            return
-        for more, there, quota, what in (
-            (rows.size, before.size, quotas.max_bytes, "bytes"),
-            (rows.nodes, before.nodes or 0, quotas.max_nodes, "nodes"),
-        ):
-            if quota and more > 0 and there + more > quota:
-                rows.undo()
-                raise QuotaExceeded(quotas.name, what, quota)
-
-    def record(self, sequence: int) -> None:
-        """Record what a write has changed, under the number that it was logged with."""
-        rows, before = self.rows, self.before
-        nodes = None if before.nodes is None else before.nodes + rows.nodes
-        usage = Usage(before.size + rows.size, nodes, sequence, before.position)
-        write_usage(rows, usage)
-
-
-def make_quotas(
-    name: DatabaseName, project: ProjectSpec, maintain: Callable[[Maintenance], None]
-) -> Quotas | None:
-    """Return the quotas of a database, None if it has none."""
-    if not (project.database_bytes or project.database_nodes):
-        return None
-    return Quotas(name, project, maintain)
-
 
 CheckWrite: TypeAlias = Callable[[Nodes, Write, Edit, View | None], bool]
 
@@ -530,3 +263,268 @@ def _writer_of(caller: Caller) -> changelog.Writer:
     """Return who wrote, as the change log names it."""
     uid = caller.auth.get("uid") if isinstance(caller.auth, dict) else None
     return changelog.Writer(uid if isinstance(uid, str) else None, caller.is_admin)
+
+
+def check_condition(nodes: Nodes, condition: Condition | HashCondition, kept: KeptReads) -> None:
+    """Raise `ConditionFailed` unless the condition of a write is met.
+
+    `kept` is what was computed of large values before. Raises `TooLarge` for the hash of a value
+    that is too large to be hashed.
+    """
+    if isinstance(condition, HashCondition):
+        _check_hash(nodes, condition, kept)
+        return
+    place, etags = condition.place, condition.etags
+    exists = not place.is_priority and nodes.peek(place.path) is not None
+    if etags.is_any and exists:
+        return
+    present = _etag_at(nodes, place, kept)
+    if place.is_priority:
+        exists = nodes.priority(place.path) is not None
+    if not etags.matches(present, exists):
+        raise ConditionFailed(_print_current(nodes, place), present)
+
+
+def _check_hash(nodes: Nodes, condition: HashCondition, kept: KeptReads) -> None:
+    place = condition.place
+    known = None if place.is_priority else kept.find(("hash", place.path))
+    present = hash_at(nodes, place) if known is None else known.result
+    if present is None:
+        raise TooLarge(f"A value of more than {MAX_SHOWN_BYTES} bytes cannot be compared by hash.")
+    if known is None and not place.is_priority and nodes.is_spread(place.path):
+        kept.keep(("hash", place.path), present, 0)
+    if present != condition.data_hash:
+        raise ConditionFailed(None, present)
+
+
+def _print_current(nodes: Nodes, place: Place) -> Chunks | None:
+    """Print the value of a place with pauses; None if it is too large to be shown."""
+    if place.is_priority:
+        return (compact(nodes.priority(place.path)),)
+    chunks = []
+    size = 0
+    for chunk in nodes.chunks(place.path):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_SHOWN_BYTES:
+            return None
+        pause()
+    return tuple(chunks)
+
+
+def find_tag(kept: KeptReads, path: Path) -> str | None:
+    """Return the entity tag of a large value that is kept, None if it is not."""
+    known = kept.find(("etag", path))
+    return None if known is None else known.result
+
+
+def keep_tag(kept: KeptReads, path: Path, tag: str) -> None:
+    """Keep the entity tag of a value of the durable state, or of the open transaction."""
+    kept.keep(("etag", path), tag, 0)
+
+
+def etag_before_write(edit: Edit) -> str | None:
+    """Return the tag of what a write will leave, None if only the result shows it."""
+    if edit.place.is_priority or edit.method == "patch":
+        return None
+    content = edit.changes[0].value
+    if content is not None and is_surely_longer(content, _AT_ONCE_BYTES):
+        return None
+    return etag(value.plain(content))
+
+
+def etag_after_write(nodes: Nodes, edit: Edit) -> str:
+    """Return the tag of what a write has left."""
+    return _etag_at(nodes, edit.place)
+
+
+def _etag_at(nodes: Nodes, place: Place, kept: KeptReads | None = None) -> str:
+    """Compute a tag, pausing between its steps; one of many steps is `kept`."""
+    if place.is_priority:
+        return etag(nodes.priority(place.path))
+    known = None if kept is None else find_tag(kept, place.path)
+    if known is not None:
+        return known
+    for step, tag in enumerate(etag_in_steps(nodes, place.path)):
+        if tag is not None:
+            if kept is not None and step >= _KEPT_STEPS:
+                keep_tag(kept, place.path, tag)
+            return tag
+        pause()
+    raise AssertionError("A tag has an end.")
+
+
+class AppliedBody:
+    """A large body that has been applied to the rows of a transaction.
+
+    Attributes:
+        changes: the places that were written, without values.
+        has_placeholders: whether there were server values.
+        printed: what a PATCH merged as watchers receive it, None if that is too long; of a PUT only
+            a long string.
+        echo: the same as it was sent.
+
+    """
+
+    def __init__(
+        self,
+        writer: WritesNodes,
+        write: Write,
+        body: LargeBody,
+        before: View,
+        check: Callable[[], None],
+    ) -> None:
+        """Apply it; `check` is called between fragments and raises if it is too late.
+
+        `before` is the tree before the write. Raises `InvalidData`, and what the body raises.
+        """
+        place = write.edit.place
+        resolver = Resolver(write.now, _reads(before))
+        self.changes: Sequence[Change] = write.edit.changes
+        self.printed: Chunks | None = None
+        self.echo: Chunks | None = None
+        if write.edit.method == "put":
+            put = BulkWriter(writer, place.path, resolver, body.max_string_bytes)
+            _apply(put, body, check)
+            self.has_placeholders = put.has_placeholders
+            self.printed = put.printed
+            return
+        patch = BulkPatch(writer, place.path, resolver, body.max_string_bytes, EVENT_BYTES)
+        _apply(patch, body, check)
+        self.has_placeholders = patch.has_placeholders
+        self.changes, self.printed, self.echo = patch.changes, patch.event, patch.sent
+
+    def print_sent(self, body: LargeBody) -> bytes | None:
+        """Return what was sent, server values resolved; None if that is not known any more."""
+        if self.printed is not None:
+            return b"".join(self.printed)
+        return None if self.has_placeholders else b"".join(paused(body.pieces(), 1))
+
+
+class _Target(Protocol):
+    """What fragments are written by."""
+
+    nodes: int
+    has_placeholders: bool
+
+    def add(self, fragment: Fragment) -> None:
+        """Write a fragment."""
+        ...
+
+    def finish(self) -> None:
+        """Write what comes last."""
+        ...
+
+
+def _apply(target: _Target, body: LargeBody, check: Callable[[], None]) -> None:
+    splitter = Splitter()
+    for piece in body.pieces():
+        for fragment in splitter.feed(piece):
+            _add(target, fragment, body.max_nodes)
+        check()
+        pause()
+    for fragment in splitter.finish():
+        _add(target, fragment, body.max_nodes)
+    target.finish()
+
+
+def _add(target: _Target, fragment: Fragment, max_nodes: int) -> None:
+    target.add(fragment)
+    if target.nodes > max_nodes:
+        raise InvalidData(
+            f"A body may have at most {max_nodes} members and array items (write_nodes): "
+            "write it in parts."
+        )
+
+
+def _reads(view: View) -> Callable[[Place], object]:
+    def read(place: Place) -> object:
+        return view.priority(place.path) if place.is_priority else view.peek(place.path)
+
+    return read
+
+
+def make_quotas(
+    name: DatabaseName, project: ProjectSpec, maintain: Callable[[Maintenance], None]
+) -> Quotas | None:
+    """Return the quotas of a database, None if it has none."""
+    if not (project.database_bytes or project.database_nodes):
+        return None
+    return Quotas(name, project, maintain)
+
+
+class Quotas:
+    """The quotas of one database, of which there is at least one.
+
+    Attributes:
+        name: that of the database.
+        max_bytes, max_nodes: how much it may hold, 0 for any number.
+
+    """
+
+    def __init__(
+        self, name: DatabaseName, project: ProjectSpec, maintain: Callable[[Maintenance], None]
+    ) -> None:
+        """Count what is not counted yet by `maintain` (`MaintenanceList`)."""
+        self.name: Final = name
+        self.max_bytes: Final = project.database_bytes
+        self.max_nodes: Final = project.database_nodes
+        self._maintain = maintain
+
+    def read(self, view: ReadView) -> Usage:
+        """Return how much there is, as far as it is counted."""
+        return read_usage(view, counts_nodes=bool(self.max_nodes))
+
+    def count_some(self, transaction: Transaction) -> bool:
+        """Count some of what is not counted; return False if all is."""
+        return count_some(transaction, counts_nodes=bool(self.max_nodes))
+
+    def begin(self, transaction: Transaction, *, is_large: bool = False) -> CountedWrite:
+        """Return what a write is applied to; a large one is undone with its transaction."""
+        before = self.read(transaction)
+        if not before.is_complete:
+            self._maintain(self.count_some)
+        rows = CountedRows(
+            transaction,
+            before.position,
+            counts_nodes=bool(self.max_nodes),
+            keeps_undo=not is_large,
+        )
+        return CountedWrite(self, rows, before)
+
+
+@attrs.frozen(eq=False)
+class CountedWrite:
+    """A write that is counted.
+
+    Attributes:
+        quotas: what bounds it.
+        rows: the transaction to which it is applied.
+        before: how much there was.
+
+    """
+
+    quotas: Quotas
+    rows: CountedRows
+    before: Usage
+
+    def judge(self, edit: Edit) -> None:
+        """Raise `QuotaExceeded` for a write that was applied, and undo it."""
+        rows, before, quotas = self.rows, self.before, self.quotas
+        only_removes = all(each.value is None for each in edit.changes)
+        if only_removes or rows.has_shrunk or not before.is_complete:
+            return
+        for more, there, quota, what in (
+            (rows.size, before.size, quotas.max_bytes, "bytes"),
+            (rows.nodes, before.nodes or 0, quotas.max_nodes, "nodes"),
+        ):
+            if quota and more > 0 and there + more > quota:
+                rows.undo()
+                raise QuotaExceeded(quotas.name, what, quota)
+
+    def record(self, sequence: int) -> None:
+        """Record what a write has changed, under the number that it was logged with."""
+        rows, before = self.rows, self.before
+        nodes = None if before.nodes is None else before.nodes + rows.nodes
+        usage = Usage(before.size + rows.size, nodes, sequence, before.position)
+        write_usage(rows, usage)

@@ -80,43 +80,27 @@ from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import check_library, damaged, inaccessible
 from treedbd.store.sqlite.shared import SharedShelf
 
+LOOK_AGAIN_S: Final = 0.001
+"""Seconds until it is looked again whether a database that is being created has a file."""
 
-@attrs.define(eq=False)
-class ReadMoment:
-    """The very moment in which one request may read without asking others.
+LOOK_S: Final = 1.0
+"""Seconds between two searches for processes that have died, where there are several."""
+RETRY_S: Final = 5.0
+"""Seconds until what could not be done is tried again."""
+OPEN_S: Final = 30.0
+"""Seconds for which the opening of a database is waited for."""
 
-    Attributes:
-        of: whose databases it may read, None for no such moment. Whoever begins with another
-            request ends it.
+DAMAGED: Final = "The database is damaged, and nothing is written to it: restore it from a backup."
+UNREADABLE: Final = (
+    "The database is damaged, and neither read nor written: restore it from a backup."
+)
+_SERVED: Final = {
+    True: "it is neither read nor written",
+    False: "nothing is written to it, and what can be read is served",
+}
+"""What is done with a damaged database, by whether reads are refused."""
 
-    """
-
-    of: object | None = None
-
-
-@attrs.frozen
-class CatalogHooks:
-    """What the catalog does for the files of its databases.
-
-    Attributes:
-        find: returns a database that has a file.
-        check_may_create: raises `CannotCreateStore` if there may be no further database; in any
-            thread.
-        created: records that a database has a file from now on; in any thread.
-        keep: keeps a database in memory from now on, because its file is open; in any thread.
-        let_go: keeps it no more.
-        rules: returns the rules of a project.
-        moment: in which a request may read at once.
-
-    """
-
-    find: Callable[[DatabaseName], FileUser]
-    check_may_create: Callable[[DatabaseName], None]
-    created: Callable[[DatabaseName], None]
-    keep: Callable[[DatabaseName], None]
-    let_go: Callable[[DatabaseName], None]
-    rules: Callable[[str], FollowedRules]
-    moment: ReadMoment = attrs.field(factory=ReadMoment)
+OpenFile = Callable[[FileUser, ReopeningEngine], "Deferred[None]"]
 
 
 class CatalogFiles(Protocol):
@@ -203,221 +187,48 @@ class CatalogFiles(Protocol):
         ...
 
 
+@attrs.define(eq=False)
+class ReadMoment:
+    """The very moment in which one request may read without asking others.
+
+    Attributes:
+        of: whose databases it may read, None for no such moment. Whoever begins with another
+            request ends it.
+
+    """
+
+    of: object | None = None
+
+
+@attrs.frozen
+class CatalogHooks:
+    """What the catalog does for the files of its databases.
+
+    Attributes:
+        find: returns a database that has a file.
+        check_may_create: raises `CannotCreateStore` if there may be no further database; in any
+            thread.
+        created: records that a database has a file from now on; in any thread.
+        keep: keeps a database in memory from now on, because its file is open; in any thread.
+        let_go: keeps it no more.
+        rules: returns the rules of a project.
+        moment: in which a request may read at once.
+
+    """
+
+    find: Callable[[DatabaseName], FileUser]
+    check_may_create: Callable[[DatabaseName], None]
+    created: Callable[[DatabaseName], None]
+    keep: Callable[[DatabaseName], None]
+    let_go: Callable[[DatabaseName], None]
+    rules: Callable[[str], FollowedRules]
+    moment: ReadMoment = attrs.field(factory=ReadMoment)
+
+
 MakeFiles: TypeAlias = Callable[
     [pathlib.Path, OpenBounds, Runtime, CatalogHooks, OtherProcesses | None], CatalogFiles
 ]
 """Makes the files in a data directory, of which so many may be open, shared with others or not."""
-
-
-LOOK_AGAIN_S: Final = 0.001
-"""Seconds until it is looked again whether a database that is being created has a file."""
-
-OpenFile = Callable[[FileUser, ReopeningEngine], "Deferred[None]"]
-
-
-class SharedFiles:
-    """The files of one data directory that other processes serve too."""
-
-    def __init__(
-        self,
-        folder: pathlib.Path,
-        engines: Mapping[FileUser, ReopeningEngine],
-        clock: IReactorTime,
-        open_file: OpenFile,
-        created: Callable[[DatabaseName], None],
-    ) -> None:
-        """Open files by `open_file`; call `created` with databases that others have created."""
-        self._folder = folder
-        self._engines = engines
-        self._clock = clock
-        self._open_file = open_file
-        self._created = created
-        self._shelves: WeakValueDictionary[DatabaseName, SharedShelf] = WeakValueDictionary()
-
-    def shelf(self, name: DatabaseName) -> SharedShelf:
-        """Return how the file of a database is shared with others."""
-        shelf = self._shelves.get(name)
-        if shelf is None:
-            shelf = self._shelves[name] = SharedShelf(self._path_of(name))
-        return shelf
-
-    def exists(self, name: DatabaseName) -> bool:
-        """Return whether a database has a file by now."""
-        return self._path_of(name).exists()
-
-    def list_created(self, project: str) -> list[DatabaseName]:
-        """Return the databases of a project that have files; none if they cannot be listed."""
-        try:
-            files = list((self._folder / project).glob(f"*{SHELF}"))
-        except OSError:
-            return []
-        return [DatabaseName(project, file.name.removesuffix(SHELF)) for file in files]
-
-    def acquire(self, database: FileUser, timeout_s: float) -> Deferred[None] | None:
-        """Keep a database open, and let it show what others have committed; None if it does.
-
-        Else returns what fires when it does; that errbacks as `DatabaseFiles.acquire`.
-        """
-        looking = self._find_created(database)
-        if looking is None and database.is_open:
-            current = database.make_current()
-            database.requests += 1
-            return current and current.addTimeout(timeout_s, self._clock, time_out_opening)
-        database.requests += 1
-        acquiring = Deferred.fromCoroutine(self._open_and_look(database, looking))
-        return acquiring.addTimeout(timeout_s, self._clock, time_out_opening)
-
-    def follow_created(self, database: FileUser) -> None:
-        """Open a database that another process has created, if this one has watchers of it."""
-        engine = self._engines.get(database)
-        if engine is None or not engine.is_new or database.is_idle or database.is_writing:
-            return
-        if self._find_created(database) is None and not database.is_open:
-            self._open_file(database, engine).addErrback(lambda _: None)  # that is logged
-
-    async def _open_and_look(self, database: FileUser, looking: Deferred[None] | None) -> None:
-        if looking is not None:
-            await looking
-        if not database.is_open:
-            await self._open_file(database, self._engines[database])
-        waiting = database.make_current()
-        if waiting is not None:
-            await waiting
-
-    def _find_created(self, database: FileUser) -> Deferred[None] | None:
-        """Use the file of a new database from now on if another process has created it.
-
-        Returns what fires when that is known, None if it is. The file is not opened yet.
-        """
-        engine = self._engines.get(database)
-        if engine is None or not engine.is_new or not self.exists(database.name):
-            return None
-        if database.is_writing:  # which will be found to be in conflict
-            waiting: Deferred[None] = deferLater(self._clock, LOOK_AGAIN_S)
-            return waiting.addCallback(lambda _: self._find_created(database))
-        engine.detach()
-        database.is_open = False
-        self._created(database.name)
-        return None
-
-    def _path_of(self, name: DatabaseName) -> pathlib.Path:
-        return self._folder / name.project / f"{name.database}{SHELF}"
-
-
-LOOK_S: Final = 1.0
-"""Seconds between two searches for processes that have died, where there are several."""
-RETRY_S: Final = 5.0
-"""Seconds until what could not be done is tried again."""
-OPEN_S: Final = 30.0
-"""Seconds for which the opening of a database is waited for."""
-
-
-class OpeningFiles(Protocol):
-    """Opens databases (`CatalogFiles`)."""
-
-    def acquire(
-        self, database: FileUser, timeout_s: float, *, is_write: bool
-    ) -> Deferred[None] | None:
-        """Open a database, and keep it open; None if that is done, else what fires then."""
-        ...
-
-
-class DeadOwners:
-    """The search for dead owners, and the work for them."""
-
-    _log = Logger()
-
-    def __init__(
-        self,
-        files: OpeningFiles,
-        find: Callable[[DatabaseName], FileUser],
-        runtime: Runtime,
-        *,
-        has_others: bool,
-    ) -> None:
-        """Open by `files` what `find` returns; look again and again if there are others."""
-        self._files = files
-        self._find = find
-        self._owner = runtime.owner
-        self._clock = runtime.clock
-        self._has_others = has_others
-        self._next: IDelayedCall | None = None
-        self._is_over = False
-
-    def start(self) -> None:
-        """Begin after the present turn of the reactor."""
-        self._next = self._clock.callLater(0, self._begin)
-
-    def stop(self) -> None:
-        """Begin nothing more."""
-        self._is_over = True
-        if self._next is not None and self._next.active():
-            self._next.cancel()
-
-    def _begin(self) -> None:
-        Deferred.fromCoroutine(self._look())
-
-    async def _look(self) -> None:
-        is_done = True
-        for owner in await self._find_dead():
-            try:
-                is_done &= await self._do_all(owner)
-            except OSError as error:
-                self._log.warn("{file} cannot be read: {error}", file=str(owner), error=error)
-            except StoreUnreachable:
-                is_done = False
-            except Exception:
-                self._log.failure("What {file} lists cannot be done.", file=str(owner))
-        if not self._is_over and (self._has_others or not is_done):
-            pause = LOOK_S if self._has_others and is_done else RETRY_S
-            self._next = self._clock.callLater(pause, self._begin)
-
-    async def _find_dead(self) -> Sequence[DeadOwner]:
-        try:
-            return await self._owner.find_dead()
-        except Exception:
-            self._log.failure("Processes that have died could not be looked for.")
-            return ()
-
-    async def _do_all(self, owner: DeadOwner) -> bool:
-        """Do what one owner has left, and forget it; return whether to try again if not."""
-        is_done = is_all = True
-        for name in owner.read_names():
-            try:
-                is_done &= await self._do(name)
-            except (UnknownDatabase, DatabaseRefused):
-                is_all = False  # it is done when the database is served again
-            except (Unavailable, DeadlinePassed):
-                is_done = False
-            if self._is_over:
-                return False
-        if is_done:
-            await owner.done(is_all=is_all)
-        return is_done
-
-    async def _do(self, name: DatabaseName) -> bool:
-        """Do what was left in one database; return whether all of it is done."""
-        database = self._find(name)
-        # A write need not see everything: its commit finds out.
-        opening = self._files.acquire(database, OPEN_S, is_write=True)
-        try:
-            if opening is not None:
-                await opening
-            await database.disconnect_writes.run_left()
-            return not database.disconnect_writes.has_left
-        finally:
-            database.requests -= 1
-
-
-DAMAGED: Final = "The database is damaged, and nothing is written to it: restore it from a backup."
-UNREADABLE: Final = (
-    "The database is damaged, and neither read nor written: restore it from a backup."
-)
-_SERVED: Final = {
-    True: "it is neither read nor written",
-    False: "nothing is written to it, and what can be read is served",
-}
-"""What is done with a damaged database, by whether reads are refused."""
 
 
 class DatabaseFiles:
@@ -732,3 +543,189 @@ class DatabaseFiles:
 
 def _problem(*, refuses_reads: bool) -> str:
     return UNREADABLE if refuses_reads else DAMAGED
+
+
+class SharedFiles:
+    """The files of one data directory that other processes serve too."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        engines: Mapping[FileUser, ReopeningEngine],
+        clock: IReactorTime,
+        open_file: OpenFile,
+        created: Callable[[DatabaseName], None],
+    ) -> None:
+        """Open files by `open_file`; call `created` with databases that others have created."""
+        self._folder = folder
+        self._engines = engines
+        self._clock = clock
+        self._open_file = open_file
+        self._created = created
+        self._shelves: WeakValueDictionary[DatabaseName, SharedShelf] = WeakValueDictionary()
+
+    def shelf(self, name: DatabaseName) -> SharedShelf:
+        """Return how the file of a database is shared with others."""
+        shelf = self._shelves.get(name)
+        if shelf is None:
+            shelf = self._shelves[name] = SharedShelf(self._path_of(name))
+        return shelf
+
+    def exists(self, name: DatabaseName) -> bool:
+        """Return whether a database has a file by now."""
+        return self._path_of(name).exists()
+
+    def list_created(self, project: str) -> list[DatabaseName]:
+        """Return the databases of a project that have files; none if they cannot be listed."""
+        try:
+            files = list((self._folder / project).glob(f"*{SHELF}"))
+        except OSError:
+            return []
+        return [DatabaseName(project, file.name.removesuffix(SHELF)) for file in files]
+
+    def acquire(self, database: FileUser, timeout_s: float) -> Deferred[None] | None:
+        """Keep a database open, and let it show what others have committed; None if it does.
+
+        Else returns what fires when it does; that errbacks as `DatabaseFiles.acquire`.
+        """
+        looking = self._find_created(database)
+        if looking is None and database.is_open:
+            current = database.make_current()
+            database.requests += 1
+            return current and current.addTimeout(timeout_s, self._clock, time_out_opening)
+        database.requests += 1
+        acquiring = Deferred.fromCoroutine(self._open_and_look(database, looking))
+        return acquiring.addTimeout(timeout_s, self._clock, time_out_opening)
+
+    def follow_created(self, database: FileUser) -> None:
+        """Open a database that another process has created, if this one has watchers of it."""
+        engine = self._engines.get(database)
+        if engine is None or not engine.is_new or database.is_idle or database.is_writing:
+            return
+        if self._find_created(database) is None and not database.is_open:
+            self._open_file(database, engine).addErrback(lambda _: None)  # that is logged
+
+    async def _open_and_look(self, database: FileUser, looking: Deferred[None] | None) -> None:
+        if looking is not None:
+            await looking
+        if not database.is_open:
+            await self._open_file(database, self._engines[database])
+        waiting = database.make_current()
+        if waiting is not None:
+            await waiting
+
+    def _find_created(self, database: FileUser) -> Deferred[None] | None:
+        """Use the file of a new database from now on if another process has created it.
+
+        Returns what fires when that is known, None if it is. The file is not opened yet.
+        """
+        engine = self._engines.get(database)
+        if engine is None or not engine.is_new or not self.exists(database.name):
+            return None
+        if database.is_writing:  # which will be found to be in conflict
+            waiting: Deferred[None] = deferLater(self._clock, LOOK_AGAIN_S)
+            return waiting.addCallback(lambda _: self._find_created(database))
+        engine.detach()
+        database.is_open = False
+        self._created(database.name)
+        return None
+
+    def _path_of(self, name: DatabaseName) -> pathlib.Path:
+        return self._folder / name.project / f"{name.database}{SHELF}"
+
+
+class DeadOwners:
+    """The search for dead owners, and the work for them."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        files: OpeningFiles,
+        find: Callable[[DatabaseName], FileUser],
+        runtime: Runtime,
+        *,
+        has_others: bool,
+    ) -> None:
+        """Open by `files` what `find` returns; look again and again if there are others."""
+        self._files = files
+        self._find = find
+        self._owner = runtime.owner
+        self._clock = runtime.clock
+        self._has_others = has_others
+        self._next: IDelayedCall | None = None
+        self._is_over = False
+
+    def start(self) -> None:
+        """Begin after the present turn of the reactor."""
+        self._next = self._clock.callLater(0, self._begin)
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._is_over = True
+        if self._next is not None and self._next.active():
+            self._next.cancel()
+
+    def _begin(self) -> None:
+        Deferred.fromCoroutine(self._look())
+
+    async def _look(self) -> None:
+        is_done = True
+        for owner in await self._find_dead():
+            try:
+                is_done &= await self._do_all(owner)
+            except OSError as error:
+                self._log.warn("{file} cannot be read: {error}", file=str(owner), error=error)
+            except StoreUnreachable:
+                is_done = False
+            except Exception:
+                self._log.failure("What {file} lists cannot be done.", file=str(owner))
+        if not self._is_over and (self._has_others or not is_done):
+            pause = LOOK_S if self._has_others and is_done else RETRY_S
+            self._next = self._clock.callLater(pause, self._begin)
+
+    async def _find_dead(self) -> Sequence[DeadOwner]:
+        try:
+            return await self._owner.find_dead()
+        except Exception:
+            self._log.failure("Processes that have died could not be looked for.")
+            return ()
+
+    async def _do_all(self, owner: DeadOwner) -> bool:
+        """Do what one owner has left, and forget it; return whether to try again if not."""
+        is_done = is_all = True
+        for name in owner.read_names():
+            try:
+                is_done &= await self._do(name)
+            except (UnknownDatabase, DatabaseRefused):
+                is_all = False  # it is done when the database is served again
+            except (Unavailable, DeadlinePassed):
+                is_done = False
+            if self._is_over:
+                return False
+        if is_done:
+            await owner.done(is_all=is_all)
+        return is_done
+
+    async def _do(self, name: DatabaseName) -> bool:
+        """Do what was left in one database; return whether all of it is done."""
+        database = self._find(name)
+        # A write need not see everything: its commit finds out.
+        opening = self._files.acquire(database, OPEN_S, is_write=True)
+        try:
+            if opening is not None:
+                await opening
+            await database.disconnect_writes.run_left()
+            return not database.disconnect_writes.has_left
+        finally:
+            database.requests -= 1
+
+
+class OpeningFiles(Protocol):
+    """Opens databases (`CatalogFiles`)."""
+
+    def acquire(
+        self, database: FileUser, timeout_s: float, *, is_write: bool
+    ) -> Deferred[None] | None:
+        """Open a database, and keep it open; None if that is done, else what fires then."""
+        ...
