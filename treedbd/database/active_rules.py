@@ -46,8 +46,12 @@ from treedbd.rules.document import InvalidRules, TextPosition, with_hint
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet, parse_rules, parse_rules_in_steps
 from treedbd.tree.types import Json
 
+Result = TypeVar("Result")
+
 UNKNOWN_EPOCH: Final = -1
 """The epoch of rules of a cluster that have not been loaded yet: nothing is judged by them."""
+_LASTING_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR})
+"""Errors that do not pass by themselves: the project is refused for them."""
 
 
 class LoadedRules(NamedTuple):
@@ -134,9 +138,6 @@ class FileRules:
             raise Unavailable(f"The rules cannot be stored: {error.strerror}.") from None
 
 
-Result = TypeVar("Result")
-
-
 class RulesWork:
     """The work on the rules documents of a service."""
 
@@ -186,10 +187,6 @@ class RulesWork:
 
 def _time_out(*_: object) -> NoReturn:
     raise DeadlinePassed("the rules were checked and stored")
-
-
-_LASTING_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR})
-"""Errors that do not pass by themselves: the project is refused for them."""
 
 
 class ActiveRules:

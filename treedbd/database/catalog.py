@@ -44,11 +44,11 @@ from treedbd.store.lock import DirectoryLock
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.on_demand import CreateOnWriteEngine
 
-ListCreated: TypeAlias = Callable[[str], Iterable[DatabaseName]]
-"""Returns the databases of a project that have files, whichever process has created them."""
-
 COMING_S: Final = 60.0
 """Seconds for which a database counts that may be created and was not."""
+
+ListCreated: TypeAlias = Callable[[str], Iterable[DatabaseName]]
+"""Returns the databases of a project that have files, whichever process has created them."""
 
 
 class WrittenDatabases:

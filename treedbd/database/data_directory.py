@@ -36,6 +36,10 @@ BACKUP_NOTE: Final = "treedb.backup"
 """In a data directory that `treedb backup` has saved; the time of the file says when."""
 _LEFT_BEHIND: Final = {f"{SHELF}{LOG}": "log", f"{SHELF}{MARK}": "mark"}
 """What only a database with data leaves, by the end of the name."""
+_log = Logger()
+
+ServedProjects: TypeAlias = Mapping[str, Collection[str] | None]
+"""The databases of each project, None for one that may have any."""
 
 
 @attrs.frozen
@@ -174,12 +178,6 @@ def _unreadable(file: pathlib.Path, error: OSError) -> CannotOpenStore:
         f"cannot be read ({os.strerror(error.errno or 0)})",
         "let the user that runs treedb read and enter it, or move it out of the data directory",
     )
-
-
-ServedProjects: TypeAlias = Mapping[str, Collection[str] | None]
-"""The databases of each project, None for one that may have any."""
-
-_log = Logger()
 
 
 @attrs.frozen

@@ -37,7 +37,6 @@ MAX_INDEXES: Final = 1000
 """Indexes that rules may declare; what is beyond is not built."""
 STEP_CHILDREN: Final = 1000
 """Children that are entered, and entries that are removed, in one transaction."""
-
 Maintain = Callable[[Callable[[Transaction], bool]], None]
 
 

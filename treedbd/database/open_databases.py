@@ -65,77 +65,26 @@ from treedbd.store.engine import CannotOpenStore, Damage, ReadView, StoreFailed,
 from treedbd.store.on_demand import FileEngine, ReopeningEngine
 from treedbd.store.sqlite.check import CheckStopped
 
+UNUSED_S: Final = 300.0
+"""Seconds after its last use for which an idle database stays open."""
+SWEEP_S: Final = 10.0
+"""Seconds between two searches for databases that have been idle for long."""
+CLOSED_AT_ONCE: Final = 8
+"""Databases that one sweep closes; they are still open while others may be opened."""
+CREATED_BEYOND: Final = 16
+"""Databases that may be open beyond the bound for a moment: first commits create files in threads,
+where no other can be closed."""
+OPENED_AT_ONCE: Final = 4
+"""Databases that are opened at a time, so that most threads stay free for commits."""
+_IS_BEHIND: Final = "What was to be written when connections ended is written first: try again."
 
-class Refusals:
-    """The databases, and the whole projects, that are refused."""
-
-    _log = Logger()
-
-    def __init__(self, open_later: Callable[[DatabaseName], None]) -> None:
-        """Call `open_later` for a database that is to be tried again without being used."""
-        self._open_later = open_later
-        self._databases: dict[DatabaseName, OperatorError] = {}
-        self._projects: dict[str, OperatorError] = {}
-
-    @property
-    def names(self) -> list[DatabaseName]:
-        """The databases that are refused by themselves."""
-        return list(self._databases)
-
-    def check(self, name: DatabaseName) -> None:
-        """Raise `DatabaseRefused` if a database is refused."""
-        if name.project in self._projects or not self.may_open(name):
-            raise DatabaseRefused
-
-    def may_open(self, name: DatabaseName) -> bool:
-        """Return whether it makes sense to open the file of a database now."""
-        return isinstance(self._databases.get(name), StoreInaccessible | None)
-
-    def add(self, name: DatabaseName, error: OperatorError) -> None:
-        """Refuse a database from now on."""
-        is_known = str(self._databases.get(name)) == str(error)
-        self._databases[name] = error
-        if isinstance(error, StoreInaccessible):
-            self._open_later(name)
-            if is_known:
-                return
-        self._log.error(
-            "{reason} The database {label} is not served until then.",
-            reason=str(error),
-            label=name.label,
-        )
-
-    def add_project(self, project: str, error: OperatorError) -> None:
-        """Refuse all databases of a project from now on: which there are is not known."""
-        self._projects[project] = error
-        self._log.error(
-            "{reason} No database of the project {project} is served until then.",
-            reason=str(error),
-            project=project,
-        )
-
-    def discard(self, name: DatabaseName) -> None:
-        """Refuse a database no more; no error if it is not refused."""
-        if self._databases.pop(name, None) is not None:
-            self._log.info("The database {label} is served again.", label=name.label)
-
-    def problems(self) -> list[Problem]:
-        """Return what is refused, without the paths of files."""
-        return [
-            *(
-                Problem(name.project, name.database, _reason("database", error))
-                for name, error in self._databases.items()
-            ),
-            *(
-                Problem(project, None, _reason("project's directory", error))
-                for project, error in self._projects.items()
-            ),
-        ]
-
-
-def _reason(what: str, error: OperatorError) -> str:
-    return f"The {what} {error.problem}: {error.remedy}."
-
+MAX_SHARE: Final = 16 * MIB
+MIN_SHARE: Final = 64 * KIB
+"""Bytes of pages that one database may keep."""
+DIVIDED_AT_ONCE: Final = 32
+"""Databases that receive another part in one turn of the reactor."""
+DIVIDE_AGAIN_S: Final = 1.0
+"""Seconds until databases that were writing receive their part."""
 
 CHECKED_BYTES: Final = 256 * MIB
 """A larger file is not checked: that would take too long."""
@@ -143,133 +92,7 @@ PAUSE_S: Final = 0.002
 """Seconds for which a check leaves the interpreter to other threads, every few milliseconds."""
 RETRY_S: Final = 5.0
 """Seconds until a database that could not be opened at present is tried again."""
-
-
-class CheckedFiles(Protocol):
-    """Opens and closes what is checked."""
-
-    def hold_file(self, name: DatabaseName) -> Awaitable[FileEngine]:
-        """Open the file of a database, and keep it open; raise `Unavailable`."""
-        ...
-
-    def release_file(self, name: DatabaseName) -> None:
-        """Let the file be closed again."""
-        ...
-
-    def refuse_damaged(self, name: DatabaseName, damage: Damage) -> None:
-        """Refuse writes to a database from now on, and the reads that cannot be trusted."""
-        ...
-
-
-class DamageChecks:
-    """The databases that wait for their check, and the one that is checked."""
-
-    _log = Logger()
-
-    def __init__(self, files: CheckedFiles, runtime: Runtime) -> None:
-        """Check `files`, which are read in a worker thread."""
-        self._files = files
-        self._runtime = runtime
-        self._waiting: dict[DatabaseName, None] = {}
-        self._later: dict[DatabaseName, None] = {}
-        self._next: IDelayedCall | None = None
-        self._running: Deferred[None] | None = None
-        self._is_over = False
-
-    def add(self, names: Iterable[DatabaseName]) -> None:
-        """Check databases, after the present turn of the reactor."""
-        self._waiting.update(dict.fromkeys(names))
-        self._schedule(0)
-
-    def add_later(self, name: DatabaseName) -> None:
-        """Check a database in a while, because it could not be opened now."""
-        if not self._is_over:
-            self._later[name] = None
-            self._schedule(RETRY_S)
-
-    def stop(self) -> Deferred[None]:
-        """Begin no check any more; fires when the one under way has ended, which is soon."""
-        self._is_over = True
-        self._waiting.clear()
-        self._later.clear()
-        if self._next is not None and self._next.active():
-            self._next.cancel()
-        ended: Deferred[None] = Deferred()
-        if self._running is None:
-            ended.callback(None)
-        else:
-            self._running.addCallback(ended.callback)
-        return ended
-
-    def _schedule(self, pause: float) -> None:
-        is_scheduled = self._next is not None and self._next.active()
-        if (self._waiting or self._later) and self._running is None and not is_scheduled:
-            self._next = self._runtime.clock.callLater(pause, self._begin)
-
-    def _begin(self) -> None:
-        self._waiting.update(self._later)
-        self._later.clear()
-        self._running = Deferred.fromCoroutine(self._run()).addCallback(self._end)
-
-    def _end(self, _: None) -> None:
-        self._running = None
-        self._schedule(RETRY_S)
-
-    async def _run(self) -> None:
-        """Check all that wait, unless one cannot be opened because too many others are."""
-        while self._waiting:
-            name = next(iter(self._waiting))
-            del self._waiting[name]
-            try:
-                await self._check(name)
-            except (CheckStopped, DatabaseRefused):
-                pass  # why one is refused is known, and whether to try again
-            except Unavailable:
-                self._later.update({name: None, **self._waiting})
-                self._waiting.clear()
-            except StoreFailed as error:
-                self._log.error("{label} cannot be checked: {error}", label=name.label, error=error)
-            except Exception:
-                self._log.failure("{label} cannot be checked.", label=name.label)
-
-    async def _check(self, name: DatabaseName) -> None:
-        file = await self._files.hold_file(name)
-        try:
-            if file.was_closed_cleanly or file.size() > CHECKED_BYTES:
-                return
-            found: list[Damage | None] = []
-            await self._runtime.run_in_thread(lambda: found.append(file.find_damage(self._pause)))
-            if found[0] is None:
-                file.confirm_sound()
-            else:
-                self._files.refuse_damaged(name, found[0])
-        finally:
-            self._files.release_file(name)
-
-    def _pause(self) -> bool:
-        time.sleep(PAUSE_S)
-        return self._is_over
-
-
-class LeftWrites(Protocol):
-    """`DisconnectWrites`, for those who see to what the sessions of dead processes have left."""
-
-    @property
-    def has_left(self) -> bool:
-        """Whether something that could not be done is to be tried again."""
-        ...
-
-    def may_have_left(self, view: ReadView) -> bool:
-        """Return whether dead owners have left writes, as far as is known without asking."""
-        ...
-
-    def find_left(self, view: ReadView) -> list[DisconnectRow]:
-        """Return the writes that dead owners have left."""
-        ...
-
-    def run_left(self) -> Deferred[None]:
-        """Do them; never errbacks."""
-        ...
+_log = Logger()
 
 
 class FileUser(Protocol):
@@ -319,84 +142,25 @@ class FileUser(Protocol):
         ...
 
 
-MAX_SHARE: Final = 16 * MIB
-MIN_SHARE: Final = 64 * KIB
-"""Bytes of pages that one database may keep."""
-DIVIDED_AT_ONCE: Final = 32
-"""Databases that receive another part in one turn of the reactor."""
-DIVIDE_AGAIN_S: Final = 1.0
-"""Seconds until databases that were writing receive their part."""
+class LeftWrites(Protocol):
+    """`DisconnectWrites`, for those who see to what the sessions of dead processes have left."""
 
+    @property
+    def has_left(self) -> bool:
+        """Whether something that could not be done is to be tried again."""
+        ...
 
-class PageCaches:
-    """Divides `total` bytes among the open databases.
+    def may_have_left(self, view: ReadView) -> bool:
+        """Return whether dead owners have left writes, as far as is known without asking."""
+        ...
 
-    Attributes:
-        share: the bytes of pages that each of them may keep at present.
+    def find_left(self, view: ReadView) -> list[DisconnectRow]:
+        """Return the writes that dead owners have left."""
+        ...
 
-    """
-
-    def __init__(
-        self, total: int, databases: Mapping[FileUser, ReopeningEngine], clock: IReactorTime
-    ) -> None:
-        """Divide among `databases`, which are those that are open at any time."""
-        self._total = total
-        self._databases = databases
-        self._clock = clock
-        self._next: IDelayedCall | None = None
-        self.share = cache_share(total, 0)
-
-    def divide(self) -> int:
-        """Divide again if more or fewer are open now; return the share."""
-        share = cache_share(self._total, len(self._databases))
-        if share != self.share:
-            self.share = share
-            if self._next is None:
-                self._next = self._clock.callLater(0, self._limit_some)
-        return share
-
-    def stop(self) -> None:
-        """Change nothing any more."""
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
-
-    def _limit_some(self) -> None:
-        """Let some databases keep their share only; those that are writing, later."""
-        self._next = None
-        others = [
-            (database, engine)
-            for database, engine in list(self._databases.items())
-            if database.is_open and engine.cache_size != self.share
-        ]
-        free = [engine for database, engine in others if not database.is_writing]
-        for engine in free[:DIVIDED_AT_ONCE]:
-            engine.limit_cache(self.share)
-        if free[DIVIDED_AT_ONCE:] or len(free) < len(others):
-            pause = 0 if free else DIVIDE_AGAIN_S
-            self._next = self._clock.callLater(pause, self._limit_some)
-
-
-def cache_share(total: int, count: int) -> int:
-    """Return the bytes of pages that each of `count` open databases may keep."""
-    share = max(MIN_SHARE, min(MAX_SHARE, total // max(1, count)))
-    return 1 << (share.bit_length() - 1)
-
-
-UNUSED_S: Final = 300.0
-"""Seconds after its last use for which an idle database stays open."""
-SWEEP_S: Final = 10.0
-"""Seconds between two searches for databases that have been idle for long."""
-CLOSED_AT_ONCE: Final = 8
-"""Databases that one sweep closes; they are still open while others may be opened."""
-CREATED_BEYOND: Final = 16
-"""Databases that may be open beyond the bound for a moment: first commits create files in threads,
-where no other can be closed."""
-OPENED_AT_ONCE: Final = 4
-"""Databases that are opened at a time, so that most threads stay free for commits."""
-_IS_BEHIND: Final = "What was to be written when connections ended is written first: try again."
-
-_log = Logger()
+    def run_left(self) -> Deferred[None]:
+        """Do them; never errbacks."""
+        ...
 
 
 @attrs.frozen
@@ -408,24 +172,6 @@ class OpenBounds:
 
 
 DEFAULT_BOUNDS: Final = OpenBounds(Limits().open_databases, Limits().cache_bytes)
-
-
-@attrs.frozen
-class _Change:
-    """Closes files and then opens one; to be called in any thread."""
-
-    closes: Mapping[FileUser, ReopeningEngine]
-    opens: ReopeningEngine | None = None
-    cache_size: int = 0
-
-    def __call__(self) -> None:
-        for database, engine in self.closes.items():
-            try:
-                engine.close_detached()
-            except Exception:
-                _log.failure("{label} could not be closed.", label=database.name.label)
-        if self.opens is not None:
-            self.opens.open(self.cache_size)
 
 
 class OpenDatabases:
@@ -642,6 +388,24 @@ class OpenDatabases:
         self.start()
 
 
+@attrs.frozen
+class _Change:
+    """Closes files and then opens one; to be called in any thread."""
+
+    closes: Mapping[FileUser, ReopeningEngine]
+    opens: ReopeningEngine | None = None
+    cache_size: int = 0
+
+    def __call__(self) -> None:
+        for database, engine in self.closes.items():
+            try:
+                engine.close_detached()
+            except Exception:
+                _log.failure("{label} could not be closed.", label=database.name.label)
+        if self.opens is not None:
+            self.opens.open(self.cache_size)
+
+
 def _answer(waiting: Iterable[Deferred[None]], refusal: Exception | None) -> Steps:
     """Let all go on who wait for a database: each is a request."""
     for done in waiting:
@@ -650,3 +414,235 @@ def _answer(waiting: Iterable[Deferred[None]], refusal: Exception | None) -> Ste
         else:
             done.errback(refusal)
         yield
+
+
+class Refusals:
+    """The databases, and the whole projects, that are refused."""
+
+    _log = Logger()
+
+    def __init__(self, open_later: Callable[[DatabaseName], None]) -> None:
+        """Call `open_later` for a database that is to be tried again without being used."""
+        self._open_later = open_later
+        self._databases: dict[DatabaseName, OperatorError] = {}
+        self._projects: dict[str, OperatorError] = {}
+
+    @property
+    def names(self) -> list[DatabaseName]:
+        """The databases that are refused by themselves."""
+        return list(self._databases)
+
+    def check(self, name: DatabaseName) -> None:
+        """Raise `DatabaseRefused` if a database is refused."""
+        if name.project in self._projects or not self.may_open(name):
+            raise DatabaseRefused
+
+    def may_open(self, name: DatabaseName) -> bool:
+        """Return whether it makes sense to open the file of a database now."""
+        return isinstance(self._databases.get(name), StoreInaccessible | None)
+
+    def add(self, name: DatabaseName, error: OperatorError) -> None:
+        """Refuse a database from now on."""
+        is_known = str(self._databases.get(name)) == str(error)
+        self._databases[name] = error
+        if isinstance(error, StoreInaccessible):
+            self._open_later(name)
+            if is_known:
+                return
+        self._log.error(
+            "{reason} The database {label} is not served until then.",
+            reason=str(error),
+            label=name.label,
+        )
+
+    def add_project(self, project: str, error: OperatorError) -> None:
+        """Refuse all databases of a project from now on: which there are is not known."""
+        self._projects[project] = error
+        self._log.error(
+            "{reason} No database of the project {project} is served until then.",
+            reason=str(error),
+            project=project,
+        )
+
+    def discard(self, name: DatabaseName) -> None:
+        """Refuse a database no more; no error if it is not refused."""
+        if self._databases.pop(name, None) is not None:
+            self._log.info("The database {label} is served again.", label=name.label)
+
+    def problems(self) -> list[Problem]:
+        """Return what is refused, without the paths of files."""
+        return [
+            *(
+                Problem(name.project, name.database, _reason("database", error))
+                for name, error in self._databases.items()
+            ),
+            *(
+                Problem(project, None, _reason("project's directory", error))
+                for project, error in self._projects.items()
+            ),
+        ]
+
+
+def _reason(what: str, error: OperatorError) -> str:
+    return f"The {what} {error.problem}: {error.remedy}."
+
+
+class PageCaches:
+    """Divides `total` bytes among the open databases.
+
+    Attributes:
+        share: the bytes of pages that each of them may keep at present.
+
+    """
+
+    def __init__(
+        self, total: int, databases: Mapping[FileUser, ReopeningEngine], clock: IReactorTime
+    ) -> None:
+        """Divide among `databases`, which are those that are open at any time."""
+        self._total = total
+        self._databases = databases
+        self._clock = clock
+        self._next: IDelayedCall | None = None
+        self.share = cache_share(total, 0)
+
+    def divide(self) -> int:
+        """Divide again if more or fewer are open now; return the share."""
+        share = cache_share(self._total, len(self._databases))
+        if share != self.share:
+            self.share = share
+            if self._next is None:
+                self._next = self._clock.callLater(0, self._limit_some)
+        return share
+
+    def stop(self) -> None:
+        """Change nothing any more."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _limit_some(self) -> None:
+        """Let some databases keep their share only; those that are writing, later."""
+        self._next = None
+        others = [
+            (database, engine)
+            for database, engine in list(self._databases.items())
+            if database.is_open and engine.cache_size != self.share
+        ]
+        free = [engine for database, engine in others if not database.is_writing]
+        for engine in free[:DIVIDED_AT_ONCE]:
+            engine.limit_cache(self.share)
+        if free[DIVIDED_AT_ONCE:] or len(free) < len(others):
+            pause = 0 if free else DIVIDE_AGAIN_S
+            self._next = self._clock.callLater(pause, self._limit_some)
+
+
+def cache_share(total: int, count: int) -> int:
+    """Return the bytes of pages that each of `count` open databases may keep."""
+    share = max(MIN_SHARE, min(MAX_SHARE, total // max(1, count)))
+    return 1 << (share.bit_length() - 1)
+
+
+class DamageChecks:
+    """The databases that wait for their check, and the one that is checked."""
+
+    _log = Logger()
+
+    def __init__(self, files: CheckedFiles, runtime: Runtime) -> None:
+        """Check `files`, which are read in a worker thread."""
+        self._files = files
+        self._runtime = runtime
+        self._waiting: dict[DatabaseName, None] = {}
+        self._later: dict[DatabaseName, None] = {}
+        self._next: IDelayedCall | None = None
+        self._running: Deferred[None] | None = None
+        self._is_over = False
+
+    def add(self, names: Iterable[DatabaseName]) -> None:
+        """Check databases, after the present turn of the reactor."""
+        self._waiting.update(dict.fromkeys(names))
+        self._schedule(0)
+
+    def add_later(self, name: DatabaseName) -> None:
+        """Check a database in a while, because it could not be opened now."""
+        if not self._is_over:
+            self._later[name] = None
+            self._schedule(RETRY_S)
+
+    def stop(self) -> Deferred[None]:
+        """Begin no check any more; fires when the one under way has ended, which is soon."""
+        self._is_over = True
+        self._waiting.clear()
+        self._later.clear()
+        if self._next is not None and self._next.active():
+            self._next.cancel()
+        ended: Deferred[None] = Deferred()
+        if self._running is None:
+            ended.callback(None)
+        else:
+            self._running.addCallback(ended.callback)
+        return ended
+
+    def _schedule(self, pause: float) -> None:
+        is_scheduled = self._next is not None and self._next.active()
+        if (self._waiting or self._later) and self._running is None and not is_scheduled:
+            self._next = self._runtime.clock.callLater(pause, self._begin)
+
+    def _begin(self) -> None:
+        self._waiting.update(self._later)
+        self._later.clear()
+        self._running = Deferred.fromCoroutine(self._run()).addCallback(self._end)
+
+    def _end(self, _: None) -> None:
+        self._running = None
+        self._schedule(RETRY_S)
+
+    async def _run(self) -> None:
+        """Check all that wait, unless one cannot be opened because too many others are."""
+        while self._waiting:
+            name = next(iter(self._waiting))
+            del self._waiting[name]
+            try:
+                await self._check(name)
+            except (CheckStopped, DatabaseRefused):
+                pass  # why one is refused is known, and whether to try again
+            except Unavailable:
+                self._later.update({name: None, **self._waiting})
+                self._waiting.clear()
+            except StoreFailed as error:
+                self._log.error("{label} cannot be checked: {error}", label=name.label, error=error)
+            except Exception:
+                self._log.failure("{label} cannot be checked.", label=name.label)
+
+    async def _check(self, name: DatabaseName) -> None:
+        file = await self._files.hold_file(name)
+        try:
+            if file.was_closed_cleanly or file.size() > CHECKED_BYTES:
+                return
+            found: list[Damage | None] = []
+            await self._runtime.run_in_thread(lambda: found.append(file.find_damage(self._pause)))
+            if found[0] is None:
+                file.confirm_sound()
+            else:
+                self._files.refuse_damaged(name, found[0])
+        finally:
+            self._files.release_file(name)
+
+    def _pause(self) -> bool:
+        time.sleep(PAUSE_S)
+        return self._is_over
+
+
+class CheckedFiles(Protocol):
+    """Opens and closes what is checked."""
+
+    def hold_file(self, name: DatabaseName) -> Awaitable[FileEngine]:
+        """Open the file of a database, and keep it open; raise `Unavailable`."""
+        ...
+
+    def release_file(self, name: DatabaseName) -> None:
+        """Let the file be closed again."""
+        ...
+
+    def refuse_damaged(self, name: DatabaseName, damage: Damage) -> None:
+        """Refuse writes to a database from now on, and the reads that cannot be trusted."""
+        ...

@@ -30,7 +30,13 @@ if TYPE_CHECKING:  # rules are judged without Twisted, too (`rules_trial`)
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
+
 SHUTTING_DOWN: Final = "The server is shutting down."
+
+Task: TypeAlias = "Callable[[Applier, Transaction, Write], Outcome]"
+"""What a write does in its transaction in place of its edit; it may be done again from the start.
+
+If it changes rows beside the tree, the outcome `has_changed_rows`."""
 
 
 class PermissionDenied(Exception):
@@ -274,12 +280,6 @@ class Applier(Protocol):
     def apply_edit(self, transaction: Transaction, write: Write) -> Outcome:
         """Do a write; raise the error that refuses it."""
         ...
-
-
-Task: TypeAlias = "Callable[[Applier, Transaction, Write], Outcome]"
-"""What a write does in its transaction in place of its edit; it may be done again from the start.
-
-If it changes rows beside the tree, the outcome `has_changed_rows`."""
 
 
 @attrs.frozen

@@ -65,12 +65,144 @@ NODE_BYTES: Final = 100
 _WORK_BYTES: Final = 32
 """Bytes of an entry that are as much work as a member: a path may be long."""
 
+ENTRIES_AT_ONCE: Final = 16
+WORK_AT_ONCE: Final = 2000
+"""Entries of the log, and members and items in them, that are decoded or added in one step."""
+
+MayContinue: TypeAlias = Callable[[Nodes, WrittenPaths, Iterable[str]], bool]
+
 
 @attrs.frozen
 class MissedNotification(Notification):
     """What a client missed: `memory_bytes` are the memory that it takes, rather more than less."""
 
     memory_bytes: int = attrs.field(default=0, eq=False)
+
+
+@attrs.define(eq=False)
+class Resumption:
+    """A client that continues at `path` after a position, as soon as it is known what it missed.
+
+    `may_continue` says whether it may read at a state, and could when these paths were written
+    before, under rules with these fingerprints. `begin` is called once: with the events, and then
+    `watcher` is notified of all later writes; or with None, if the client has to start again.
+    """
+
+    path: Path
+    after: Position
+    watcher: Watcher
+    may_continue: MayContinue
+    begin: Begin
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        """Wait no longer: `begin` will not be called."""
+        self.is_cancelled = True
+
+
+class Resumptions:
+    """The clients of one database that wait for what they missed."""
+
+    _log = Logger()
+
+    def __init__(self, engine: Engine, watchers: Watchers, runtime: Runtime, retained: int) -> None:
+        """Of the log only the `retained` newest entries count, though it may hold some more."""
+        self._engine = engine
+        self._watchers = watchers
+        self._limit = min(retained, MAX_RESUMED_WRITES)
+        self._queue = StepQueue(runtime.slices)
+        self._statistics = runtime.statistics
+        self._waiting: dict[tuple[Path, Position], deque[Resumption]] = {}
+        self._decoded: dict[int, LoggedWrite] = {}
+        self._decoded_bytes = 0
+
+    def add(self, client: Resumption) -> None:
+        """Let a client continue: in this turn, if little was missed and nobody is before it."""
+        key = (client.path, client.after)
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.append(client)
+            return
+        self._waiting[key] = deque((client,))
+        self._queue.add(self._resume(key))
+
+    def _resume(self, key: tuple[Path, Position]) -> Steps:
+        """Compute what was missed at a path after a position, and let the clients begin."""
+        waiting = self._waiting[key]
+        missed = MissedEvents(*key)
+        while waiting:
+            client = waiting[0]
+            may_continue = False if client.is_cancelled else self._advance(missed, client)
+            if may_continue is not None:
+                waiting.popleft()
+                self._begin(client, missed if may_continue else None)
+            yield
+        del self._waiting[key]
+        if not self._waiting:
+            self._forget()
+
+    def _advance(self, missed: MissedEvents, client: Resumption) -> bool | None:
+        """Add some of what was missed; if there is no more, return whether the client may have it.
+
+        That is decided in the moment whose number is the last that was added.
+        """
+
+        def work(view: ReadView) -> bool | None:
+            present = view.sequence()
+            missed.is_known &= 0 <= present - client.after.sequence <= self._limit
+            if missed.is_known and missed.next <= present:
+                self._add_some(missed, view)
+                return None
+            return missed.is_known and client.may_continue(
+                Nodes(view), missed.written, missed.rules
+            )
+
+        try:
+            return self._engine.read(work)
+        except Exception:
+            self._log.failure("What a client missed cannot be computed; it starts again.")
+            missed.is_known = False
+            return False
+
+    def _begin(self, client: Resumption, missed: MissedEvents | None) -> None:
+        if client.is_cancelled:
+            return
+        self._statistics.add_resumption(is_known=missed is not None)
+        if missed is not None:
+            self._watchers.add(client.path, client.watcher, missed.next - 1)
+        try:
+            client.begin(None if missed is None else missed.notification())
+        except Exception:
+            self._log.failure("A client that resumes failed.")
+            self._watchers.remove(client.path, client.watcher)
+
+    def _add_some(self, missed: MissedEvents, view: ReadView) -> None:
+        """Add the next writes, decoded if they are not yet."""
+        if missed.next not in self._decoded:
+            self._decode(view, missed.next)
+        missed.is_known = missed.next in self._decoded  # not if the log does not go back so far
+        work = 0
+        for _ in range(ENTRIES_AT_ONCE):
+            write = self._decoded.get(missed.next)
+            if write is None or work > WORK_AT_ONCE:
+                break
+            missed.add(write)
+            work += write.work
+
+    def _decode(self, view: ReadView, start: int) -> None:
+        if self._decoded_bytes > MAX_RESUMED_BYTES:
+            self._forget()
+        work = 0
+        for entry in islice(view.entries(start - 1), ENTRIES_AT_ONCE):
+            write = self._decoded[entry.sequence] = decode_entry(entry)
+            self._decoded_bytes += len(entry.content)
+            work += write.work
+            if work > WORK_AT_ONCE:
+                break
+
+    def _forget(self) -> None:
+        self._decoded.clear()
+        self._decoded_bytes = 0
 
 
 @attrs.frozen
@@ -179,6 +311,9 @@ class MissedEvents:
             if event is not None:
                 self._events.append((write.commit.position, event))
                 self._memory_bytes += write.memory_bytes
+
+
+Begin: TypeAlias = Callable[[MissedNotification | None], None]
 
 
 class SharedMoment:
@@ -373,137 +508,3 @@ def _changes_of(commit: Commit) -> list[Change]:
         )
         for each in commit.changes
     ]
-
-
-ENTRIES_AT_ONCE: Final = 16
-WORK_AT_ONCE: Final = 2000
-"""Entries of the log, and members and items in them, that are decoded or added in one step."""
-
-MayContinue: TypeAlias = Callable[[Nodes, WrittenPaths, Iterable[str]], bool]
-Begin: TypeAlias = Callable[[MissedNotification | None], None]
-
-
-@attrs.define(eq=False)
-class Resumption:
-    """A client that continues at `path` after a position, as soon as it is known what it missed.
-
-    `may_continue` says whether it may read at a state, and could when these paths were written
-    before, under rules with these fingerprints. `begin` is called once: with the events, and then
-    `watcher` is notified of all later writes; or with None, if the client has to start again.
-    """
-
-    path: Path
-    after: Position
-    watcher: Watcher
-    may_continue: MayContinue
-    begin: Begin
-    is_cancelled: bool = False
-
-    def cancel(self) -> None:
-        """Wait no longer: `begin` will not be called."""
-        self.is_cancelled = True
-
-
-class Resumptions:
-    """The clients of one database that wait for what they missed."""
-
-    _log = Logger()
-
-    def __init__(self, engine: Engine, watchers: Watchers, runtime: Runtime, retained: int) -> None:
-        """Of the log only the `retained` newest entries count, though it may hold some more."""
-        self._engine = engine
-        self._watchers = watchers
-        self._limit = min(retained, MAX_RESUMED_WRITES)
-        self._queue = StepQueue(runtime.slices)
-        self._statistics = runtime.statistics
-        self._waiting: dict[tuple[Path, Position], deque[Resumption]] = {}
-        self._decoded: dict[int, LoggedWrite] = {}
-        self._decoded_bytes = 0
-
-    def add(self, client: Resumption) -> None:
-        """Let a client continue: in this turn, if little was missed and nobody is before it."""
-        key = (client.path, client.after)
-        waiting = self._waiting.get(key)
-        if waiting is not None:
-            waiting.append(client)
-            return
-        self._waiting[key] = deque((client,))
-        self._queue.add(self._resume(key))
-
-    def _resume(self, key: tuple[Path, Position]) -> Steps:
-        """Compute what was missed at a path after a position, and let the clients begin."""
-        waiting = self._waiting[key]
-        missed = MissedEvents(*key)
-        while waiting:
-            client = waiting[0]
-            may_continue = False if client.is_cancelled else self._advance(missed, client)
-            if may_continue is not None:
-                waiting.popleft()
-                self._begin(client, missed if may_continue else None)
-            yield
-        del self._waiting[key]
-        if not self._waiting:
-            self._forget()
-
-    def _advance(self, missed: MissedEvents, client: Resumption) -> bool | None:
-        """Add some of what was missed; if there is no more, return whether the client may have it.
-
-        That is decided in the moment whose number is the last that was added.
-        """
-
-        def work(view: ReadView) -> bool | None:
-            present = view.sequence()
-            missed.is_known &= 0 <= present - client.after.sequence <= self._limit
-            if missed.is_known and missed.next <= present:
-                self._add_some(missed, view)
-                return None
-            return missed.is_known and client.may_continue(
-                Nodes(view), missed.written, missed.rules
-            )
-
-        try:
-            return self._engine.read(work)
-        except Exception:
-            self._log.failure("What a client missed cannot be computed; it starts again.")
-            missed.is_known = False
-            return False
-
-    def _begin(self, client: Resumption, missed: MissedEvents | None) -> None:
-        if client.is_cancelled:
-            return
-        self._statistics.add_resumption(is_known=missed is not None)
-        if missed is not None:
-            self._watchers.add(client.path, client.watcher, missed.next - 1)
-        try:
-            client.begin(None if missed is None else missed.notification())
-        except Exception:
-            self._log.failure("A client that resumes failed.")
-            self._watchers.remove(client.path, client.watcher)
-
-    def _add_some(self, missed: MissedEvents, view: ReadView) -> None:
-        """Add the next writes, decoded if they are not yet."""
-        if missed.next not in self._decoded:
-            self._decode(view, missed.next)
-        missed.is_known = missed.next in self._decoded  # not if the log does not go back so far
-        work = 0
-        for _ in range(ENTRIES_AT_ONCE):
-            write = self._decoded.get(missed.next)
-            if write is None or work > WORK_AT_ONCE:
-                break
-            missed.add(write)
-            work += write.work
-
-    def _decode(self, view: ReadView, start: int) -> None:
-        if self._decoded_bytes > MAX_RESUMED_BYTES:
-            self._forget()
-        work = 0
-        for entry in islice(view.entries(start - 1), ENTRIES_AT_ONCE):
-            write = self._decoded[entry.sequence] = decode_entry(entry)
-            self._decoded_bytes += len(entry.content)
-            work += write.work
-            if work > WORK_AT_ONCE:
-                break
-
-    def _forget(self) -> None:
-        self._decoded.clear()
-        self._decoded_bytes = 0

@@ -76,9 +76,20 @@ BATCH_WRITES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_NOTED: Final = 65_536
 """Commits that wait to be counted; more in a second are forgotten."""
 
+OWNER_FILE: Final = "treedb.owner."
+"""How the name of an owner's file begins; its id follows. No project can have such a name."""
+_ID_BYTES: Final = 8
+
+_SHARE: Final = 8
+"""An answer of more than one of this many parts of the pool is not kept."""
+
 Commit: TypeAlias = Callable[[], None]
 TimeCommit: TypeAlias = Callable[[Commit, int, float], Commit]
 """Returns a commit that measures itself; with the writes of its batch, and when that began."""
+RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
+"""Runs what blocks in another thread; fires in the reactor's thread when it is done."""
+MeasureRules: TypeAlias = Callable[[DatabaseName], MakeEvaluation]
+"""Returns what evaluates the rules of a database, and measures them."""
 
 
 class Statistics:
@@ -152,11 +163,6 @@ class Statistics:
             note((writes, now - began, now - before))
 
         return timed_commit
-
-
-OWNER_FILE: Final = "treedb.owner."
-"""How the name of an owner's file begins; its id follows. No project can have such a name."""
-_ID_BYTES: Final = 8
 
 
 class DeadOwner(Protocol):
@@ -490,10 +496,6 @@ def _is_at(path: pathlib.Path, descriptor: int) -> bool:
         return False
 
 
-_SHARE: Final = 8
-"""An answer of more than one of this many parts of the pool is not kept."""
-
-
 class Droppable(Protocol):
     """An answer, as far as the pool knows it; `size` is in bytes."""
 
@@ -691,13 +693,6 @@ class OtherProcesses(Protocol):
     def rules_of(self, project: str) -> RulesExchange:
         """Return how they agree on the rules of a project."""
         ...
-
-
-RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
-"""Runs what blocks in another thread; fires in the reactor's thread when it is done."""
-
-MeasureRules: TypeAlias = Callable[[DatabaseName], MakeEvaluation]
-"""Returns what evaluates the rules of a database, and measures them."""
 
 
 def _read_clock() -> int:

@@ -25,29 +25,14 @@ from twisted.python.failure import Failure
 
 from treedbd.loop import Awaited
 
-
-def in_turns(
-    clock: IReactorTime, items: Sequence[T], at_once: int, act: Callable[[T], None]
-) -> None:
-    """Call `act` with each item, with `at_once` of them in this turn and in each that follows.
-
-    It has to find out whether an item is still there.
-    """
-    for item in items[:at_once]:
-        act(item)
-    rest = items[at_once:]
-    if rest:
-        clock.callLater(0, in_turns, clock, rest, at_once, act)
-
-
 T = TypeVar("T")
-
-Steps: TypeAlias = Generator[Awaited, None, None]
-"""Work that does a little at each step, well under a slice."""
 
 SLICE_SECONDS: Final = 0.004
 FIRST_SECONDS: Final = 0.001
 """Of work that is started within `SLICE_SECONDS`, only what this first part has room for is run."""
+
+Steps: TypeAlias = Generator[Awaited, None, None]
+"""Work that does a little at each step, well under a slice."""
 
 
 class Slices:
@@ -187,3 +172,17 @@ def logged(steps: Steps, log: Logger) -> Steps:
         yield from steps
     except Exception:
         log.failure("Work in slices failed.")
+
+
+def in_turns(
+    clock: IReactorTime, items: Sequence[T], at_once: int, act: Callable[[T], None]
+) -> None:
+    """Call `act` with each item, with `at_once` of them in this turn and in each that follows.
+
+    It has to find out whether an item is still there.
+    """
+    for item in items[:at_once]:
+        act(item)
+    rest = items[at_once:]
+    if rest:
+        clock.callLater(0, in_turns, clock, rest, at_once, act)
