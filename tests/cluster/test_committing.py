@@ -9,7 +9,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from tests.database.world import TurnClock
-from treedbd.cluster.connections import NextRun
+from treedbd.cluster.connections import Singleflight
 from treedbd.cluster.replica import BatchEnds, answer_when_late
 from treedbd.database.requests import Caller, Outcome, OutcomeInDoubt, QueuedWrite, Write
 from treedbd.database.slices import SLICE_SECONDS, Slices
@@ -73,7 +73,7 @@ def test_all_who_wait_for_a_run_go_on_in_slices_in_order_with_its_result(
         runs.append(Deferred())
         return runs[-1]
 
-    run = NextRun(work, Slices(clock))
+    run = Singleflight(work, Slices(clock))
     first = run.ask()
     waiting = [run.ask() for _ in range(4 * LOOKS)]
     given_up = run.ask()

@@ -71,7 +71,7 @@ class World:
         runtime = Runtime(self.clock, os.urandom, self.disk.run)
         active = make_active_rules(self.disk.run)
         self.database = Database(
-            NAME, self.engine, PROJECT, active, runtime, 100, make_turn=self.replica.begin
+            NAME, self.engine, PROJECT, active, runtime, 100, make_lock=self.replica.begin
         )
 
     def _use(self) -> None:

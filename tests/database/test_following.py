@@ -30,7 +30,7 @@ from treedbd.database.requests import (
 )
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification
-from treedbd.database.write_lock import SharedWriting
+from treedbd.database.write_lock import FileWriteLock
 from treedbd.names import DatabaseName
 from treedbd.store import changelog
 from treedbd.store.changelog import describe_entry
@@ -86,7 +86,7 @@ class Worker:
             rules,
             runtime,
             100,
-            partial(SharedWriting, self.shelf, NAME, runtime),
+            partial(FileWriteLock, self.shelf, NAME, runtime),
         )
         self.database.file_opened()
         self.clock = clock

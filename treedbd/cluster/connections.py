@@ -44,7 +44,7 @@ SILENCE_S: Final = 3.0
 """Seconds without an answer after which the cluster counts as unreachable."""
 
 Run: TypeAlias = Callable[[Callable[[], Any]], "Deferred[Any]"]
-Told: TypeAlias = Callable[[DatabaseState | None], None]
+StateCall: TypeAlias = Callable[[DatabaseState | None], None]
 
 
 class ClusterConnections:
@@ -183,8 +183,8 @@ class Questions:
         self._ask_index = ask
         self._reactor = reactor
         self._to_ask: set[int] = set()
-        self._calls: list[tuple[int, Told]] = []
-        self._runs = NextRun(self._ask_all, slices, self._gather)
+        self._calls: list[tuple[int, StateCall]] = []
+        self._runs = Singleflight(self._ask_all, slices, self._gather)
 
     async def ask(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
         """Return how far databases are, asked after now; raise `StoreUnreachable`.
@@ -195,10 +195,10 @@ class Questions:
         asked: dict[int, DatabaseState] = await self._runs.ask()
         return {db: asked[db] for db in dbs if db in asked}
 
-    def ask_soon(self, db: int, call: Told) -> None:
+    def ask_soon(self, db: int, call: StateCall) -> None:
         """Call `call` with how far a database is, asked after now; None if that is not known."""
         self._calls.append((db, call))
-        self._runs.ask_for_nobody()
+        self._runs.begin()
 
     async def _gather(self) -> None:
         """Let all requests of this turn of the reactor join."""
@@ -218,7 +218,7 @@ class Questions:
         return asked
 
     def _answer(
-        self, calls: Iterator[tuple[int, Told]], states: Mapping[int, DatabaseState]
+        self, calls: Iterator[tuple[int, StateCall]], states: Mapping[int, DatabaseState]
     ) -> None:
         """Make calls, in slices."""
         end = self._reactor.seconds() + SLICE_SECONDS
@@ -331,7 +331,7 @@ def _copy_descriptor(connection: TimedConnection) -> int:
         raise StoreUnreachable("PostgreSQL cannot be reached.") from None
 
 
-class NextRun:
+class Singleflight:
     """Runs work one run after the other; who asks has the first run that begins afterwards.
 
     So what a run finds out is never older than the question of any who are answered by it.
@@ -361,7 +361,7 @@ class NextRun:
             Deferred.fromCoroutine(self._run())
         return waiter
 
-    def ask_for_nobody(self) -> None:
+    def begin(self) -> None:
         """Let a run begin, and say nothing if it fails: there will be another one."""
         if all(each.called for each in self._waiting):  # of those who gave up none lets it begin
             self.ask().addErrback(lambda _: None)

@@ -26,7 +26,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.cluster.connections import ClusterConnections, NextRun
+from treedbd.cluster.connections import ClusterConnections, Singleflight
 from treedbd.cluster.replica import Replica
 from treedbd.database.active_rules import LoadedRules
 from treedbd.database.data_directory import SHELF, ServedProjects, Survey
@@ -34,7 +34,7 @@ from treedbd.database.files import CatalogHooks, DeadOwners
 from treedbd.database.open_databases import FileUser, OpenBounds, OpenDatabases, Refusals
 from treedbd.database.requests import TooManyInUse, Unavailable, time_out_opening
 from treedbd.database.runtime import OtherProcesses, Problem, Runtime
-from treedbd.database.write_lock import MakeSharedTurn
+from treedbd.database.write_lock import MakeWriteLock
 from treedbd.files import create_directory
 from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore, StoreFailed, StoreUnreachable
@@ -76,8 +76,8 @@ class ClusterFiles:
         self._engines: WeakKeyDictionary[FileUser, ReopeningEngine] = WeakKeyDictionary()
         self._replicas: WeakValueDictionary[DatabaseName, Replica] = WeakValueDictionary()
         # Looks and refreshes that are under way: each is one for all who wait for it.
-        self._looks: WeakKeyDictionary[FileUser, NextRun] = WeakKeyDictionary()
-        self._refreshes: WeakValueDictionary[str, NextRun] = WeakValueDictionary()
+        self._looks: WeakKeyDictionary[FileUser, Singleflight] = WeakKeyDictionary()
+        self._refreshes: WeakValueDictionary[str, Singleflight] = WeakValueDictionary()
         self._reaching: set[int] = set()
         self._reached_at: dict[int, float] = {}
         self._followed: WeakSet[FileUser] = WeakSet()
@@ -151,7 +151,7 @@ class ClusterFiles:
         self._replicas[name] = replica
         return engine
 
-    def make_turn(self, name: DatabaseName) -> MakeSharedTurn:
+    def make_lock(self, name: DatabaseName) -> MakeWriteLock:
         """Return what makes the turn at a database."""
         return self._replicas[name].begin
 
@@ -211,7 +211,7 @@ class ClusterFiles:
         """Learn which databases and rules a project has; errbacks with `Unavailable`."""
         run = self._refreshes.get(project)
         if run is None:
-            run = self._refreshes[project] = NextRun(
+            run = self._refreshes[project] = Singleflight(
                 partial(self._refresh, project), self._connections.slices
             )
         return run.ask()
@@ -297,7 +297,7 @@ class ClusterFiles:
     def _look(self, database: FileUser, replica: Replica) -> Deferred[None]:
         run = self._looks.get(database)
         if run is None:
-            run = self._looks[database] = NextRun(
+            run = self._looks[database] = Singleflight(
                 partial(self._look_once, ref(database), replica), self._connections.slices
             )
         return run.ask()

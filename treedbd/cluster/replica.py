@@ -30,7 +30,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from treedbd.cluster.connections import ClusterConnections, NextRun
+from treedbd.cluster.connections import ClusterConnections, Singleflight
 from treedbd.database.active_rules import FollowedRules
 from treedbd.database.files import ReadMoment
 from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, QueuedWrite, Unavailable
@@ -53,7 +53,7 @@ from treedbd.store.postgresql.fetching import DatabaseMissing, Fetched
 
 T = TypeVar("T")
 
-TURN_S: Final = 3.0
+WAITED_FOR_S: Final = 3.0
 """Seconds for which others wait for a batch that has lost several times."""
 UNREACHABLE_S: Final = 0.2
 """Seconds until writes are tried again after PostgreSQL could not be reached."""
@@ -73,7 +73,7 @@ IS_GONE: Final = "The database is no longer in PostgreSQL: restart the daemon."
 
 
 class Replica:
-    """A `SharedTurn` at one database; belongs to the reactor's thread.
+    """A `SharedWriteLock` at one database; belongs to the reactor's thread.
 
     Attributes:
         following: follows what other daemons commit.
@@ -103,7 +103,7 @@ class Replica:
         self._connections = connections
         self._clock = clock
         self.copy: Final = LocalCopy(connections, engine, clock, self._arrived)
-        self._catching_up: Final = NextRun(self._fetch_and_apply, connections.slices)
+        self._catching_up: Final = Singleflight(self._fetch_and_apply, connections.slices)
         self._try_again: Callable[[], None] = _do_nothing
         self._moment = moment
         self._is_moved = False
@@ -304,7 +304,7 @@ class Replica:
         _: Callable[[], bool],
         batch: Sequence[QueuedWrite],
     ) -> Deferred[None]:
-        """Do as `WriteTurn.commit`."""
+        """Do as `WriteLock.commit`."""
         return Deferred.fromCoroutine(self._commit(commit, batch))
 
     async def _commit(self, commit: Callable[[], None], batch: Sequence[QueuedWrite]) -> None:
@@ -313,7 +313,7 @@ class Replica:
             await commit_or_settle(self._connections, self.copy, commit, batch)
         except Conflict:
             self._must_catch_up = True
-            self._clock.callLater(TURN_S, self._end_turn, self._batches)
+            self._clock.callLater(WAITED_FOR_S, self._end_waiting, self._batches)
             raise
         except StoreUnreachable as error:
             self._not_before = self._clock.seconds() + UNREACHABLE_S
@@ -327,7 +327,7 @@ class Replica:
         if self.db is not None:
             self._connections.tell_others(self.db)
 
-    def _end_turn(self, batches: int) -> None:
+    def _end_waiting(self, batches: int) -> None:
         """Let others commit again, if no batch has followed the one that lost."""
         if batches == self._batches and not self._is_taken and self.copy.file is not None:
             self.copy.file.end_turn()
@@ -405,7 +405,7 @@ class LocalCopy:
         self._file: PostgresqlEngine | None = None
         self._engine = engine
         self.shown_rev = 0
-        self.on_moment: Callable[[ReadView], None] = _ignore_moment
+        self.on_moment: Callable[[ReadView], None] = _do_nothing
         self._waiting = waiting
         self.clock = clock
         self._arrived = arrived
@@ -561,10 +561,6 @@ def _is_little(fetched: Fetched) -> bool:
         return False
     size = sum(len(value) for _, value in fetched.rows)
     return size + sum(len(entry.content) for entry in fetched.entries) <= BYTES_AT_ONCE
-
-
-def _ignore_moment(_: ReadView) -> None:
-    pass
 
 
 def _do_nothing(*_: object) -> None:

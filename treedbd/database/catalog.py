@@ -35,7 +35,7 @@ from treedbd.database.runtime import (
     look_for_problems,
 )
 from treedbd.database.slices import Steps
-from treedbd.database.write_lock import MakeSharedTurn
+from treedbd.database.write_lock import MakeWriteLock
 from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
 from treedbd.rules.ruleset import DEFAULT_LIMITS, RuleSet
@@ -414,7 +414,7 @@ class Catalog:
             database = self._make_database(name, project, self._make_memory(name))
         else:
             engine = self._files.make_engine(name, is_written=name in self.written)
-            database = self._make_database(name, project, engine, self._files.make_turn(name))
+            database = self._make_database(name, project, engine, self._files.make_lock(name))
             self._files.add(database, engine)
         self._used[name] = database
         return database
@@ -435,10 +435,10 @@ class Catalog:
         name: DatabaseName,
         project: ProjectSpec,
         engine: Engine,
-        make_turn: MakeSharedTurn | None = None,
+        make_lock: MakeWriteLock | None = None,
     ) -> Database:
         rules = self.rules(name.project)
-        return Database(name, engine, project, rules, self._runtime, self._retain_events, make_turn)
+        return Database(name, engine, project, rules, self._runtime, self._retain_events, make_lock)
 
     def _check_may_create(self, name: DatabaseName) -> None:
         """Raise `CannotCreateStore` if there may be no further database; in any thread."""

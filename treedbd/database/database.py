@@ -38,7 +38,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QueryStream, QuerySubscription
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import NodeSubscription, Subscription, Watching
-from treedbd.database.write_lock import FollowerHooks, MakeSharedTurn, News
+from treedbd.database.write_lock import FollowerHooks, MakeWriteLock, News
 from treedbd.held_bytes import HeldAccount
 from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads, QueryFacts
@@ -89,9 +89,9 @@ class Database:
         rules: ActiveRules,
         runtime: Runtime,
         retain_events: int,
-        make_turn: MakeSharedTurn | None = None,
+        make_lock: MakeWriteLock | None = None,
     ) -> None:
-        """Serve `engine`, which is its own; other processes write too if there is `make_turn`."""
+        """Serve `engine`, which is its own; other processes write too if there is `make_lock`."""
         self.name, self.project, self.rules = name, project, rules
         self.push_ids: Final = PushIds(runtime.entropy, lambda: engine.read(changelog.push_time))
         self.used_at = runtime.clock.seconds()
@@ -109,7 +109,7 @@ class Database:
         self.quotas: Final = make_quotas(name, project, maintenance.add)
         self._writes = self._make_applier(runtime, retain_events)
         hooks = FollowerHooks(self._is_interested, self._show_news, self._notify, self._leave)
-        self._shared = None if make_turn is None else make_turn(engine, hooks)
+        self._shared = None if make_lock is None else make_lock(engine, hooks)
         self._group_commit = self._make_group_commit(runtime)
         maintenance.begin(self._group_commit.maintain)
         self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintenance.add)
@@ -176,7 +176,7 @@ class Database:
         return self._shared is None or self._shared.is_current()
 
     def when_current(self, call: Callable[[], None]) -> bool:
-        """Do as `SharedTurn.when_current`; False where no other process writes."""
+        """Do as `SharedWriteLock.when_current`; False where no other process writes."""
         return self._shared is not None and self._shared.when_current(call)
 
     def hinted(self) -> None:

@@ -63,7 +63,7 @@ from treedbd.database.requests import (
     time_out_opening,
 )
 from treedbd.database.runtime import DeadOwner, OtherProcesses, Problem, Runtime
-from treedbd.database.write_lock import MakeSharedTurn, SharedWriting
+from treedbd.database.write_lock import FileWriteLock, MakeWriteLock
 from treedbd.files import create_directory, has_descriptors
 from treedbd.names import DatabaseName
 from treedbd.store.engine import (
@@ -135,7 +135,7 @@ class CatalogFiles(Protocol):
         """Return the engine of a database, of which nothing is open yet."""
         ...
 
-    def make_turn(self, name: DatabaseName) -> MakeSharedTurn | None:
+    def make_lock(self, name: DatabaseName) -> MakeWriteLock | None:
         """Return what makes the turn at a database; None if no other process writes it."""
         ...
 
@@ -350,11 +350,11 @@ class DatabaseFiles:
         opening = self._open.open(database, self._engines[database])
         return opening.addTimeout(timeout_s, self._clock, time_out_opening)
 
-    def make_turn(self, name: DatabaseName) -> MakeSharedTurn | None:
-        """Do as `CatalogFiles.make_turn`."""
+    def make_lock(self, name: DatabaseName) -> MakeWriteLock | None:
+        """Do as `CatalogFiles.make_lock`."""
         if self._shared is None:
             return None
-        return partial(SharedWriting, self._shared.shelf(name), name, self._runtime)
+        return partial(FileWriteLock, self._shared.shelf(name), name, self._runtime)
 
     def rules_storage(self, project: str) -> FileRules:
         """Return where the rules of a project are stored."""

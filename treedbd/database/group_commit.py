@@ -76,7 +76,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -104,7 +104,7 @@ from treedbd.database.requests import (
 )
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Slices, StepQueue, Steps
-from treedbd.database.write_lock import OwnTurn, Rounds, WriteTurn
+from treedbd.database.write_lock import OwnWriteLock, Rounds, WriteLock
 from treedbd.loop import Awaited, in_steps, pause
 from treedbd.store.engine import (
     CannotCreateStore,
@@ -188,7 +188,7 @@ class GroupCommit:
         notify: Notify,
         leave: Callable[[], bool],
         runtime: Runtime,
-        turn: WriteTurn | None = None,
+        lock: WriteLock | None = None,
     ) -> None:
         """Write into `engine`, in the turns of this process.
 
@@ -197,7 +197,7 @@ class GroupCommit:
         watchers of them afterwards. `leave` lets reads show what was committed, and returns
         whether the moment before is held until the watchers were notified.
         """
-        self._turn: Final[WriteTurn] = OwnTurn(runtime.run_in_thread) if turn is None else turn
+        self._lock: Final[WriteLock] = OwnWriteLock(runtime.run_in_thread) if lock is None else lock
         self._engine, self._clock = engine, runtime.clock
         self._on_committed, self._notify, self._leave = on_committed, notify, leave
         self._waiting: Final = WriteQueue(
@@ -216,14 +216,14 @@ class GroupCommit:
         self._is_committing = False  # from the first write of a batch that is applied on
         self._scheduled: IDelayedCall | None = None
         self.upkeep: Final = Upkeep(
-            engine, runtime, self._turn, lambda: self._may_begin, self._resume_writes
+            engine, runtime, self._lock, lambda: self._may_begin, self._resume_writes
         )
         self._maintenance: Maintenance | None = None
         self._is_maintenance_due = False
         self._recovery = Recovery(
-            engine, runtime, lambda: self._is_writing, self._resume_writes, self._turn.run
+            engine, runtime, lambda: self._is_writing, self._resume_writes, self._lock.run
         )
-        self._turn.attach(self.rounds, self.try_again)
+        self._lock.attach(self.rounds, self.try_again)
         self._damage: str | None = None
         self._is_ending = False
         self._closed: Deferred[None] | None = None
@@ -231,7 +231,7 @@ class GroupCommit:
     @property
     def write_problem(self) -> str | None:
         """Why writes are refused at present, in one sentence; None if they are accepted."""
-        of_store = self._damage or self._recovery.write_problem or self._turn.problem
+        of_store = self._damage or self._recovery.write_problem or self._lock.problem
         return of_store or self._engine.find_misplaced()
 
     @property
@@ -245,7 +245,7 @@ class GroupCommit:
         queued = QueuedWrite(write, Deferred())
         if self._is_ending:
             queued.refuse(Unavailable(SHUTTING_DOWN))
-        elif self._damage or self._recovery.failure or self._turn.problem:
+        elif self._damage or self._recovery.failure or self._lock.problem:
             queued.refuse(Unavailable(self.write_problem or ""))
         else:
             self._waiting.add(queued)
@@ -306,12 +306,12 @@ class GroupCommit:
     def _refusal_of(self, queued: QueuedWrite) -> str | None:
         """Return why a write cannot be done now, None if it can."""
         must_wait = self._recovery.is_full and not queued.only_removes
-        return self.write_problem or "" if must_wait else self._turn.problem
+        return self.write_problem or "" if must_wait else self._lock.problem
 
     def _refusal_of_late(self) -> Exception:
         """Return what a write is refused with whose deadline passes while it waits."""
-        if self._turn.delay is not None:
-            return Unavailable(self._turn.delay)
+        if self._lock.delay is not None:
+            return Unavailable(self._lock.delay)
         return DeadlinePassed("it was applied")
 
     def _schedule(self) -> None:
@@ -323,11 +323,11 @@ class GroupCommit:
         if not self._may_begin:
             return
         if not (self._waiting or self._maintenance):
-            self._turn.give()
+            self._lock.give()
             return
         # What others have committed meanwhile may begin a round. The batch does not wait for its
         # end, because others wait for the turn; the next one does.
-        if not self._turn.take() or self._is_writing or self._recovery.is_busy:
+        if not self._lock.take() or self._is_writing or self._recovery.is_busy:
             return
         work = self._maintenance
         may_maintain = work is not None and not self._recovery.is_full
@@ -336,7 +336,7 @@ class GroupCommit:
         elif self._waiting:
             steps = self._apply_and_commit(self._waiting.take_batch(self._refusal_of))
         else:
-            self._turn.give()
+            self._lock.give()
             return
         self._is_maintenance_due = not self._is_maintenance_due
         # Held from now on: no round may begin while a transaction is open.
@@ -389,7 +389,7 @@ class GroupCommit:
         commit, time = transaction.commit, self._time_commit
         commit = commit if time is None else time(commit, len(batch), self._began)
         try:
-            committing = self._turn.commit(commit, self._is_checkpoint_due, batch)
+            committing = self._lock.commit(commit, self._is_checkpoint_due, batch)
             await trace_commit(batch, committing)
         except Exception as error:
             self._engine.advance()
@@ -405,14 +405,14 @@ class GroupCommit:
                 if not is_held:
                     Deferred.fromCoroutine(self.upkeep.checkpoint())
             else:
-                self._turn.give()
+                self._lock.give()
             self._recovery.check_space()
             self._answer_and_notify(batch, checkpoints=is_due and is_held)
 
     async def _end_unchanged(self, batch: list[QueuedWrite]) -> None:
         """Answer the writers of a batch that has changed nothing, if what it saw was current."""
         try:
-            if (confirming := self._turn.confirm()) is not None:
+            if (confirming := self._lock.confirm()) is not None:
                 await confirming
         except Exception as error:
             self._not_committed(batch, error)
@@ -437,7 +437,7 @@ class GroupCommit:
 
     def _end_batch(self) -> None:
         self._is_committing = self.rounds.is_held = False
-        self._turn.give()
+        self._lock.give()
 
     def _answer_and_notify(self, batch: list[QueuedWrite], *, checkpoints: bool = False) -> None:
         """Answer the writers, then notify the watchers, both in slices; then maybe checkpoint."""
@@ -477,7 +477,7 @@ class GroupCommit:
         self._resume_writes()
 
     def _resume_writes(self) -> None:
-        self._turn.batch_over()
+        self._lock.batch_over()
         if self._waiting:
             self._schedule()
             return
@@ -485,7 +485,7 @@ class GroupCommit:
         if self._maintenance is not None:
             self._schedule()
         elif self._may_begin:
-            self._turn.give()  # the writes that it was taken for were refused meanwhile
+            self._lock.give()  # the writes that it was taken for were refused meanwhile
         if self._closed is not None:
             self._finish_closing()
 
@@ -825,7 +825,7 @@ class Upkeep:
         self,
         engine: Engine,
         runtime: Runtime,
-        turn: TakenTurn,
+        lock: WriteLock,
         may_begin: Callable[[], bool],
         resume_writes: Callable[[], None],
     ) -> None:
@@ -833,7 +833,7 @@ class Upkeep:
         self.is_busy = False
         self._engine = engine
         self._runtime = runtime
-        self._turn = turn
+        self._lock = lock
         self._may_begin = may_begin
         self._resume_writes = resume_writes
 
@@ -849,7 +849,7 @@ class Upkeep:
         if self._engine.read(lambda view: view.sequence()) == 0:
             return 0, 0
         before = self._engine.size()
-        while not (self._may_begin() and self._turn.take() and self._may_begin()):
+        while not (self._may_begin() and self._lock.take() and self._may_begin()):
             await deferLater(self._runtime.clock, _POLL_S)
         await self._run(self._engine.compact)
         return before, self._engine.size()
@@ -860,20 +860,8 @@ class Upkeep:
             await self._runtime.run_in_thread(work)
         finally:
             self.is_busy = False
-            self._turn.give()
+            self._lock.give()
             self._resume_writes()
-
-
-class TakenTurn(Protocol):
-    """A `WriteTurn`, for those who only take it and give it back."""
-
-    def take(self) -> bool:
-        """Return whether this process has the turn."""
-        ...
-
-    def give(self) -> None:
-        """Give the turn back."""
-        ...
 
 
 class Recovery:
@@ -894,13 +882,13 @@ class Recovery:
         runtime: Runtime,
         is_committing: Callable[[], bool],
         resume_writes: Callable[[], None],
-        run_in_turn: Callable[[Callable[[], None]], None],
+        run_locked: Callable[[Callable[[], None]], None],
     ) -> None:
         """Call `resume_writes` when the store is free again; `is_committing` says if it is not.
 
-        `run_in_turn` runs what writes to the store, in a worker thread, when no other process does.
+        `run_locked` runs what writes to the store, in a worker thread, when no other process does.
         """
-        self._run_in_turn = run_in_turn
+        self._run_locked = run_locked
         self.is_busy = False
         self.is_full = False
         self.failure: str | None = None
@@ -961,7 +949,7 @@ class Recovery:
         """Run what waits for the disk; return the error if it failed."""
         self.is_busy = True
         try:
-            await self._runtime.run_in_thread(partial(self._run_in_turn, work))
+            await self._runtime.run_in_thread(partial(self._run_locked, work))
         except Exception as error:
             return error
         finally:

@@ -43,7 +43,7 @@ from treedbd.database.requests import (
     Write,
 )
 from treedbd.database.slices import Steps
-from treedbd.database.watchers import Notification, Watchers, call_nobody
+from treedbd.database.watchers import Notification, Watchers, do_nothing
 from treedbd.errors import LineBudget
 from treedbd.loop import pause
 from treedbd.names import DatabaseName
@@ -379,7 +379,7 @@ class ReadGrant:
     def end(self) -> None:
         """Do as `close` for good, and call nobody any more, so that the grant keeps nobody."""
         self.close()
-        self._revoked = self._uncertain = call_nobody
+        self._revoked = self._uncertain = do_nothing
 
     def _depend_on(self, found: Dependencies) -> None:
         watchers = self._grants.watchers

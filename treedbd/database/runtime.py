@@ -699,7 +699,7 @@ def _read_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _tell_nobody(_: DatabaseName) -> None:
+def _send_no_hint(_: DatabaseName) -> None:
     pass
 
 
@@ -727,7 +727,7 @@ class Runtime:
     entry_bytes: int = StreamLimits().retain_entry_bytes
     followed_bytes: int = 0
     watched_fields: int = Limits().watched_fields_per_path
-    send_hint: Callable[[DatabaseName], None] = _tell_nobody
+    send_hint: Callable[[DatabaseName], None] = _send_no_hint
     measure_rules: MeasureRules | None = None
     statistics: Statistics = attrs.field(factory=Statistics)
     now_ms: Callable[[], int] = _read_clock

@@ -104,7 +104,7 @@ CHARGED_BYTES: Final = 16 * KIB
 PASSED_AT_ONCE: Final = 64
 """Queries that a write does not concern, and that are passed in one step."""
 
-Told: TypeAlias = "Generator[None, None, Event | None]"
+EventSteps: TypeAlias = "Generator[None, None, Event | None]"
 """Steps that end with the event of a write, None if there is none."""
 
 
@@ -519,7 +519,7 @@ class SharedWindow:
 
     def follow(
         self, commit: Commit, replay: Replay | None, written: WrittenChildren | None
-    ) -> Told:
+    ) -> EventSteps:
         """Return what a write means to the streams; `replay` shows the state after it.
 
         `written` is None if that state is not known.
@@ -527,7 +527,7 @@ class SharedWindow:
         try:
             if not self.audience.watchers or not self._can_follow(commit, replay):
                 return None
-            return (yield from self._told(commit, replay, written))
+            return (yield from self._find_event(commit, replay, written))
         except StateUnknown:
             return self._start_over(commit)
         except (QueryTooLarge, HeldBytesRefused):
@@ -564,7 +564,9 @@ class SharedWindow:
             raise StateUnknown
         return False
 
-    def _told(self, commit: Commit, replay: Replay | None, written: WrittenChildren | None) -> Told:
+    def _find_event(
+        self, commit: Commit, replay: Replay | None, written: WrittenChildren | None
+    ) -> EventSteps:
         """Follow a write, and return what it means to the streams."""
         whole = commit.written_at(self._path)
         if whole is not None and not commit.is_large:
@@ -713,18 +715,18 @@ class SharedWindow:
             if commit.position.sequence <= self.since:
                 continue
             try:
-                event = yield from self._told_late(commit, replay)
+                event = yield from self._find_event_late(commit, replay)
             except StateUnknown:
                 self._watching.background.add(self._send(commit, self._start_over(commit)))
                 return
             yield from self._send(commit, event)
 
-    def _told_late(self, commit: Commit, replay: Replay) -> Told:
+    def _find_event_late(self, commit: Commit, replay: Replay) -> EventSteps:
         commit = complete(commit, replay.view)
         written = WrittenChildren(commit, self._path, replay.view, {})
         yield from written.read(fields_of(self.query))
         yield from written.sort(self.field)
-        return (yield from self._told(commit, replay, written))
+        return (yield from self._find_event(commit, replay, written))
 
     def _send(self, commit: Commit, event: Event | None) -> Steps:
         if event is not None:
@@ -870,7 +872,7 @@ class WrittenChildren:
             if facts is not None and (field is None or field in facts):
                 yield (rank_key(key) if field is None else facts[field]), key
 
-    def event(self, moved: Moved) -> Told:
+    def event(self, moved: Moved) -> EventSteps:
         """Return what a stream receives of it; raise `StateUnknown`."""
         number = sum(map(len, moved))
         if number == 0:
@@ -896,7 +898,7 @@ class WrittenChildren:
             return MISSED
         return put_event((key,), (yield from self._value(key)))
 
-    def _event_of_several(self, moved: Moved) -> Told:
+    def _event_of_several(self, moved: Moved) -> EventSteps:
         data: dict[str, Json] = dict.fromkeys(moved.left)
         exported: dict[str, Json] = dict.fromkeys(moved.left)
         size = 0

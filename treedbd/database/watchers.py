@@ -470,7 +470,7 @@ def _watched_below(node: _Node, path: Path) -> Iterator[tuple[_Node, Path]]:
         yield from _watched_below(child, below)
 
 
-def call_nobody() -> None:
+def do_nothing() -> None:
     """Do nothing: whom this was to call has ended."""
 
 
@@ -508,7 +508,7 @@ class Audience:
 
     def end(self) -> None:
         """Call `dropped` no more, and keep nothing that it belongs to."""
-        self._dropped = call_nobody
+        self._dropped = do_nothing
 
     def notify_all(self, notification: Notification) -> Steps:
         """Notify all of them."""

@@ -84,7 +84,7 @@ BYTES_AT_ONCE: Final = 256 * KIB
 """The same in bytes; one entry may be longer."""
 
 
-class WriteTurn(Protocol):
+class WriteLock(Protocol):
     """The turn of this process at one database."""
 
     @property
@@ -139,7 +139,7 @@ class WriteTurn(Protocol):
         ...
 
 
-class OwnTurn:
+class OwnWriteLock:
     """The turn of a process that shares its databases with no other: it always has it."""
 
     problem = None
@@ -176,7 +176,7 @@ class OwnTurn:
         """Do nothing."""
 
 
-class SharedTurn(WriteTurn, Protocol):
+class SharedWriteLock(WriteLock, Protocol):
     """The turn at a database that other processes write too.
 
     Attributes:
@@ -218,8 +218,8 @@ class SharedTurn(WriteTurn, Protocol):
         ...
 
 
-class SharedWriting:
-    """A `WriteTurn` at a database that is shared.
+class FileWriteLock:
+    """A `WriteLock` at a database that is shared.
 
     Attributes:
         following: follows what the others commit.
@@ -291,7 +291,7 @@ class SharedWriting:
         must_keep: Callable[[], bool],
         _: Sequence[QueuedWrite],
     ) -> Deferred[None]:
-        """Do as `WriteTurn.commit`.
+        """Do as `WriteLock.commit`.
 
         The turn is given back in the thread of the commit: the reactor of this process may be busy,
         and others need not wait for it.
@@ -549,7 +549,7 @@ class FollowerHooks:
     leave: Callable[[], object]
 
 
-MakeSharedTurn: TypeAlias = Callable[[Engine, FollowerHooks], SharedTurn]
+MakeWriteLock: TypeAlias = Callable[[Engine, FollowerHooks], SharedWriteLock]
 """Makes the turn at one database, which lets the hooks have what others write to its engine."""
 
 
