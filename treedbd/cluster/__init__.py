@@ -1,7 +1,7 @@
-"""Databases in PostgreSQL, served by several daemons.
+"""Databases in PostgreSQL that several daemons serve, each from copies of its own.
 
-service       the part of a daemon that belongs to PostgreSQL
-files         the databases of a cluster, and their copies
-replica       a daemon's part in one database
-connections   PostgreSQL as one daemon uses it: connections, threads, shared questions
+service       starts, follows hints, reports, stops; the lease of the owner of sessions
+files         the copies of the databases, and where the rules of projects are stored
+replica       one database: its copy, when it may be written, commits in doubt
+connections   the connections of a daemon, threads to wait in, shared questions
 """

@@ -1,13 +1,9 @@
-"""PostgreSQL as one daemon uses it: its connections, threads to wait in, and shared questions.
+"""PostgreSQL as one daemon uses it: connections, threads to wait in, shared questions.
 
-Nothing here waits in the reactor's thread, but for `connect`.
-
-Questions how far databases are, each asked once for all reads that wait for it.
-
-A strict question is sent and its answer received in the reactor's thread, as requests are: a thread
-would cost as much as the question. Connections are made in threads.
-
-Work that is done once for all who ask for it before it begins.
+Nothing in `ClusterConnections` waits in the reactor's thread, but for `connect`. `Questions` asks
+how far databases are, once for all reads that wait for it. A `StrictQuestion` is sent, and its
+answer received, in the reactor's thread, as requests are: a thread would cost as much as the
+question. Connections are made in threads.
 """
 
 from __future__ import annotations
@@ -332,9 +328,9 @@ def _copy_descriptor(connection: TimedConnection) -> int:
 
 
 class Singleflight:
-    """Runs work one run after the other; who asks has the first run that begins afterwards.
+    """Coalesces calls: each caller receives the result of a run that started after its call.
 
-    So what a run finds out is never older than the question of any who are answered by it.
+    One run follows the other.
     """
 
     def __init__(
@@ -362,7 +358,7 @@ class Singleflight:
         return waiter
 
     def begin(self) -> None:
-        """Let a run begin, and say nothing if it fails: there will be another one."""
+        """Begin a run, without an error if it fails: there will be another one."""
         if all(each.called for each in self._waiting):  # of those who gave up none lets it begin
             self.ask().addErrback(lambda _: None)
 

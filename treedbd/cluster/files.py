@@ -1,14 +1,8 @@
-"""The databases of a cluster that one daemon serves: their copies, and how they are kept current.
+"""The files of a cluster's databases on one daemon: local copies, and the rules in PostgreSQL.
 
-A copy (`copies`) is opened at the first use of a database, and closed when nobody has used it for a
-while.
-
-The copies of databases in PostgreSQL: how they are made, opened, and removed.
-
-A copy is `<data>/<project>/<database>.copy`: a shelf that PostgreSQL can fill again at any time.
-The file stays for the next use, or until nobody has used it for `KEPT_S`. All here blocks.
-
-The rules of a project in PostgreSQL, where all daemons find them.
+`ClusterFiles` is to a catalog over PostgreSQL what `database.files` is to one in a data directory.
+The copy of a database (`Copies`) is opened at its first use, and closed when it has not been used
+for a while. The rules of a project are in PostgreSQL, where all daemons find them (`ClusterRules`).
 """
 
 from __future__ import annotations
@@ -152,7 +146,7 @@ class ClusterFiles:
         return engine
 
     def make_lock(self, name: DatabaseName) -> MakeWriteLock:
-        """Return what makes the turn at a database."""
+        """Return what makes the write lock of a database."""
         return self._replicas[name].begin
 
     def add(self, database: FileUser, engine: ReopeningEngine) -> None:
@@ -263,7 +257,7 @@ class ClusterFiles:
         return min([now, *self._reached_at.values()])
 
     def _reach(self, db: int, replica: Replica, state: DatabaseState, now: float) -> None:
-        """Let a copy show a state; nobody waits for one that has a long batch."""
+        """Let a copy show a state; a copy that has a long batch is not waited for."""
         if db in self._reaching:
             return
         self._reaching.add(db)
@@ -343,7 +337,10 @@ class ClusterFiles:
 
 
 class Copies:
-    """The copies in one data directory; all methods may be called in any thread.
+    """The copies in one data directory; all methods block, and may be called in any thread.
+
+    A copy is `<data>/<project>/<database>.copy`: a shelf that PostgreSQL can fill again at any
+    time. The file stays for the next use, or until it has not been used for `KEPT_S`.
 
     Attributes:
         lock: that of the data directory.
@@ -427,7 +424,7 @@ class Copies:
         return self._folder / name.project / f"{name.database}{COPY}"
 
     def remove_unused(self) -> None:
-        """Remove the files of copies that nobody has used for long; none may be open."""
+        """Remove the files of copies that have not been used for long; none may be open."""
         oldest = time.time() - KEPT_S
         for file in self._folder.glob(f"*/*{COPY}"):
             with contextlib.suppress(OSError):

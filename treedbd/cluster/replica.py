@@ -1,21 +1,18 @@
-"""A daemon's part in one database of a cluster: its turn to write, and how it follows the others.
+"""The replica of one database: when its daemon may write, and how it follows the others.
 
 Theory of operation. PostgreSQL decides: a batch is judged and applied on the copy that this daemon
-has, and its commit wins only if nobody has committed since, under other rules or data. One that has
-lost is done again after the copy has caught up. So nobody owns a database, and a daemon that is
-late can neither write by old rules nor over what it has not seen.
+has (`LocalCopy`), and its commit wins only if no other was done since, under other rules or data.
+One that has lost is done again after the copy has caught up. So no daemon owns a database, and one
+that is late can neither write by old rules nor over what it has not seen.
 
-A read first asks how far the database is (`questions`), and waits until the copy shows that; a
-write need not ask, because its commit finds out. What was fetched is brought into the copy between
-two batches; then watchers are notified of it from the log, as they are of the commits of other
-workers (`database.write_lock`).
+A read first asks how far the database is (`connections.Questions`), and waits until the copy shows
+that; a write need not ask, because its commit finds out. What was fetched is brought into the copy
+between two batches; then watchers are notified of it from the log, as they are of the commits of
+other workers (`database.write_lock`).
 
-Commits that may be in doubt, and their writers, who may not want to wait for so long.
-
-The copy that a daemon has of one database, and how it is brought up to date.
-
-What was fetched is applied in the reactor's thread if it is little. Only one at a time works on a
-copy: a batch of this daemon, or who brings it up to date or recovers it and so has its lock.
+A commit may be in doubt when the connection to PostgreSQL breaks (`commit_or_settle`). It is
+settled before anything else is committed; its writers are answered at their deadlines
+(`answer_when_late`).
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ IS_GONE: Final = "The database is no longer in PostgreSQL: restart the daemon."
 
 
 class Replica:
-    """A `SharedWriteLock` at one database; belongs to the reactor's thread.
+    """The `SharedWriteLock` of one database in a cluster; belongs to the reactor's thread.
 
     Attributes:
         following: follows what other daemons commit.
@@ -118,7 +115,7 @@ class Replica:
         self._not_before = 0.0
 
     def begin(self, engine: Engine, hooks: FollowerHooks) -> Replica:
-        """Let `hooks` have what others write to `engine`."""
+        """Let `hooks` receive what others write to `engine`."""
         self.following = LogFollower(self.copy, engine, self._clock, hooks)
         return self
 
@@ -167,13 +164,13 @@ class Replica:
             self._moment.of = None
 
     def is_usable_at_once(self, *, is_write: bool) -> bool:
-        """Return whether a request need not wait: the copy is open, and nobody has to be asked."""
+        """Return whether a request need not wait: the copy is open and known to be current."""
         if self.copy.file is None or self.rules.epoch < 0:
             return False
         return is_write or self.is_current()
 
     def make_current(self) -> Deferred[None] | None:
-        """Return what fires when the last durable state is shown; None if nobody has to be asked.
+        """Return what fires when the last durable state is shown; None if it is already.
 
         Errbacks with `Unavailable`.
         """
@@ -290,7 +287,7 @@ class Replica:
         return True
 
     def give(self) -> None:
-        """Let the copy be brought up to date, and the next batch begin."""
+        """Allow the copy to be brought up to date, and the next batch to begin."""
         self._delay = None
         if not self._is_taken:
             return
@@ -333,7 +330,7 @@ class Replica:
             self.copy.file.end_turn()
 
     def confirm(self) -> Deferred[None] | None:
-        """Find out whether what a batch saw is current; None if nobody has to be asked."""
+        """Find out whether what a batch saw is current; None if it is known."""
         if not self._connections.is_strict or self.db is None:
             return None
         return Deferred.fromCoroutine(self._confirm())
@@ -382,7 +379,11 @@ class Replica:
 
 
 class LocalCopy:
-    """One copy; belongs to the reactor's thread, but for `use_file` and `run_alone`.
+    """The copy that a daemon has of one database, and how it is brought up to date.
+
+    What was fetched is applied in the reactor's thread if it is little. Only one at a time works on
+    a copy: a batch of this daemon, or the one that has its lock, which brings it up to date or
+    recovers it. It belongs to the reactor's thread, but for `use_file` and `run_alone`.
 
     Attributes:
         clock: the clock of the reactor.
@@ -440,12 +441,12 @@ class LocalCopy:
             self.shown_rev = self.file.position.rev
 
     def run_alone(self, work: Callable[[], None]) -> None:
-        """Run `work` while nobody else works on the copy; blocks, in a worker thread."""
+        """Run `work` while nothing else works on the copy; blocks, in a worker thread."""
         with self._lock:
             work()
 
     async def end(self) -> None:
-        """Use the file no more, because it is being closed; return when nothing uses it."""
+        """Stop using the file, because it is being closed; return when nothing uses it."""
         self.is_over = True
         while self.is_in_use:
             await deferLater(self.clock, LOCK_PAUSE_S)
@@ -589,7 +590,7 @@ async def commit_or_settle(
 def answer_when_late(clock: IReactorTime, batch: Sequence[QueuedWrite]) -> Callable[[], None]:
     """Answer each writer at its deadline that its outcome is in doubt; return what ends that.
 
-    A commit is never called off: it goes on, and so does whoever waits for longer.
+    A commit is never called off: it goes on, and so does a writer that waits for longer.
     """
     late = sorted(
         (each for each in batch if each.write.deadline is not None),
@@ -622,10 +623,10 @@ def answer_when_late(clock: IReactorTime, batch: Sequence[QueuedWrite]) -> Calla
 
 
 class BatchEnds:
-    """Who waits for the end of the batch of a database."""
+    """What waits for the end of the batch of a database."""
 
     def __init__(self, clock: IReactorTime, slices: Slices) -> None:
-        """Nobody waits yet."""
+        """Begin with nothing that waits."""
         self._clock = clock
         self._slices = slices
         self._waiting: list[Deferred[None]] = []

@@ -1,24 +1,9 @@
 """The part of a daemon that belongs to PostgreSQL: it starts, follows, reports and stops.
 
-Hints of other daemons come over a connection that a thread waits at; all databases that are open
-are asked for each half second in any case, since a hint may be lost. Every few seconds this daemon
-reports that it is there, compares its clock with PostgreSQL's, and drops old records of databases
-that it has written to.
-
-The owner of the sessions of a daemon over PostgreSQL: it lives as long as its lease is renewed.
-
-Theory of operation. The leases are in PostgreSQL (`store.postgresql.cluster`), so other daemons
-find what this one has left, also if its data directory is lost with it. Beside that it keeps the
-file of an owner (`database.runtime`), by which the next process in the same data directory finds at
-once, and not after the lease, that this one has ended.
-
-If others have found this owner dead while it lives (it was stopped, or cut off), they may have done
-the writes of its sessions. Then it is another owner from now on, with another id, and ends all
-sessions that have such writes: their clients connect again and set them again. What is stored under
-the old id is done by the daemon that comes first, once.
-
-While PostgreSQL was away nobody could renew. So a daemon finds others dead only if it could ask for
-some time without a break (`GRACE_S`), which is longer than an owner needs to renew.
+`ClusterService` receives the hints of other daemons over a connection that a thread waits at; all
+databases that are open are asked for each half second in any case, since a hint may be lost. Every
+few seconds this daemon reports that it is there, compares its clock with PostgreSQL's, and drops
+old records of databases that it has written to. `LeasedOwner` is what its sessions belong to.
 """
 
 from __future__ import annotations
@@ -173,7 +158,7 @@ class ClusterService:
         self._thread.start()
 
     async def stop(self) -> bool:
-        """Follow no more, and close all connections; return False if one does not end in time."""
+        """Stop following, and close all connections; return False if one does not end in time."""
         self._is_over.set()
         for _, loop in self._loops:
             if loop.running:
@@ -268,7 +253,21 @@ class ClusterService:
 
 
 class LeasedOwner:
-    """A `SessionOwner`; belongs to the reactor's thread."""
+    """A `SessionOwner` that lives as long as its lease is renewed; of the reactor's thread.
+
+    Theory of operation. The leases are in PostgreSQL (`store.postgresql.cluster`), so other daemons
+    find what this one has left, also if its data directory is lost with it. Beside that it keeps
+    the file of an owner (`database.runtime`), by which the next process in the same data directory
+    finds at once, and not after the lease, that this one has ended.
+
+    If others have found this owner dead while it lives (it was stopped, or cut off), they may have
+    done the writes of its sessions. Then it is another owner from now on, with another id, and ends
+    all sessions that have such writes: their clients connect again and set them again. What is
+    stored under the old id is done by the daemon that comes first, once.
+
+    While PostgreSQL is away no daemon can renew. So a daemon finds others dead only if it could ask
+    for some time without a break (`GRACE_S`), which is longer than an owner needs to renew.
+    """
 
     _log = Logger()
     asks = True
