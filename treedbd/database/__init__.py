@@ -1,23 +1,23 @@
-"""A database for many callers: reads, group commit, listeners, rules in force.
+"""One JSON tree for many callers: reads, group commit, watchers, rules in force.
 
-database         one database: read what is durable, write, watch, close
-requests         requests to a database, their outcomes and errors
-slices           work in slices, between which the reactor serves others
-runtime          what databases are given from outside: time, threads, owner, statistics
-group_commit     writes that are committed together, and what happens between batches
-write_lock       whose process may write, and what the others have written
-apply            one write in a transaction: conditions, quotas, rules, rows
-rights           the rules in force judged for requests and listeners
-watchers         listeners by path, and what a commit means to them
-shared_window    the window of a watched query, shared by all who watch it
-resume           what listeners missed, from the change log
+database         one database: read the last durable state, write, watch, close
+requests         writes and their outcomes, and the errors that refuse them
+slices           long work in slices, between which the reactor serves others
+runtime          what databases are given and share: clock, threads, statistics, session owner
+group_commit     the queue of writes, batches, commits; maintenance and recovery between them
+write_lock       whose process may write; what other processes have written; rounds
+apply            one write in a transaction: conditions, rules, rows, quotas
+rights           what rules allow callers, and watchers for as long as they watch
+watchers         watchers by path, and what a commit means to each
+shared_window    windows of watched queries, one for all streams of a query
+resume           what clients missed, from the change log; replays of single writes
 answers          rendered answers, kept until a write changes them
-active_rules     the rules of one project: stored, loaded, replaced
+active_rules     the rules of one project: stored, compiled, replaced
 rules_trial      rules judged over a tree in memory, without a daemon
 disconnect       writes that are done when a session ends
-indexes          indexes built in the background, and dropped
-catalog          which projects and databases there are
-files            the files of the databases of a catalog
-open_databases   which files are open, refused, checked for damage
-data_directory   the layout of a data directory
+indexes          the indexes that rules declare, built and dropped in the background
+catalog          the projects and databases that exist or may be created
+files            the files of a catalog's databases, also of those that others create
+open_databases   which files are open; refused and damaged databases; memory for pages
+data_directory   the layout of a data directory, and what it has to be served
 """

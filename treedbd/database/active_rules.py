@@ -1,18 +1,16 @@
-"""The rules in force of one project: stored, loaded and replaced.
+"""The rules of one project: stored, compiled, in force.
 
-Rules that were PUT over HTTP are stored (`rules_storage`). The rules of a project whose
-configuration names a rules file are *managed by the file*: then nothing is stored here, and a PUT
-is a conflict.
+`ActiveRules` is the rules of one project, whose `current` rule set is what databases are judged by.
+Rules that were PUT over HTTP are kept by a `RulesStorage`: `FileRules` beside the databases of the
+project, or a cluster, where others replace them too, so that they are loaded again before they are
+used. The rules of a project whose configuration names a rules file are *managed by the file*: then
+nothing is stored here, and a PUT is a conflict. `RulesMaker` makes the `ActiveRules` of a catalog:
+where they are stored, by which limits they are checked, with which other processes they are shared.
 
-How the rules of each project are made: from where, checked by which limits, shared with whom.
-
-Where the rules of a project are stored: beside its databases, or in a cluster.
-
-Work on rules documents, in slices between which the reactor serves others.
-
-A document of a mebibyte takes seconds, and only the caller that puts or checks such rules waits.
-One document is worked on at a time, in the order of arrival, so that several take no larger share
-of the reactor's time than one.
+A rules document of a mebibyte takes seconds to compile, and only the caller that puts or checks it
+waits. `RulesWork` compiles in slices between which the reactor serves others, one document of the
+service at a time, in the order of arrival, so that several take no larger share of the reactor's
+time than one.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ _LASTING_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR})
 
 
 class LoadedRules(NamedTuple):
-    """The text of stored rules, None if nobody has put any, and what their place counts.
+    """Stored rules: their text, None if none were put, and how often they were replaced.
 
     The epoch grows with every replacement; where only one machine stores rules, it is always 0.
     """
@@ -65,10 +63,10 @@ class LoadedRules(NamedTuple):
 
 
 class RulesStorage(Protocol):
-    """The place where the rules of one project are stored; all but `label` may be slow.
+    """The place where the rules of one project are stored; all methods but `label` may block.
 
     Attributes:
-        is_shared: whether they are loaded before each use, since others replace them.
+        is_shared: whether others replace the rules, so that they are loaded before each use.
 
     """
 
@@ -104,7 +102,7 @@ class FollowedRules(Protocol):
 
 
 class FileRules:
-    """Rules in a file, written whole or not at all."""
+    """Rules in a file of the data directory, written whole or not at all."""
 
     is_shared = False
 
@@ -139,31 +137,31 @@ class FileRules:
 
 
 class RulesWork:
-    """The work on the rules documents of a service."""
+    """Compiles rules documents in slices, one document at a time."""
 
     def __init__(self, clock: IReactorTime) -> None:
         """Slice by `clock`, whose seconds deadlines are in."""
         self._clock = clock
-        self._turn = DeferredLock()
+        self._lock = DeferredLock()
 
     @asynccontextmanager
     async def turn(self, deadline: float | None = None) -> AsyncIterator[None]:
-        """Wait for the turn of a document; the next one's begins at the end of the context.
+        """Wait until no other document is worked on; the next one begins at the end of the context.
 
         What is done with the rules within it is done in the order in which they arrived. Raises
         `DeadlinePassed`. The waiting may be cancelled.
         """
-        turn = self._turn.acquire()
+        acquiring = self._lock.acquire()
         if deadline is not None:
-            turn.addTimeout(max(0.0, deadline - self._clock.seconds()), self._clock, _time_out)
-        await turn
+            acquiring.addTimeout(max(0.0, deadline - self._clock.seconds()), self._clock, _time_out)
+        await acquiring
         try:
             yield
         finally:
-            self._turn.release()
+            self._lock.release()
 
     async def run(self, steps: Steps[Result], deadline: float | None = None) -> Result:
-        """Do the work on a document whose turn it is, and return its result.
+        """Do the work on a document, within `turn`, and return its result.
 
         Raises what the work raises, and `DeadlinePassed`. It may be cancelled.
         """
@@ -196,7 +194,7 @@ class ActiveRules:
         current: the rule set in force.
         problem: why the stored rules are not in force, and so everything is denied; None if they
             are, or if others have been put since.
-        epoch: that of the rules in force, where several daemons agree on it (`rules_storage`).
+        epoch: that of the rules in force, where several daemons agree on it (`RulesStorage`).
 
     """
 
@@ -219,7 +217,7 @@ class ActiveRules:
         `changed` is called whenever other rules have come into force. By `exchange` other processes
         put the rules in force that were stored. Rules that are shared have to be loaded before
         anything is judged: until then everything is denied. Raises `RulesUnreadable`, or
-        `NoDescriptors`, if nobody knows what is stored: then the rules are made again later.
+        `NoDescriptors`, if it is not known what is stored: then the rules are made again later.
         """
         self._exchange = exchange
         self.current = rules
@@ -298,7 +296,7 @@ class ActiveRules:
         async with self._work.turn(deadline):
             rules = await self._work.run(parse_rules_in_steps(text, self._limits), deadline)
             # One after the other, so that the rules in force are those that are stored; queued
-            # within the turn, so that the last that arrived are in force in the end.
+            # within the context, so that the last that arrived are in force in the end.
             putting = self._putting.run(self._put, rules, text, deadline)
             putting.addCallbacks(done.callback, done.errback)
         await done
@@ -319,7 +317,7 @@ class ActiveRules:
             self._check_not_file_managed()
             self._enforce(rules)
             return
-        # Processes take turns, so that all have the rules in force that were stored last.
+        # One process at a time, so that all have the rules in force that were stored last.
         async with self._exchange.turn():
             await self._store(text)
             self._enforce(rules)
@@ -383,8 +381,8 @@ class ActiveRules:
         except OSError as error:
             if error.errno in _LASTING_ERRNOS:
                 self._deny(error, storage)
-            # Else the rules are not known, so nobody is denied: clients of the real-time protocol
-            # would end their listens for good.
+            # Else the rules are not known, so no caller is denied: clients of the real-time
+            # protocol would end their listens for good.
             elif error.errno in NO_DESCRIPTOR_ERRNOS:
                 raise NoDescriptors from None
             else:

@@ -1,4 +1,4 @@
-"""Kept answers: what reads have rendered, kept in memory until a write changes it.
+"""Rendered answers of one database, kept in memory until a write changes them.
 
 Theory of operation. The answers of a database hang in a tree of places, by the form of the read. A
 commit changes all of the answers at, above and below its places, so these *fall*: in the turn in
@@ -8,9 +8,8 @@ render, and no answer is older than an acknowledged write. Rules are no part of 
 evaluated for each request, on the same state.
 
 Detaching what falls takes a few steps for each place that was written, however many answers there
-are below it. They are removed from memory in slices afterwards; until then they still count.
-
-One `AnswerPool` bounds the answers of all databases.
+are below it. They are removed from memory in slices afterwards; until then they still count towards
+the `AnswerPool` (`runtime`), which bounds the answers of all databases together.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class Answers:
 
     Attributes:
         is_active: whether answers are kept: those of a database that is dropped with its last
-            request would be found by nobody.
+            request would never be found.
 
     """
 

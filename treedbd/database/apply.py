@@ -1,29 +1,16 @@
-"""Applying writes: each in a transaction, after its rules and its condition were checked.
+"""One write in a transaction: conditions, rules, rows, quotas, change log.
 
-The steps are those that the module `database` states. A large write is applied before its rules are
-evaluated (`large_writes`); nothing of it lasts if they refuse it.
+`WriteApplier.apply` does one write of a batch (`group_commit`):
 
-Large writes: a body is split into fragments, and each is parsed, checked and applied by itself.
+1. Server values are resolved against the view of the transaction.
+2. The rules are evaluated (`rights`).
+3. The condition is checked (`check_condition`).
+4. The rows are changed, and counted for the quotas.
+5. The quotas are checked, and the entry is appended to the change log.
 
-So neither the memory nor the length of a step grows with the body. What is written is in the rows
-of the transaction before the rules are evaluated; they see it there as the new data, and the last
-durable state as the data before. Whatever refuses the write ends the transaction. The steps end at
-the pauses of all that takes part (`pauses`), and the commit that comes of it has no values: who
-watches what was written is sent what the rows hold then.
-
-Conditions and entity tags of writes: what is compared, and the tag of what a write leaves.
-
-A tag of a large value is computed from its rows, in steps. The tag of what a PUT, POST or DELETE
-leaves is known before anything is applied, if it is small; all others only afterwards. A condition
-that is not met shows the current value, if that is no larger than `MAX_SHOWN_BYTES`.
-
-What one database may hold, and whether a write would make it more than that.
-
-A write is counted while it is applied (`store.usage`) and judged afterwards, before it is logged.
-If it is refused, its rows are brought back, and the other writes of its batch do not notice. What
-only removes is never refused, and neither is what leaves less than there was. As long as not all is
-counted nothing is refused: after a quota was set for data that is there already, all of it is
-counted first, in the background.
+An error refuses this write alone; the other writes of the batch do not notice. A large body
+(`AppliedBody`) takes another order, since it is never in memory as a whole: step 4 comes first, and
+whatever refuses the write afterwards ends its transaction, in which it is alone.
 """
 
 from __future__ import annotations
@@ -187,7 +174,7 @@ class WriteApplier:
         return Outcome(edit, commit, None, etag, may_read, applied.echo)
 
     def _after_others(self, write: Write) -> Write:
-        """Let a write be later than those of other processes, whose clocks may be ahead.
+        """Make a write later than those of other processes, whose clocks may be ahead.
 
         So times and push ids of a database never go back, and a batch that is done again because
         others were first gets new ones.
@@ -268,8 +255,9 @@ def _writer_of(caller: Caller) -> changelog.Writer:
 def check_condition(nodes: Nodes, condition: Condition | HashCondition, kept: KeptReads) -> None:
     """Raise `ConditionFailed` unless the condition of a write is met.
 
-    `kept` is what was computed of large values before. Raises `TooLarge` for the hash of a value
-    that is too large to be hashed.
+    It shows the current value, if that is no larger than `MAX_SHOWN_BYTES`. `kept` is what was
+    computed of large values before. Raises `TooLarge` for the hash of a value that is too large to
+    be hashed.
     """
     if isinstance(condition, HashCondition):
         _check_hash(nodes, condition, kept)
@@ -324,7 +312,10 @@ def keep_tag(kept: KeptReads, path: Path, tag: str) -> None:
 
 
 def etag_before_write(edit: Edit) -> str | None:
-    """Return the tag of what a write will leave, None if only the result shows it."""
+    """Return the tag of what a write will leave, None if only the result shows it.
+
+    It is known before anything is applied for a small PUT, POST or DELETE.
+    """
     if edit.place.is_priority or edit.method == "patch":
         return None
     content = edit.changes[0].value
@@ -339,7 +330,10 @@ def etag_after_write(nodes: Nodes, edit: Edit) -> str:
 
 
 def _etag_at(nodes: Nodes, place: Place, kept: KeptReads | None = None) -> str:
-    """Compute a tag, pausing between its steps; one of many steps is `kept`."""
+    """Compute a tag, pausing between its steps, from the rows if the value is large.
+
+    A tag that took many steps is `kept`.
+    """
     if place.is_priority:
         return etag(nodes.priority(place.path))
     known = None if kept is None else find_tag(kept, place.path)
@@ -355,7 +349,13 @@ def _etag_at(nodes: Nodes, place: Place, kept: KeptReads | None = None) -> str:
 
 
 class AppliedBody:
-    """A large body that has been applied to the rows of a transaction.
+    """A large body, applied to the rows of a transaction fragment by fragment.
+
+    Each fragment is parsed, checked and applied by itself, so neither the memory nor the length of
+    a step grows with the body. What is written is in the rows of the transaction before the rules
+    are evaluated; they see it there as the new data, and the last durable state as the data before.
+    The steps end at the pauses (`loop.pause`) of all that takes part. The commit that comes of it
+    has no values: watchers are sent what the rows hold then.
 
     Attributes:
         changes: the places that were written, without values.
@@ -402,7 +402,7 @@ class AppliedBody:
 
 
 class _Target(Protocol):
-    """What fragments are written by."""
+    """Writes the fragments of a body to rows."""
 
     nodes: int
     has_placeholders: bool
@@ -455,6 +455,12 @@ def make_quotas(
 
 class Quotas:
     """The quotas of one database, of which there is at least one.
+
+    A write is counted while it is applied (`store.usage`) and judged afterwards, before it is
+    logged. If it is refused, its rows are brought back. A write that only removes is never refused,
+    and neither is one that leaves less than there was. While not all data is counted nothing is
+    refused: when a quota is set for data that is there already, all of it is counted first, in the
+    background.
 
     Attributes:
         name: that of the database.

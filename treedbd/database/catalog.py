@@ -1,10 +1,9 @@
-"""Which projects and databases there are, and the rules of each project.
+"""The catalog of projects and databases, with the rules of each project.
 
 A database is stored at `<folder>/<project>/<name>.shelf`. Reading one that was never written
-creates nothing; it is created by the first write that succeeds. The file of one that exists is
-opened at its first use; if it cannot be served, the others are (`database_files`).
-
-Which databases have been written, so that they exist, and whether there may be more.
+creates nothing; it is created by the first write that succeeds (`WrittenDatabases` has those that
+exist, and says whether there may be more). The file of one that exists is opened at its first use;
+if it cannot be served, the others are (`files`).
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ ListCreated: TypeAlias = Callable[[str], Iterable[DatabaseName]]
 
 
 class WrittenDatabases:
-    """The databases that have data; may be used in any thread."""
+    """The databases that have data, so that they exist; may be used in any thread."""
 
     def __init__(self, limit: int, seconds: Callable[[], float] = monotonic) -> None:
-        """Let there be `limit` of them."""
+        """Allow `limit` of them."""
         self._limit = limit
         self._names: set[DatabaseName] = set()
         self._seconds = seconds
@@ -166,7 +165,7 @@ class Catalog:
         self.written: Final = WrittenDatabases(max_databases)
         self._has_created = False
         self._used: WeakValueDictionary[DatabaseName, Database] = WeakValueDictionary()
-        # Those of `_used` that are kept though nobody refers to them: their data is open.
+        # Those of `_used` that are kept though nothing else refers to them: their data is open.
         self._open: dict[DatabaseName, Database] = {}
         runtime.statistics.count_open = self._open.__len__
         hooks = CatalogHooks(
@@ -262,7 +261,7 @@ class Catalog:
             yield
 
     def release(self, database: Database) -> None:
-        """Let a database be closed again; once for each `acquire`."""
+        """Allow a database to be closed again; once for each `acquire`."""
         database.requests -= 1
         database.used_at = self._runtime.clock.seconds()
         if self._has_created:

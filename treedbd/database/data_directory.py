@@ -1,12 +1,10 @@
-"""The files of a data directory: `<data>/<project>/<database>.shelf`, and rules beside them.
+"""The layout of a data directory: `<data>/<project>/<database>.shelf`, with rules beside them.
 
-Whatever cannot be read is reported and never skipped: a database that is not seen would be served
-as an empty one, and then overwritten.
-
-What a data directory has to be served: its databases, and what cannot be served of it.
-
-A survey opens no database. It reads the first bytes of each file, which show that it is foreign, or
-of a newer version; whatever else is wrong with a file is found when it is opened.
+What cannot be read is reported and never skipped: a database that is not seen would be served as an
+empty one, and then overwritten. `walk` lists the files; a `Survey` is what there is to be served,
+and what cannot be. It opens no database: it reads the first bytes of each file, which show that the
+file is foreign, or of a newer version. Whatever else is wrong with a file is found when it is
+opened.
 """
 
 from __future__ import annotations

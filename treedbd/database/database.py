@@ -1,13 +1,9 @@
-"""One database: read what is durable, write through the group commit, watch, close.
+"""One database: read the last durable state, write through the group commit, watch, close.
 
-The steps of a write: its server values are resolved against the view of the transaction, the rules
-are evaluated and its condition is checked there, it is applied to the rows, and its entry is
-appended to the change log. `GroupCommit` decides when that happens, and answers when it is durable.
-
-A database that its project does not list, and that says so only to callers with a right to it.
-
-To other callers it is like a database that they may not read or write, so that no answer tells
-which databases there are: the rules of the project are evaluated against an empty tree, and deny.
+`Database` joins the parts. A read runs on the last durable state. A write waits in the queue of
+`group_commit`, which decides when it is applied (`apply`) and answers it when it is durable. After
+each commit, of this process or another, `Database` first brings up to date what is kept in memory,
+then watchers are notified (`watchers`).
 """
 
 from __future__ import annotations
@@ -160,7 +156,7 @@ class Database:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody uses it: no request, watcher or read grant, and no write under way."""
+        """Whether nothing uses it: no request, watcher or read grant, and no write under way."""
         is_used = self.requests or self._watchers.count or self._grants.held or self.is_writing
         is_used = is_used or self.disconnect_writes.is_needed
         is_used = is_used or (self._shared is not None and self._shared.is_in_use)
@@ -392,7 +388,13 @@ class Database:
 
 
 class AbsentDatabase(Database):
-    """Empty for ever: what the rules allow raises `UnknownDatabase`, and nothing is written."""
+    """A database that does not exist, for callers who may not learn that.
+
+    To other callers than those with a right to it, such a database is like one that they may not
+    read or write, so that no answer shows which databases there are: the rules of the project are
+    evaluated against an empty tree, and deny. What they allow raises `UnknownDatabase`; nothing is
+    ever written.
+    """
 
     is_absent = True
 

@@ -7,14 +7,13 @@ that has set it, which forgets its row in the same transaction. So each is done 
 process or the machine stops. What the process of a session leaves, because it was killed or could
 not write, is run by another one (`run_left`), before anything of the database is served.
 
-All of it goes through the queue of writes, so it is in the order in which it was called for, and in
-a turn of this process where others write too. What the store cannot do at present is tried again
-after a while, and is left to the next process in the end.
+Setting, cancelling and running are tasks of writes (`requests.Task`). They go through the queue of
+writes and belong to batches like any write, so all happens in the order in which it was called for,
+and under the write lock where other processes write too. A task may be done several times before
+one transaction of it is committed, so it begins with what is stored.
 
-What is done to the writes that are kept for the end of a session, each in one transaction.
-
-They are the tasks of writes (`requests.Task`) and belong to batches like any write. A task may be
-done several times before one transaction of it is committed, so it begins with what is stored.
+What the store cannot do at present is tried again after a while, and is left to the next process in
+the end.
 """
 
 from __future__ import annotations
@@ -382,7 +381,7 @@ class KeptBytes:
     """The bytes that the sessions of this process keep in one database, as they are stored.
 
     They are data only when they are written, so a database that is full can keep them. But they
-    have the room that all data may have, and no more; that of one session at least.
+    have at most the room that all data may have; that of one session at least.
     """
 
     def __init__(self, name: DatabaseName, quota: int) -> None:
@@ -492,7 +491,7 @@ class ListEntries:
 
 @attrs.define
 class RunEntry:
-    """Do a write that was kept, and forget it, both or neither.
+    """Do a write that was kept, and forget it: both or neither.
 
     Attributes:
         row: what is stored; if that has changed, it is run already or is not to be run.

@@ -1,26 +1,10 @@
 """The files of the databases of a catalog: made, opened, closed, checked and refused.
 
-The catalog knows which databases there are; this knows their files. `open_databases` decides which
-of them are open, `refusals` keeps what cannot be opened, `damage_checks` opens each once after the
-start.
-
-What a catalog needs of the files of its databases.
-
-`database_files` has them in the data directory alone, `cluster.files` over PostgreSQL.
-
-What a catalog does for the files of its databases.
-
-The files of databases that other processes serve too: who has them open, and who creates them.
-
-A database that was never written has no file, and the first write may be one of another process.
-So before each use it is looked whether there is a file by now; from then on that is used.
-
-Does what the sessions of processes have left that have ended without doing it.
-
-What a dead owner (`session_owner`) has left in a database is done when the database is opened. Here
-the databases that it lists are opened for that, one after the other, in the background; then its
-list is removed. Where several processes serve the same databases, each looks every second whether
-another one has died.
+The catalog knows which databases there are; `CatalogFiles` is what it needs of their files, and
+`CatalogHooks` what it does for them. `DatabaseFiles` has them in the data directory alone;
+`cluster.files` over PostgreSQL. Which of them are open, and which are refused or checked for
+damage, is decided in `open_databases`. Where other processes serve the same files, `SharedFiles`
+finds what they have created; `DeadOwners` does what the sessions of dead processes have left.
 """
 
 from __future__ import annotations
@@ -136,7 +120,7 @@ class CatalogFiles(Protocol):
         ...
 
     def make_lock(self, name: DatabaseName) -> MakeWriteLock | None:
-        """Return what makes the turn at a database; None if no other process writes it."""
+        """Return what makes the write lock of a database; None if no other process writes it."""
         ...
 
     def add(self, database: FileUser, engine: ReopeningEngine) -> None:
@@ -189,11 +173,13 @@ class CatalogFiles(Protocol):
 
 @attrs.define(eq=False)
 class ReadMoment:
-    """The very moment in which one request may read without asking others.
+    """Set for the duration of one call: the replica whose state is known to be current.
+
+    Reads of it skip the round trip to PostgreSQL.
 
     Attributes:
-        of: whose databases it may read, None for no such moment. Whoever begins with another
-            request ends it.
+        of: whose database may be read at once; None outside such a call. A request that begins with
+            another one ends it.
 
     """
 
@@ -210,7 +196,7 @@ class CatalogHooks:
             thread.
         created: records that a database has a file from now on; in any thread.
         keep: keeps a database in memory from now on, because its file is open; in any thread.
-        let_go: keeps it no more.
+        let_go: ends that.
         rules: returns the rules of a project.
         moment: in which a request may read at once.
 
@@ -423,7 +409,7 @@ class DatabaseFiles:
             raise
 
     def release_file(self, name: DatabaseName) -> None:
-        """Let the file be closed again, and close it if it was not open before."""
+        """Allow the file to be closed again, and close it if it was not open before."""
         database = self._catalog.find(name)
         database.requests -= 1
         if self._is_held_only_for_check:
@@ -546,7 +532,12 @@ def _problem(*, refuses_reads: bool) -> str:
 
 
 class SharedFiles:
-    """The files of one data directory that other processes serve too."""
+    """The files of one data directory that other processes serve too: who has them open.
+
+    A database that was never written has no file, and its first write may be one of another
+    process. So before each use it is looked whether there is a file by now; from then on that is
+    used.
+    """
 
     def __init__(
         self,
@@ -635,7 +626,13 @@ class SharedFiles:
 
 
 class DeadOwners:
-    """The search for dead owners, and the work for them."""
+    """Finds dead owners of sessions, and does what they have left.
+
+    What a dead owner (`runtime.SessionOwner`) has left in a database is done when the database is
+    opened. Here the databases that it lists are opened for that, one after the other, in the
+    background; then its list is removed. Where several processes serve the same databases, each
+    looks every second whether another one has died.
+    """
 
     _log = Logger()
 
@@ -722,7 +719,7 @@ class DeadOwners:
 
 
 class OpeningFiles(Protocol):
-    """Opens databases (`CatalogFiles`)."""
+    """Opens databases: `CatalogFiles`."""
 
     def acquire(
         self, database: FileUser, timeout_s: float, *, is_write: bool

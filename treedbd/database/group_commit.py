@@ -2,69 +2,19 @@
 
 Theory of operation. All Python work of a batch happens in the reactor's thread, in slices of a few
 milliseconds (`slices`) while its transaction stays open. A write is one step, or many if it pauses
-(`pauses`): a large one does, and is a batch of its own. Only `commit` runs in another thread, and
-only to wait. All the while reads are served, from the last durable state, and new writes collect
-for the next batch, so batches grow where the disk is slow. Whatever a write reads in its
+(`loop.pause`): a large one does, and is a batch of its own. Only `commit` runs in another thread,
+and only to wait. All the while reads are served, from the last durable state, and new writes
+collect for the next batch, so batches grow where the disk is slow. Whatever a write reads in its
 transaction is revealed to no caller before that transaction is durable, refusals included. Then
-comes a round (`rounds`), in which first the writers are answered, then the watchers notified; the
-next batch begins when it is over. Processes that share a database take turns (`write_turn`).
+comes a round (`write_lock.Rounds`), in which first the writers are answered, then the watchers
+notified; the next batch begins when it is over. Processes that share a database have its write lock
+(`write_lock`) for one batch each. When a commit fails, none of its writes was applied and all of
+them are refused.
 
-When a commit fails, none of its writes was applied and all of them are refused; `recovery` brings
-the store back.
-
-The writes of one database that wait for a batch, and when their time is over.
-
-Those that compete for a place may be held a moment meanwhile (`contention`). Writes that are
-refused leave the queue at once, and their writers are answered in slices, in the order in which
-they came.
-
-One batch of writes: applied in one transaction, in steps.
-
-A write that raises an unexpected error is removed from its batch, and the others start again from a
-clean transaction. A batch that has used its time ends with the write that is being applied; what is
-left of it waits for the next.
-
-What is done to a store as a whole between the batches: checkpoints, and giving space back.
-
-Both wait for the disk in another thread. No batch begins meanwhile; reads go on.
-
-Work on a store in transactions of its own, between the batches of writes.
-
-Indexes are built so, and what a database holds is counted.
-
-Recovery of a store after an error: a full disk, a failed sync.
-
-A full disk releases the reserve, and from then on only removals are accepted; the reserve is
-allocated again as soon as there is room for it. The log says so at once, and says that there is
-room again when there is for the largest write that was refused. Until then smaller ones are
-accepted: a caller cannot keep others from writing by what is too large. After any other failure
-nothing is acknowledged until the store has been recovered from disk and verified, which is tried
-again at growing intervals.
-
-All of that waits for the disk in the thread in which commits wait for it, never in the reactor's
-thread; so it never runs during a commit, and no commit runs during it.
-
-Contention: of those who write on a condition, the one who loses often goes first.
-
-Theory of operation. A transaction is a write on the condition that its place still holds the value
-from which it was made. Of those made from one value one is done; the others are refused, receive
-the present value, and come back with a new one. The nearest and the fastest would always be first.
-So losses are counted for each contender and place. When a batch has refused one who has lost
-`PATIENCE` times or more, the place is *reserved* for the one of them who has lost most often: until
-he has written, the other writes on a condition at, above and below it are held. So he is refused
-once more at most: if another write of that batch replaced the value that he received. Then those
-that were held are applied; they are refused, and the next of them has the place. So a contender
-loses about as often as there are others.
-
-A reservation ends after `RESERVED_S` in any case. If it came to nothing, because its contender did
-not come or was still refused, he is waited for again only when he has lost `PENALTY` times more. So
-one who is too slow, or loses on purpose, seldom delays others. A write is held once at most, so it
-waits no longer than `RESERVED_S`, and not at all if it would be late then.
-
-Writes without a condition, large ones, and those at other places are never held. Two writes of one
-contender are never reordered: when another one of his comes, the one that is held goes before it.
-All this concerns one database in one process; what other processes write, or is written without a
-condition, can still refuse the one for whom a place is reserved, and nobody waits longer for that.
+`GroupCommit` decides what happens next. Its parts: `WriteQueue` has the writes that wait, and
+`Contention` holds those that compete for a place; `BatchApplier` applies a batch. Between batches,
+`Upkeep` checkpoints and compacts the store, and steps of maintenance, such as building indexes, run
+in transactions of their own. `Recovery` brings the store back after an error.
 """
 
 from __future__ import annotations
@@ -170,7 +120,7 @@ class Abandoned(Exception):
 
 
 class GroupCommit:
-    """The queue of writes of one database.
+    """The group commit of one database: decides when its writes are applied and committed.
 
     Attributes:
         rounds: what is run between the batches.
@@ -190,7 +140,7 @@ class GroupCommit:
         runtime: Runtime,
         lock: WriteLock | None = None,
     ) -> None:
-        """Write into `engine`, in the turns of this process.
+        """Write into `engine`, under `lock`; without it the database is of this process alone.
 
         `on_committed` is called with the commits of a batch, in sequence order, in the turn in
         which they became durable and before any of their writers is answered; `notify` notifies the
@@ -256,7 +206,7 @@ class GroupCommit:
         """Do work on the store in transactions of its own, between the batches of writes.
 
         `work` does one step in a transaction, and returns False if there was nothing left to do. No
-        writer and no watcher is told of it. Work that is under way is replaced.
+        writer is answered and no watcher notified. Work that is under way is replaced.
         """
         if not (self._is_ending or self._damage):
             self._maintenance = work
@@ -297,7 +247,7 @@ class GroupCommit:
         return not self._may_begin or not self.rounds.is_idle
 
     def try_again(self) -> None:
-        """Begin what waits for the turn of this process."""
+        """Begin what waits for the write lock."""
         if self._waiting or self._maintenance is not None:
             self._schedule()
         elif self._closed is not None:
@@ -326,7 +276,7 @@ class GroupCommit:
             self._lock.give()
             return
         # What others have committed meanwhile may begin a round. The batch does not wait for its
-        # end, because others wait for the turn; the next one does.
+        # end, because others wait for the lock; the next one does.
         if not self._lock.take() or self._is_writing or self._recovery.is_busy:
             return
         work = self._maintenance
@@ -498,7 +448,12 @@ class GroupCommit:
 
 
 class WriteQueue:
-    """Writes in the order in which they came; one whose deadline passes meanwhile is refused."""
+    """Writes in the order in which they came; one whose deadline passes meanwhile is refused.
+
+    Those that compete for a place may be held a moment (`Contention`). Writes that are refused
+    leave the queue at once, and their writers are answered in slices, in the order in which they
+    came.
+    """
 
     def __init__(
         self,
@@ -656,10 +611,10 @@ def _is_late(queued: QueuedWrite, now: float) -> bool:
 
 @attrs.frozen(eq=False)
 class BatchApplier:
-    """Applies batches to `engine`, each write by `apply`.
+    """Applies batches to `engine` in one transaction each, in steps; each write by `apply`.
 
-    `requeue` takes the writes for which a batch has no time; `is_ending` returns whether the server
-    is shutting down.
+    A batch that has used its time ends with the write that is being applied: `requeue` takes the
+    writes that are left. `is_ending` returns whether the server is shutting down.
     """
 
     engine: Engine
@@ -765,7 +720,10 @@ def _traces_of(batch: Sequence[QueuedWrite]) -> list[Trace]:
 
 
 class MaintenanceList:
-    """What is to be done to one store, one after the other."""
+    """What is to be done to one store in the background, one after the other.
+
+    Indexes are built so, and what a database holds is counted.
+    """
 
     def __init__(self) -> None:
         self._maintain: Callable[[Maintenance], None] | None = None
@@ -800,7 +758,10 @@ class MaintenanceList:
 
 
 def maintain_once(engine: Engine, work: Maintenance) -> Generator[None, None, Transaction | None]:
-    """Do one step, with pauses; return its transaction, None if there was nothing left to do."""
+    """Do one step of maintenance, with pauses, in a transaction of its own.
+
+    Returns the transaction, None if there was nothing left to do.
+    """
     transaction = engine.begin()
     try:
         has_changed = yield from in_steps(partial(work, transaction))
@@ -814,7 +775,9 @@ def maintain_once(engine: Engine, work: Maintenance) -> Generator[None, None, Tr
 
 
 class Upkeep:
-    """The upkeep of one store.
+    """Checkpoints and compacts one store, between the batches.
+
+    Both wait for the disk in another thread. No batch begins meanwhile; reads go on.
 
     Attributes:
         is_busy: whether the store is being worked on, so that no batch may begin.
@@ -838,7 +801,7 @@ class Upkeep:
         self._resume_writes = resume_writes
 
     async def checkpoint(self) -> None:
-        """Keep the store short, with the turn that a batch has left."""
+        """Keep the store short, under the lock that a batch has kept."""
         await self._run(self._engine.checkpoint)
 
     async def compact(self) -> tuple[int, int]:
@@ -865,7 +828,17 @@ class Upkeep:
 
 
 class Recovery:
-    """Recovers one store.
+    """Recovers one store after an error: a full disk, a failed sync.
+
+    A full disk releases the reserve, and from then on only removals are accepted; the reserve is
+    allocated again as soon as there is room for it. The log says so at once, and says that there is
+    room again when there is for the largest write that was refused. Until then smaller ones are
+    accepted: a caller cannot keep others from writing by what is too large. After any other failure
+    nothing is acknowledged until the store has been recovered from disk and verified, which is
+    tried again at growing intervals.
+
+    All of that waits for the disk in the thread in which commits wait for it, never in the
+    reactor's thread; so it never runs during a commit, and no commit runs during it.
 
     Attributes:
         is_busy: whether the store is being worked on, so that no commit may begin.
@@ -1067,7 +1040,28 @@ class _Refused:
 
 
 class Contention:
-    """The places of one database at which writes on a condition compete.
+    """The places at which writes on a condition compete: the contender that loses often goes first.
+
+    Theory of operation. A transaction is a write on the condition that its place still holds the
+    value from which it was made. Of those made from one value one is done; the others are refused,
+    receive the present value, and come back with a new one. The nearest and the fastest contender
+    would always be first. So losses are counted for each contender and place. When a batch has
+    refused one that has lost `PATIENCE` times or more, the place is *reserved* for the one of them
+    that has lost most often: until it has written, the other writes on a condition at, above and
+    below the place are held. So it is refused once more at most: if another write of that batch
+    replaced the value that it received. Then those that were held are applied; they are refused,
+    and the next of them has the place. So a contender loses about as often as there are others.
+
+    A reservation ends after `RESERVED_S` in any case. If it came to nothing, because its contender
+    did not come or was still refused, that contender is waited for again only when it has lost
+    `PENALTY` times more. So one that is too slow, or loses on purpose, seldom delays others. A
+    write is held once at most, so it waits no longer than `RESERVED_S`, and not at all if it would
+    be late then.
+
+    Writes without a condition, large ones, and those at other places are never held. Two writes of
+    one contender are never reordered: when another one comes, the one that is held goes before it.
+    All this concerns one database in one process: what other processes write, or is written without
+    a condition, can still refuse the one for which a place is reserved.
 
     Attributes:
         is_calm: whether no place is reserved, so that nothing is held.
@@ -1132,7 +1126,7 @@ class Contention:
             del self._losses[next(iter(self._losses))]
 
     def end(self) -> None:
-        """Release all that is held, and wait for nobody any more."""
+        """Release all that is held, and end all reservations."""
         for reservation in list(self._all.values()):
             self._end(reservation)
 
@@ -1158,7 +1152,7 @@ class Contention:
         self.is_calm = False
 
     def _look(self, claim: _Claim) -> None:
-        """Wait no more for one who has not come back for long."""
+        """Stop waiting for a contender that has not come back for long."""
         reservation = self._all[claim[1]]
         reservation.looks -= 1
         if reservation.looks:

@@ -1,11 +1,11 @@
 """The indexes of one database: built in the background when rules declare them, else dropped.
 
-Theory of operation. What there is, and how far it is built, is in the store (`index_states`), and
-every write keeps it in its own transaction. This compares it with what the rules declare: when
-the database is used first, and when the rules change. What is missing is built, what is not
-declared is dropped, in small steps, each of which is a transaction between the batches of writes
-(`GroupCommit.maintain`) and leaves everything right, whatever happens then. Until an index is
-built queries read all children.
+Theory of operation. Which indexes there are, and how far each is built, is in the store
+(`store.indexes`), and every write keeps them in its own transaction. `Indexes` compares that with
+what the rules declare: when the database is used first, and when the rules change. What is missing
+is built, what is not declared is dropped, in small steps, each of which is a transaction between
+the batches of writes (`GroupCommit.maintain`) and leaves everything right, whatever happens then.
+Until an index is built queries read all children.
 """
 
 from __future__ import annotations

@@ -1,36 +1,18 @@
-"""The databases whose files are open: at most so many, and those used least recently are closed.
+"""The open databases of a process, and those that are refused or waiting for a check.
 
-Theory of operation. Requests `acquire` a database for as long as they run. One that is closed is
-opened in a worker thread, and if there are too many, the one that was used least recently among
-those that are *idle* is closed first, in the same turn of the thread. Idle is what nobody has
-acquired, and what has no watcher, read grant, snapshot, waiting write or recovery under way. If no
-database is idle, the request is refused. After `UNUSED_S` an idle database is closed in any case.
+Theory of operation. Requests `acquire` a database (`files`) for as long as they run. One that is
+closed is opened in a worker thread, and if there are too many, the one that was used least recently
+among those that are *idle* is closed first, in the same job of that thread. A database is idle if
+no request has acquired it, and if it has no watcher, read grant, snapshot, waiting write or
+recovery under way. If no database is idle, the request is refused. After `UNUSED_S` an idle
+database is closed in any case. A program that holds a `Database` need not acquire it: then it is
+opened in place, at the next use.
 
-A program that holds a `Database` need not acquire it: then it is opened in place, at the next use.
+What the sessions of dead processes have left (`disconnect`) is written before a database counts as
+open. If it is opened in place, which cannot wait for that, it is refused for a moment.
 
-What the sessions of dead processes have left (`disconnect_writes`) is written before a database
-counts as open. If it is opened in place, which cannot wait for that, it is refused for a moment.
-
-Which databases cannot be opened, and why; the others are served meanwhile.
-
-A database stays refused until an operator orders by SIGHUP that it is tried again: a file that is
-being put back must not be opened half way. Only one that is merely inaccessible, because another
-program has locked it or the disk has failed, is tried again at its next use, and now and then
-without one. A project stays refused until the next start.
-
-The memory for pages, which all open databases share.
-
-Each may keep an equal part, rounded down to a power of two, so that the parts change seldom. When
-they do, the databases receive theirs a few at a time.
-
-Opens every database once after the start, and looks for damage where it may be.
-
-What an opening finds out is then known without a request: that changes are missing, that a format
-is unknown. Only a file that was not closed cleanly is read as a whole, in a worker thread, one file
-at a time. It is served meanwhile; if it is damaged nothing is written to it any more. What can be
-read is served, unless its structure is damaged: then rows may be missing from any read.
-
-A database as its file sees it: what uses the file, and so keeps it open.
+`OpenDatabases` does this. `Refusals` are the databases that cannot be opened, `PageCaches` divides
+the memory for pages among those that are open, and `DamageChecks` opens each once after the start.
 """
 
 from __future__ import annotations
@@ -98,6 +80,8 @@ _log = Logger()
 class FileUser(Protocol):
     """A `Database`, for those who open and close its file and need to know nothing else of it.
 
+    It keeps its file open as long as it uses it.
+
     Attributes:
         is_open: whether the file is open, or does not exist yet.
         requests: how many requests use it, so that the file stays open.
@@ -121,7 +105,7 @@ class FileUser(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody uses it."""
+        """Whether nothing uses it."""
         ...
 
     @property
@@ -263,7 +247,7 @@ class OpenDatabases:
         self._sweeping = self._runtime.clock.callLater(SWEEP_S, self._sweep)
 
     def close_idle(self, database: FileUser) -> None:
-        """Close a database that was opened for nobody, if it is idle."""
+        """Close a database that was opened for no request, if it is idle."""
         if database in self._open and self._is_idle(database):
             self._close([database])
 
@@ -297,7 +281,7 @@ class OpenDatabases:
     # Opening.
 
     async def _open_and_answer(self, database: FileUser, engine: ReopeningEngine) -> None:
-        """Open a database when it is its turn, and answer all who wait for it."""
+        """Open a database when those before it are open, and answer all who wait for it."""
         refusal = None
         await self._turns.acquire()
         try:
@@ -368,7 +352,7 @@ class OpenDatabases:
         return database.is_open and database.is_idle and not self._open[database].has_snapshots
 
     def _detach(self, databases: Sequence[FileUser]) -> dict[FileUser, ReopeningEngine]:
-        """Let databases be opened before their next use; their files are still to be closed."""
+        """Allow databases to be opened again; their files are still to be closed."""
         detached = {database: self._open.pop(database) for database in databases}
         for database, engine in detached.items():
             database.is_open = False
@@ -417,7 +401,13 @@ def _answer(waiting: Iterable[Deferred[None]], refusal: Exception | None) -> Ste
 
 
 class Refusals:
-    """The databases, and the whole projects, that are refused."""
+    """The databases, and the whole projects, that cannot be served, and why; the others are served.
+
+    A database stays refused until an operator orders by SIGHUP that it is tried again: a file that
+    is being put back must not be opened half way. Only one that is merely inaccessible, because
+    another program has locked it or the disk has failed, is tried again at its next use, and now
+    and then without one. A project stays refused until the next start.
+    """
 
     _log = Logger()
 
@@ -465,7 +455,7 @@ class Refusals:
         )
 
     def discard(self, name: DatabaseName) -> None:
-        """Refuse a database no more; no error if it is not refused."""
+        """Stop refusing a database; no error if it is not refused."""
         if self._databases.pop(name, None) is not None:
             self._log.info("The database {label} is served again.", label=name.label)
 
@@ -488,7 +478,10 @@ def _reason(what: str, error: OperatorError) -> str:
 
 
 class PageCaches:
-    """Divides `total` bytes among the open databases.
+    """Divides `total` bytes of memory for pages among the open databases.
+
+    Each may keep an equal part, rounded down to a power of two, so that the parts change seldom.
+    When they do, the databases receive theirs a few at a time.
 
     Attributes:
         share: the bytes of pages that each of them may keep at present.
@@ -543,7 +536,14 @@ def cache_share(total: int, count: int) -> int:
 
 
 class DamageChecks:
-    """The databases that wait for their check, and the one that is checked."""
+    """Opens every database once after the start, and looks for damage where it may be.
+
+    What an opening finds out is then known without a request: that changes are missing, that a
+    format is unknown. Only a file that was not closed cleanly is read as a whole, in a worker
+    thread, one file at a time. It is served meanwhile; if it is damaged, its writes are refused
+    from then on. What can be read is served, unless its structure is damaged: then rows may be
+    missing from any read.
+    """
 
     _log = Logger()
 
@@ -640,7 +640,7 @@ class CheckedFiles(Protocol):
         ...
 
     def release_file(self, name: DatabaseName) -> None:
-        """Let the file be closed again."""
+        """Allow the file to be closed again."""
         ...
 
     def refuse_damaged(self, name: DatabaseName, damage: Damage) -> None:

@@ -1,11 +1,8 @@
-"""Requests to a database and their outcomes.
+"""Requests to a database, their outcomes, and the errors that refuse them.
 
 A `Write` arrives with everything parsed; an `Outcome` is what was made durable. A write that is not
-done raises one of `errors`.
-
-Why a database refuses a request; nothing was applied, unless that is in doubt.
-
-What the configuration says of a project.
+done raises one of the errors; nothing of it was applied then, unless it is `OutcomeInDoubt`. A
+`ProjectSpec` is what the configuration says of a project.
 """
 
 from __future__ import annotations
@@ -133,7 +130,7 @@ class NoDescriptors(Unavailable):
 
 
 class RulesUnreadable(Unavailable):
-    """The stored rules of a project cannot be read at present, so nobody is allowed or denied."""
+    """The stored rules of a project cannot be read at present, so every request is refused."""
 
     def __init__(self) -> None:
         super().__init__("The rules of the project cannot be read at present; try again later.")
@@ -337,7 +334,8 @@ class Outcome:
 class QueuedWrite:
     """One write in the queue; `result` once it has been applied or refused.
 
-    It `was_held` if it has waited for another contender (`contention`), which it does once at most.
+    It `was_held` if it has waited for another contender (`group_commit.Contention`), which it does
+    once at most.
     """
 
     write: Write

@@ -1,36 +1,24 @@
-"""Resuming: clients that were away continue with the events that they missed.
+"""Resuming clients: what they missed while they were away, from the change log and from replays.
+
+Theory of operation. After an interruption many clients come back at once, and have missed the same
+writes. So an entry of the change log is decoded once for all of them (`LoggedWrite`), and the
+events at a path after one position are computed once for all clients that continue there
+(`MissedEvents`), in slices. Once these are complete, up to the present state, each client begins,
+in a step of its own: its right is checked against that state, it is registered as a watcher of what
+comes after it, and it receives its events. So nothing is missed in between, and nothing is sent
+twice.
 
 Only the events of a whole node can be computed again, as they were sent at the time, and only for a
 client whose right to receive them held all the while. If anything is uncertain, the client starts
 again with the present value.
 
-Theory of operation. After an interruption many clients come back at once, and have missed the same
-writes. So an entry of the log is decoded once for all of them, and the events at a path after one
-position are computed once for all clients that continue there, in slices. Once these are complete,
-up to the present state, each client begins, in a step of its own: its right is checked against that
-state, it is registered as a watcher of what comes after it, and it receives its events. So nothing
-is missed in between, and nothing is sent twice.
-
-What clients missed at one path, added up write by write from the entries of the change log.
-
-An entry holds what was written, not what was there. So the events of some writes cannot be computed
-again: of one whose body was not retained, and of one that set a priority.
-
-Each position has events of its own, so `MissedNotification` says how much memory they take.
-
-Replays: the states between two durable ones, write by write.
-
-Theory of operation. Writes that are committed together become visible together, and a process that
-follows others sees many of their commits at once. Yet watchers are notified of each write by
-itself, so what was true after each of them has to be known: a moment that reads have left is held,
-and the writes since then are applied over it in memory (`tree.overlay.EditedTree`), one by one,
-when anything has to be read there. Neither the present rows are read for that, which are newer, nor
-does it matter which process has committed.
-
-`Moments` are those of one database. While anybody watches, whatever lets reads show something newer
-does so by `leave`, which holds the moment before. It is released when watchers were notified of
-what came after it and reads show the state that this led to; until then the log of a file cannot be
-restarted.
+Replays are the states between two durable ones, write by write. Writes that are committed together
+become visible together, and a process that follows others sees many of their commits at once. Yet
+watchers are notified of each write by itself, so what was true after each of them has to be known:
+a moment that reads have left is held, and the writes since then are applied over it in memory
+(`Replay`), one by one, when anything has to be read there. Neither the present rows are read for
+that, which are newer, nor does it matter which process has committed. `Moments` are those of one
+database.
 """
 
 from __future__ import annotations
@@ -117,7 +105,7 @@ class Resumptions:
         self._decoded_bytes = 0
 
     def add(self, client: Resumption) -> None:
-        """Let a client continue: in this turn, if little was missed and nobody is before it."""
+        """Let a client continue: in this turn, if little was missed and no other is before it."""
         key = (client.path, client.after)
         waiting = self._waiting.get(key)
         if waiting is not None:
@@ -142,7 +130,7 @@ class Resumptions:
             self._forget()
 
     def _advance(self, missed: MissedEvents, client: Resumption) -> bool | None:
-        """Add some of what was missed; if there is no more, return whether the client may have it.
+        """Add some of what was missed; if nothing is left, return whether the client may have it.
 
         That is decided in the moment whose number is the last that was added.
         """
@@ -255,7 +243,11 @@ def decode_entry(entry: LogEntry) -> LoggedWrite:
 
 
 class MissedEvents:
-    """The events at a path after a position.
+    """The events at a path after a position, added up write by write from the entries of the log.
+
+    An entry holds what was written, not what was there. So the events of some writes cannot be
+    computed again: of one whose body was not retained, and of one that set a priority. Each
+    position has events of its own, so `MissedNotification` says how much memory they take.
 
     Attributes:
         is_known: whether they are known so far; if not, clients have to start again.
@@ -407,6 +399,10 @@ class Replay:
 
 class Moments:
     """The moments that reads of one database have left, and the replay that begins with one.
+
+    While the database has watchers, whatever lets reads show something newer does so by `leave`,
+    which holds the moment before. It is released when watchers were notified of what came after it
+    and reads show the state that this led to; until then the log of a file cannot be restarted.
 
     Attributes:
         are_held: whether any moment is held.

@@ -1,27 +1,25 @@
-"""Authorisation: the rules in force of a project, evaluated for the reads and writes of a database.
+"""The rights of callers and watchers: the rules in force, evaluated for one database.
 
-What the rules alone can tell is told without a view (`RuleSet.find_read`, `find_write`); only what
-depends on the data or the time needs a `Context`. An admin is exempt from rules. This module knows
-no Twisted: `rules_trial` judges with it where there is no daemon.
+`Authorisation` judges reads and writes. What the rules alone can decide is decided without a view
+(`RuleSet.find_read`, `find_write`); only what depends on the data or the time needs a `Context`.
+Rules are not evaluated for an admin. Slow ones are logged (`SlowRulesLog`), and traced for a
+request that is sampled (`trace_rules`).
 
-The right to watch: granted at the start, and checked again whenever it may have changed.
-
-A grant records what the rules read when they allowed it. It is registered at those paths like any
-watcher, and is checked again when a commit touches one of them, before watchers are notified of
+A `ReadGrant` is the right to watch: granted at the start, and checked again whenever it may have
+changed. It records what the rules read when they allowed it. It is registered at those paths like
+any watcher, and is checked again when a commit touches one of them, before watchers are notified of
 that commit; a rule that reads nothing but `auth` costs nothing for a commit. Rules that read the
-time are checked again whenever something is about to be sent: `is_timed` says so to the sender.
+time are checked again whenever something is about to be sent (`ReadGrant.is_timed`).
 
-Of the writes of a batch each is followed by itself: a grant that depends on it is checked against
-the state that it made, whatever the next ones do. If that state is not known, it is uncertain
-whether the grant held there. A grant that cannot be checked is revoked.
+Each write of a batch is followed by itself: a grant that depends on it is checked against the state
+that it made, whatever the next ones do. If that state is not known, it is uncertain whether the
+grant held there. A grant that cannot be checked is revoked.
 
 Many checks are done in slices. The database is in a round meanwhile, so what was just committed is
-sent to nobody before the checks are over. When the rules change there is no such order: a grant
-`must_be_checked` before anything is sent, unless its turn has come.
+not sent before the checks are over. When the rules change there is no such order: a grant
+`must_be_checked` before anything is sent, unless it has been checked by then.
 
-The span of rules that are evaluated for a request that is sampled.
-
-The warning of slow rules, with the one that takes longest and what helps.
+This module knows no Twisted: `rules_trial` judges with it where there is no daemon.
 """
 
 from __future__ import annotations
@@ -377,7 +375,7 @@ class ReadGrant:
         self._depend_on(_NOTHING)
 
     def end(self) -> None:
-        """Do as `close` for good, and call nobody any more, so that the grant keeps nobody."""
+        """Do as `close` for good, and drop what is called, so that the grant keeps no watcher."""
         self.close()
         self._revoked = self._uncertain = do_nothing
 
@@ -483,7 +481,10 @@ def trace_rules(trace: Trace, evaluate: Callable[[], T]) -> T:
 
 
 class SlowRulesLog:
-    """Logs rules that are slow, of all databases, but only so many lines a minute."""
+    """Logs rules that are slow, of all databases, but only so many lines a minute.
+
+    A line names the rule that takes longest, and what helps.
+    """
 
     _log = Logger()
 

@@ -1,8 +1,8 @@
 """A trial of rules: requests judged over a tree in memory, without a daemon.
 
 The verdict is that of `Authorisation`, on the nodes of an engine, as in a daemon; so a request
-cannot be judged differently there. Nothing is written but the tree at the beginning. This module
-knows no Twisted, and `treedb rules test` starts without it.
+cannot be judged differently there. Only the tree at the beginning is written. This module knows no
+Twisted, and `treedb rules test` starts without it.
 """
 
 from __future__ import annotations

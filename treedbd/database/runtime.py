@@ -1,34 +1,10 @@
-"""What databases are given from outside: time, random bytes, and a thread to wait in.
+"""The runtime of databases: what they are given from outside, and share.
 
-What the databases of a service have done since its start, all of them together.
-
-Commits only note themselves; what they have noted is counted once a second, and for each scrape.
-Commits and rules are measured only if there are metrics: most rules take less time than it takes to
-measure them.
-
-The owner of sessions: one process, for as long as it runs.
-
-Writes that are kept for the end of a session (`disconnect_writes`) name the owner of the session.
-If the owner is dead, nobody else will do them. `OwnerFile` is that of a process over files;
-`MemoryOwner` that of one whose databases end with it; over PostgreSQL the owner has a lease there
-too (`cluster.service`).
-
-Theory of operation. The file of an owner is in the data directory, and is locked (`flock`) until
-the process ends, however that happens. It lists the databases in which the owner has ever stored
-such a write: a label is durable there before the first write is stored. So those that a dead
-process has left are found without opening every database. The file is removed when none are left.
-
-A process that looks takes a shared lock for a moment, so several can look at a time. An owner
-cannot be taken for dead between the creation of its file and the lock, because a file that is not
-the one under its name any more is given up, and another one made.
-
-How much memory the kept answers of all databases take together.
-
-What was used longest ago is dropped first; `answers` says what falls before, because of a write.
-
-The other processes that serve the same databases, as a catalog and its rules know them.
-
-What keeps a database or a project from being served as it should be, and how it is found.
+`Runtime` joins it: the clock, random bytes, the thread that waits for the disk, and the limits of
+entries. `Statistics` count what all databases do. A `SessionOwner` is what the sessions of this
+process belong to, so that the next process finds what they have left. The `AnswerPool` bounds the
+answers that all databases keep. `Problem` is what keeps a database or a project from being served
+as it should be, and `OtherProcesses` are those that serve the same databases.
 """
 
 from __future__ import annotations
@@ -94,6 +70,10 @@ MeasureRules: TypeAlias = Callable[[DatabaseName], MakeEvaluation]
 
 class Statistics:
     """Counts commits, resumed streams, and the evaluation of rules; of the reactor's thread.
+
+    Commits only note themselves; what they have noted is counted once a second, and for each
+    scrape. Commits and rules are measured only if there are metrics: most rules take less time than
+    it takes to measure them.
 
     Attributes:
         writes: writes that are durable.
@@ -178,7 +158,13 @@ class DeadOwner(Protocol):
 
 
 class SessionOwner(Protocol):
-    """What the sessions of a process belong to; used in the reactor's thread."""
+    """What the sessions of a process belong to, while it runs; used in the reactor's thread.
+
+    Writes that are kept for the end of a session (`disconnect`) name the owner of the session. If
+    the owner is dead, another process has to do them. `OwnerFile` is the owner of a process over
+    files, `MemoryOwner` that of one whose databases end with it; over PostgreSQL the owner has a
+    lease there too (`cluster.service`).
+    """
 
     @property
     def id(self) -> str:
@@ -310,6 +296,16 @@ class NotedDatabases:
 
 class OwnerFile:
     """The owner of the sessions of this process, in one data directory.
+
+    Theory of operation. The file of an owner is in the data directory, and is locked (`flock`)
+    until the process ends, however that happens. It lists the databases in which the owner has ever
+    stored such a write: a label is durable there before the first write is stored. So those that a
+    dead process has left are found without opening every database. The file is removed when none
+    are left.
+
+    A process that looks takes a shared lock for a moment, so several can look at a time. An owner
+    cannot be taken for dead between the creation of its file and the lock: if the file under its
+    name is another one by then, the owner gives it up and makes another.
 
     Attributes:
         id: names it in the rows of its writes.
@@ -510,7 +506,10 @@ class Droppable(Protocol):
 
 
 class AnswerPool:
-    """What bounds the answers of all databases.
+    """Bounds the memory that the kept answers of all databases take together.
+
+    What was used longest ago is dropped first; `answers` says what falls before, because of a
+    write.
 
     Attributes:
         size: the bytes that they take, as they are estimated.
@@ -617,7 +616,7 @@ def look_for_problems(
 class ProblemSearch:
     """Looks for problems in slices, once for all who ask before a look has begun.
 
-    A look takes some microseconds for each open database, and anybody may ask for one.
+    A look takes some microseconds for each open database, and any caller may ask for one.
     """
 
     def __init__(self, look: Callable[[], Look], slices: Slices) -> None:
@@ -670,7 +669,7 @@ class RulesExchange(Protocol):
 
 
 class OtherProcesses(Protocol):
-    """The other processes that serve the same databases.
+    """The other processes that serve the same databases, as a catalog and its rules know them.
 
     Attributes:
         checks_files: whether this process, and no other, checks files for damage.
@@ -705,18 +704,26 @@ def _send_no_hint(_: DatabaseName) -> None:
 
 @attrs.frozen
 class Runtime:
-    """`clock` schedules calls and counts seconds; `entropy` returns that many random bytes.
+    """What the databases of a service are given from outside, and share.
 
-    `slices` runs the long work of all databases; `read_pool` bounds what the rules of all databases
-    keep of what they have read, `answer_pool` the answers that all of them keep. An entry of a
-    change log has at most `entry_bytes`; a longer one is kept without its body, or with it for a
-    while, up to `followed_bytes`, for other processes to follow. The watched queries of one path
-    order and select by at most `watched_fields` fields. `send_hint` tells
-    the other processes that share a database that this one has written to it. By
-    `measure_rules` slow rules are found, if they are to be logged. `statistics` count what all
-    databases do. `now_ms` returns the milliseconds since 1970. `owner` is what the sessions of
-    this process belong to. `creation_lines` bounds what is logged of databases that may not be
-    created, since their names are those of clients.
+    Attributes:
+        clock: schedules calls and counts seconds.
+        entropy: returns that many random bytes.
+        run_in_thread: runs what waits for the disk.
+        answer_pool: bounds the answers that all databases keep.
+        read_pool: bounds what the rules of all databases keep of what they have read.
+        entry_bytes: the most bytes of an entry of a change log; a longer one is kept without its
+            body, or with it for a while, up to `followed_bytes`, for other processes to follow.
+        watched_fields: the most fields by which the watched queries of one path order and select.
+        send_hint: sends the other processes that share a database the hint that it was written.
+        measure_rules: finds slow rules; None if they are not logged.
+        statistics: count what all databases do.
+        now_ms: returns the milliseconds since 1970.
+        owner: what the sessions of this process belong to.
+        slices: run the long work of all databases.
+        creation_lines: bound what is logged of databases that may not be created, since their names
+            are those of clients.
+
     """
 
     clock: IReactorTime

@@ -1,11 +1,11 @@
-"""Watched queries: what a write means to each, found once for all who watch it.
+"""Windows of watched queries: what a write means to each query, found once for all its streams.
 
 Theory of operation. All queries of the children of one path are a `WatchedCollection`. Of each
 write it finds out which children were written to and what they were like before and after it
-(`tree.window`), from a replay of the state that the write made (`replay`): the present rows are
-newer if other writes were committed with it. Each query is a `SharedWindow`, however many streams
-show it; what a write does to it is at most one event, so that after each event a stream shows the
-query as it was after that write:
+(`WrittenChildren`), from a replay of the state that the write made (`resume.Replay`): the present
+rows are newer if other writes were committed with it. Each query is a `SharedWindow`, however many
+streams show it; what a write does to it is at most one event, so that after each event a stream
+shows the query as it was after that write:
 
 - One child that stays was written to: the event that a watcher of the path receives, which needs no
   reading. One child that enters or leaves: a `put` of it, null if it leaves.
@@ -16,15 +16,9 @@ query as it was after that write:
 Without a limit a query needs no memory for that. With one it has a window, which is *drawn* from
 the rows with the first value of its first stream. A large drawing takes many turns, and so does a
 search for more children when the reserve has run out and no index leads to them. Writers do not
-wait for either: the window is *behind*, its writes wait with the replay that they go on from, and
-are followed one by one afterwards. Only if too many wait, or if what a large write has set is not
-known, streams have to read their value again.
-
-What one write did to the children of a watched path, and the events that tell of it.
-
-It is found out once for all queries of the path: the facts of each child that was written to, by
-which queries decide whether it enters, leaves or stays (`tree.window`), and the event of each of
-these, so that its bytes are made once however many queries show it.
+wait for either: the window is *behind*, its writes wait with the replay that they go on from
+(`Backlog`), and are followed one by one afterwards. Only if too many wait, or if what a large write
+has set is not known, streams have to read their value again.
 """
 
 from __future__ import annotations
@@ -255,7 +249,7 @@ class WatchedCollection:
         watching.watchers.set_collection(path, self)
 
     def window(self, query: Query, state: int) -> SharedWindow:
-        """Return the window of a query; a new one if nobody watches it yet, at a state.
+        """Return the window of a query; a new one if it is not watched yet, at a state.
 
         Raises `Unavailable` if there are too many that differ.
         """
@@ -292,7 +286,7 @@ class WatchedCollection:
             self._unready[window] = None
 
     def close(self, window: SharedWindow) -> None:
-        """Forget a query that nobody watches any more."""
+        """Forget a query that is not watched any more."""
         if self._windows.pop(name_query(window.query), None) is None:
             return
         self._fields.subtract(fields_of(window.query))
@@ -379,7 +373,7 @@ class SharedWindow:
         query: what it shows.
         field: what it orders by; None for the keys.
         audience: the streams.
-        since: the number of the last write that its streams begin with, or that it follows no more.
+        since: the number of the last write that its streams begin with, or that is not followed.
 
     """
 
@@ -800,7 +794,7 @@ class Backlog:
         self._bytes = 0
 
     def add(self, commit: Commit) -> bool:
-        """Let another write wait; return False if there is no room for it."""
+        """Keep another write waiting; return False if there is no room for it."""
         self.commits.append(commit)
         self._bytes += commit.size
         return len(self.commits) <= MAX_WAITING and self._bytes <= MAX_WAITING_BYTES
@@ -813,7 +807,11 @@ class Backlog:
 
 
 class WrittenChildren:
-    """What one write did to the children of a path, for all queries of them.
+    """What one write did to the children of a path, found out once for all queries of the path.
+
+    It has the facts of each child that was written to, by which queries decide whether it enters,
+    leaves or stays (`tree.window`), and the event of each of these, so that its bytes are made once
+    however many queries show it.
 
     Attributes:
         commit: the write.

@@ -1,13 +1,14 @@
-"""Work in slices: however much there is to do, other requests go on in between.
+"""Slices of long work, between which the reactor serves others.
 
-Work is an iterator that does a little at each step. `Slices` runs the steps of all work of a
-service within one share of each turn of the reactor, so that much work at once does not make the
-turns longer. A step may wait for another thread: then it yields the `Future` that says when to go
-on. Work begins in the turn in which it is started, so that little work causes no delay;
-but only as long as that share, which is smaller, lasts: the commits of many databases may be done
-in one turn, and the reactor may run the first slice of later turns in the same turn.
+Work is an iterator that does a little at each step (`Steps`). `Slices` runs the steps of all work
+of a service within one share of each turn of the reactor, so that much work at once does not make
+the turns longer. A step may wait for another thread: then it yields the `Future` that says when to
+go on. Work begins in the turn in which it is started, so that little work causes no delay; but only
+as long as that share, which is smaller, lasts: the commits of many databases may be done in one
+turn, and the reactor may run the first slice of later turns in the same turn.
 
-The same done with many, some of them in each turn of the reactor.
+A `StepQueue` does one work after the other. `in_turns` does the same thing with many items, some of
+them in each turn.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def in_turns(
 ) -> None:
     """Call `act` with each item, with `at_once` of them in this turn and in each that follows.
 
-    It has to find out whether an item is still there.
+    `act` must check that its item still exists.
     """
     for item in items[:at_once]:
         act(item)

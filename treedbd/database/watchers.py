@@ -1,44 +1,30 @@
-"""The registry of watchers by path: who watches what, found from what was written.
+"""Watchers of one database by path: who is notified of what, from which state on, and when.
 
-Theory of operation. Watchers are kept in a tree of nodes, one for each watched path and its
-ancestors. A write is followed from the root down to its own path: the nodes on the way watch the
-path or an ancestor of it. Then the nodes below the path are visited, which watch a descendant.
-Unrelated nodes are never visited, so the cost of a write grows with the watchers that it concerns.
+Theory of operation. `Watching` is what everything that watches uses. After each commit of a batch,
+of this process or another, comes a round (`write_lock.Rounds`). The writes of the batch are
+followed one by one, in the order of their numbers: first the grants are checked whose rules have
+read what was written (`rights`), then it is found out what the write means to the watchers and to
+the watched queries that it concerns (`shared_window`). What all that needs to know of the state
+that a write has made comes from a replay of it (`resume.Moments`). What was found is delivered
+together, in order (`Delivery`).
 
 Each write is at most one event to an *audience*: those who watch a path, or a query of it. What a
-write means to an audience is computed once, however many there are. A watcher is notified only of
-writes newer than the state it started from; one that raises is removed and disturbs no other.
+write means to an audience is computed once, however many watchers it has. A watcher is notified
+only of writes newer than the state it started from; one that raises is removed and disturbs no
+other.
 
-The writes of a batch are followed one by one, and then delivered together (`Delivery`): a watcher
-is called once for a batch, with an event for each write that concerns it. What several watchers of
-one client receive has one order, that of the writes, if they were added with that client as their
-`group`: when a write concerns another of them than the writes before it in the batch, these are
-delivered to all groups first. So a watcher of a group may be called several times for a batch.
+A watcher is called once for a batch, with an event for each write that concerns it. What several
+watchers of one client receive has one order, that of the writes, if they were added with that
+client as their `group`: when a write concerns another of them than the writes before it in the
+batch, these are delivered to all groups first. So a watcher of a group may be called several times
+for a batch. Notifying is done in steps, between which watchers may come, go and start again. Those
+that came or started again did so from a state with all of the batch, so they are not notified of
+it.
 
-Notifying is done in steps, between which watchers may come, go and start again. Those that came or
-started again did so from a state with all of the batch, so they are not notified of it.
-
-Watching one database: who is notified of what, beginning with which state, and when.
-
-Theory of operation. After each commit of a batch, of this process or another, comes a round
-(`rounds`). The writes of the batch are followed one by one, in the order of their numbers: first
-the grants are checked whose rules have read what was written, then it is found out what the write
-means to the watchers and to the watched queries that it concerns. What all that needs to know of
-the state that a write has made comes from a replay of it (`replay`). What was found is delivered
-together, in order (`watchers`).
-
-`Watching` is what everything that watches is made from: `subscription`, `shared_window`, `resume`.
-
-What a stream shows of a path: the whole node, or the children that a query selects.
-
-The latter is in `shared_window`. Both register a stream together with the state that it begins
-with, and render its first value from the nodes of that state, in chunks, so that a large value can
-be rendered in slices.
-
-What large writes set, as the watchers receive it who are notified of it: read from the rows.
-
-It is printed once, in steps, in chunks that are never joined. In most values the plain form and the
-export form are the same text; then it is printed once for both.
+A `Subscription` is what one stream shows of a path: the whole node, or the children that a query
+selects (`shared_window.QuerySubscription`). Both register a stream together with the state that it
+begins with, and render its first value from the nodes of that state, in chunks, so that a large
+value can be rendered in slices.
 """
 
 from __future__ import annotations
@@ -97,7 +83,7 @@ class Notification:
 
 
 class Watcher(Protocol):
-    """Is notified of what is written at a path."""
+    """Receives what is written at a path."""
 
     def notify(self, notification: Notification) -> None:
         """Receive what was written."""
@@ -323,7 +309,13 @@ class NodeSubscription:
 
 
 class Watchers:
-    """The watchers of one database, and its watched queries; `count` is how many there are."""
+    """The watchers of one database, and its watched queries; `count` is how many there are.
+
+    They are kept in a tree of nodes, one for each watched path and its ancestors. A write is
+    followed from the root down to its own path: the nodes on the way watch the path or an ancestor
+    of it. Then the nodes below the path are visited, which watch a descendant. Unrelated nodes are
+    never visited, so the cost of a write grows with the watchers that it concerns.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -449,7 +441,7 @@ class _Node:
 
 
 def _prune(trail: list[_Node], path: Path) -> None:
-    """Remove the nodes at the end of a trail that nobody needs."""
+    """Remove the nodes at the end of a trail that are not needed."""
     for at in range(len(path), 0, -1):
         if trail[at].is_watched or trail[at].children:
             return
@@ -471,7 +463,7 @@ def _watched_below(node: _Node, path: Path) -> Iterator[tuple[_Node, Path]]:
 
 
 def do_nothing() -> None:
-    """Do nothing: whom this was to call has ended."""
+    """Replace what a watcher or a grant calls, once that has ended."""
 
 
 class Audience:
@@ -507,7 +499,7 @@ class Audience:
             self._dropped()
 
     def end(self) -> None:
-        """Call `dropped` no more, and keep nothing that it belongs to."""
+        """Stop calling `dropped`, and keep nothing that it belongs to."""
         self._dropped = do_nothing
 
     def notify_all(self, notification: Notification) -> Steps:
@@ -530,7 +522,7 @@ class Audience:
 
 
 class Delivery:
-    """The events of one batch, on their way to those whom they concern."""
+    """The events of one batch, on their way to the audiences that they concern."""
 
     def __init__(self) -> None:
         self._alone: _Found = {}
@@ -598,7 +590,9 @@ def print_large(commit: Commit, nodes: Nodes | None) -> Generator[None, None, Co
     """Return a large commit with what it set or merged; without it, if it is too long.
 
     That is read from `nodes`, the state after it, unless the commit has it; it is missing if it
-    would have to be read and there are none.
+    would have to be read and there are none. It is printed once, in steps, in chunks that are never
+    joined. In most values the plain form and the export form are the same text; then it is printed
+    once for both.
     """
     printed, is_of_tree = commit.printed, False
     exported = printed

@@ -1,41 +1,31 @@
-"""The turn of a process to write a database: what `GroupCommit` takes before each batch.
+"""The write lock of one database: whose process may write, and what the others have written.
 
-Writing to a database that other processes write too.
+`GroupCommit` takes a `WriteLock` before each batch and gives it back afterwards. A process that
+shares its databases with no other always has it (`OwnWriteLock`). Where others write too, the lock
+is a `SharedWriteLock`: that of a file which several processes have open (`FileWriteLock`), or a
+replica in a cluster (`cluster.replica`).
 
-A process takes the turn for one batch: when it has it, it first catches up with what others have
-committed (`following`), and then judges, applies and commits its own. It asks again when others may
-have given the turn back: as soon as one of them says so, and every few milliseconds in any case. No
-thread waits for it.
+Theory of operation. When a process has the lock, it first catches up with what others have
+committed, and then judges, applies and commits a batch of its own. While another process has it, it
+is tried again when it may be free: as soon as the other one gives a hint, and every few
+milliseconds in any case. No thread waits for it.
 
-Following the change log: what other processes commit to a database is shown here too.
+What others have committed is in the change log (`LogFollower`). This process shows one moment of
+the store for as long as a read transaction of it is open. Whenever another moment begins, the
+entries of the log that are newer than the last one are read in it: in the same turn the answers and
+verdicts that they concern are dropped, and a round is begun in which watchers are notified of them,
+in the order and with the identifiers of the log. So a watcher that begins with a moment is notified
+of all that came after it, and it makes no difference to a client which process it is connected to.
+The moment that is left is held while watchers are notified (`resume.Moments`), so a moment is kept
+open whenever others may commit.
 
-Theory of operation. All processes that share a database read the same file, and what any of them
-has committed is in the change log. This process shows one moment of the file for as long as a read
-transaction of it is open. Whenever another moment begins, the entries of the log that are newer
-than the last one are read in it: in the same turn the answers and verdicts that they concern are
-dropped, and a round (`rounds`) is begun in which watchers are notified of them, in the order and
-with the identifiers of the log. So a watcher that begins with a moment is notified of all that came
-after it, and it makes no difference to a client which process it is connected to.
-
-The moment that is left is held while watchers are notified (`replay`), so a moment is kept open
-whenever others may commit.
-
-Each request first asks whether there is news, so no read is older than an acknowledged write,
+Each request first looks whether there is news, so no read is older than an acknowledged write,
 wherever that was acknowledged. Only while a batch of this process is being committed the moment
-stands still; who knows of newer writes then waits for the end of the batch. Hints of other
+stands still; a request that has seen news then waits for the end of the batch. Hints of other
 processes only make it sooner that watchers are notified.
 
-Rounds: what happens between two batches, while the state of the database stands still.
-
-Theory of operation. After each commit the watchers are notified of it: one round. It goes in
-slices, so other requests are served meanwhile, but no batch of this database begins before the
-round is over. So everything in a round sees exactly the state that the commit left, rounds neither
-overlap nor pile up, and a database with many watchers slows down its own writers only, by no more
-than what notifying costs.
-
-Other work needs the same stillness: it has `run_later`. It is run between batches too, when all
-watchers have been notified of all that is durable. Waiting writes go first, one batch before each
-further piece of such work, so that neither can keep the other from its turn.
+`Rounds` come between two batches, while the state of the database stands still: in them watchers
+are notified.
 """
 
 from __future__ import annotations
@@ -71,7 +61,7 @@ from treedbd.tree.event import Commit, CommittedChange, Position, describe
 from treedbd.tree.types import ROOT
 
 RETRY_S: Final = 0.002
-"""Seconds until the turn is asked for again, if nobody has said that it is free."""
+"""Seconds until the lock is tried again, if no hint says that it is free."""
 FAILED_S: Final = 0.2
 """The same after the store could not be read."""
 WAITS_FOR_OTHERS: Final = "Another process has been writing to the database for long."
@@ -85,7 +75,7 @@ BYTES_AT_ONCE: Final = 256 * KIB
 
 
 class WriteLock(Protocol):
-    """The turn of this process at one database."""
+    """The lock of one database for the writes of this process."""
 
     @property
     def problem(self) -> str | None:
@@ -94,19 +84,19 @@ class WriteLock(Protocol):
 
     @property
     def delay(self) -> str | None:
-        """What the turn is waited for, in one sentence; None if it is not."""
+        """What the lock is waited for, in one sentence; None if it is not."""
         ...
 
     def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
-        """Call `try_again` when the turn may be free; watchers are notified in `rounds`."""
+        """Call `try_again` when the lock may be free; watchers are notified in `rounds`."""
         ...
 
     def take(self) -> bool:
-        """Return whether this process has the turn; if not, it is asked for until `give`."""
+        """Return whether this process has the lock; if not, it is tried again until `give`."""
         ...
 
     def give(self) -> None:
-        """Give the turn back, or ask for it no longer."""
+        """Give the lock back, or stop trying to take it."""
         ...
 
     def commit(
@@ -117,7 +107,7 @@ class WriteLock(Protocol):
     ) -> Deferred[None]:
         """Run `commit`, which blocks, for the writes of a batch; fires when they are durable.
 
-        The turn is given back at once unless it must be kept. Errbacks with what `commit` raises,
+        The lock is given back at once unless it must be kept. Errbacks with what `commit` raises,
         or with what the writers are refused with: `Unavailable` or `OutcomeInDoubt`. After
         `Conflict` the batch is done again, from the state that others have made.
         """
@@ -131,7 +121,7 @@ class WriteLock(Protocol):
         ...
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run `work` with the turn, in a worker thread; raise `StoreFailed`."""
+        """Run `work` with the lock, in a worker thread; raise `StoreFailed`."""
         ...
 
     def batch_over(self) -> None:
@@ -140,7 +130,7 @@ class WriteLock(Protocol):
 
 
 class OwnWriteLock:
-    """The turn of a process that shares its databases with no other: it always has it."""
+    """The lock of a process that shares its databases with no other: it always has it."""
 
     problem = None
     delay = None
@@ -166,7 +156,7 @@ class OwnWriteLock:
         return self._run_in_thread(commit)
 
     def confirm(self) -> None:
-        """Return None: nobody else writes."""
+        """Return None: no other process writes."""
 
     def run(self, work: Callable[[], None]) -> None:
         """Run `work`."""
@@ -177,7 +167,7 @@ class OwnWriteLock:
 
 
 class SharedWriteLock(WriteLock, Protocol):
-    """The turn at a database that other processes write too.
+    """The lock of a database that other processes write too.
 
     Attributes:
         following: follows what the others commit.
@@ -207,11 +197,11 @@ class SharedWriteLock(WriteLock, Protocol):
         ...
 
     def hinted(self) -> None:
-        """Look whether others have committed anything, or given the turn back."""
+        """Look whether others have committed anything, or given the lock back."""
         ...
 
     def end(self) -> Deferred[None] | None:
-        """Use the engine no more, because it is being closed; no batch may be under way.
+        """Stop using the engine, because it is being closed; no batch may be under way.
 
         Fires when nothing uses it; None if nothing does.
         """
@@ -219,11 +209,11 @@ class SharedWriteLock(WriteLock, Protocol):
 
 
 class FileWriteLock:
-    """A `WriteLock` at a database that is shared.
+    """A `SharedWriteLock` of a database whose file other processes have open too.
 
     Attributes:
         following: follows what the others commit.
-        delay: what the turn is waited for; None if it is not.
+        delay: what the lock is waited for; None if it is not.
 
     """
 
@@ -240,7 +230,7 @@ class FileWriteLock:
         engine: Engine,
         follower: FollowerHooks,
     ) -> None:
-        """Write to `engine`, and let `follower` have what others write to it."""
+        """Write to `engine`, and pass what others write to it to `follower`."""
         self.following = LogFollower(sharing, engine, runtime.clock, follower)
         self.delay: str | None = None
         self._sharing = sharing
@@ -252,12 +242,12 @@ class FileWriteLock:
         self._try_again: Callable[[], None] | None = None
 
     def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
-        """Call `try_again` when the turn may be free; watchers are notified in `rounds`."""
+        """Call `try_again` when the lock may be free; watchers are notified in `rounds`."""
         self._try_again = try_again
         self.following.use_rounds(rounds)
 
     def take(self) -> bool:
-        """Return whether this process has the turn; if not, it is asked for until `give`."""
+        """Return whether this process has the lock; if not, it is tried again until `give`."""
         if self._sharing.is_held:
             return True
         if not self._sharing.try_hold():
@@ -274,7 +264,7 @@ class FileWriteLock:
         return True
 
     def give(self) -> None:
-        """Give the turn back, or ask for it no longer."""
+        """Give the lock back, or stop trying to take it."""
         self.delay = None
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
@@ -293,7 +283,7 @@ class FileWriteLock:
     ) -> Deferred[None]:
         """Do as `WriteLock.commit`.
 
-        The turn is given back in the thread of the commit: the reactor of this process may be busy,
+        The lock is given back in the thread of the commit: the reactor of this process may be busy,
         and others need not wait for it.
         """
 
@@ -306,10 +296,10 @@ class FileWriteLock:
         return self._run_in_thread(commit_and_give)
 
     def confirm(self) -> None:
-        """Return None: whoever has the turn has seen all that there is."""
+        """Return None: the process that has the lock has seen all that there is."""
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run `work` with the turn, in a worker thread; raise `StoreFailed`."""
+        """Run `work` with the lock, in a worker thread; raise `StoreFailed`."""
         self._sharing.run_held(work)
 
     def batch_over(self) -> None:
@@ -329,7 +319,7 @@ class FileWriteLock:
         return False
 
     def hinted(self) -> None:
-        """Look whether others have committed anything, or given the turn back."""
+        """Look whether others have committed anything, or given the lock back."""
         if self._is_over:
             return
         if not self.following.hinted():
@@ -339,7 +329,7 @@ class FileWriteLock:
             self._retry()
 
     def end(self) -> None:
-        """Look no more whether others have committed."""
+        """Stop looking whether others have committed."""
         self._is_over = True
 
     def _ask_again(self, pause: float) -> None:
@@ -370,7 +360,7 @@ class LogFollower:
         clock: IReactorTime,
         follower: FollowerHooks,
     ) -> None:
-        """Let `follower` have what others commit."""
+        """Pass what others commit to `follower`."""
         self.through = 0
         self.latest_ms = 0
         self._arrivals = arrivals
@@ -387,7 +377,7 @@ class LogFollower:
         self._rounds = rounds
 
     def is_current(self) -> bool:
-        """Return whether this process shows the last durable state, which it does if it can.
+        """Show the last durable state unless a commit is under way; return whether it is shown.
 
         Raises an error of the store if that cannot be read.
         """
@@ -447,13 +437,13 @@ class LogFollower:
             waiter.callback(None)
 
     def keep_open(self) -> None:
-        """Show a moment while nobody else can commit, so that it is known what comes after it."""
+        """Show a moment while no other can commit, so that it is known what comes after it."""
         if self._follower.is_interested():
             with suppress(StoreFailed, DiskFull, Unavailable):
                 self._engine.read(_sequence)
 
     def forget(self) -> None:
-        """Let the next moment be new as a whole: it does not follow the one before."""
+        """Take the next moment as new as a whole: it does not follow the one before."""
         self.through = -1
 
     def opened(self) -> None:
@@ -493,7 +483,7 @@ class LogFollower:
         self._follower.show(news)
         if commits != [] and self._rounds is not None:
             self._rounds.add(self._notify_of(news, since))
-            # Not in this turn: whoever reads may not be disturbed.
+            # Not in this turn: the read that has begun the moment may not be disturbed.
             self._clock.callLater(0, self._rounds.start)
 
     def _read_commits(self, view: ReadView, after: int) -> list[Commit] | None:
@@ -533,7 +523,7 @@ class LogFollower:
 
 @attrs.frozen
 class FollowerHooks:
-    """Who is told of what others commit.
+    """The consequences of what others commit.
 
     Attributes:
         is_interested: returns whether anything depends on it.
@@ -550,7 +540,7 @@ class FollowerHooks:
 
 
 MakeWriteLock: TypeAlias = Callable[[Engine, FollowerHooks], SharedWriteLock]
-"""Makes the turn at one database, which lets the hooks have what others write to its engine."""
+"""Makes the write lock of one database; the hooks receive what other processes commit."""
 
 
 class News(NamedTuple):
@@ -608,6 +598,16 @@ def _sequence(view: ReadView) -> int:
 
 class Rounds:
     """The rounds of one database.
+
+    Theory of operation. After each commit the watchers are notified of it: one round. It goes in
+    slices, so other requests are served meanwhile, but no batch of this database begins before the
+    round is over. So everything in a round sees exactly the state that the commit left, rounds
+    neither overlap nor pile up, and a database with many watchers slows down its own writers only,
+    by no more than what notifying costs.
+
+    Other work needs the same stillness (`run_later`). It is run between batches too, when all
+    watchers have been notified of all that is durable. Waiting writes go first, one batch before
+    each further piece of such work, so that neither can hold up the other for ever.
 
     Attributes:
         is_held: set while a batch is being committed and answered; nothing is run then.
