@@ -32,10 +32,11 @@ from treedbd.store.postgresql.connection import PostgresqlSettings, TimedConnect
 T = TypeVar("T")
 
 _CALLS_BETWEEN_LOOKS: Final = 16
+"""Calls that are made between two looks at the clock."""
 THREADS: Final = 12
 """How many things can be waited for at a time: commits, fetches, copies, upkeep."""
 THREADS_ASIDE: Final = 2
-"""How many of those that any caller may ask for as often as he likes."""
+"""The same for what any caller may ask for as often as it likes; it keeps no commit waiting."""
 SILENCE_S: Final = 3.0
 """Seconds without an answer after which the cluster counts as unreachable."""
 

@@ -57,6 +57,7 @@ UNREACHABLE_S: Final = 0.2
 _CATCHES_UP: Final = "The daemon is catching up with what others have written."
 _IS_MOVED: Final = "The database is being moved to another place."
 _SOON_S: Final = 0.002
+"""Seconds until a look whether the copy is free."""
 
 SETTLE_PAUSES: Final = (0.0, 0.1, 0.2, 0.5, 1.0)
 """Seconds before each attempt to settle a commit; the last one repeats."""

@@ -71,8 +71,9 @@ from treedbd.tree.types import InvalidData, Path
 T = TypeVar("T")
 
 BATCH_WRITES: Final = 1024
+"""The most writes of a batch."""
 LOOK_SECONDS: Final = 0.000_005
-"""For each write that waits when those that are late are refused, the time until the next look.
+"""Seconds until the next look for late writes, for each write that waits.
 
 To look at one takes a tenth of that, so however many deadlines there are, most time is left.
 """
@@ -87,6 +88,7 @@ _REFUSALS: Final = (
 )
 
 _POLL_S: Final = 0.001
+"""Seconds between two looks whether the store can be compacted."""
 
 SPACE_CHECK_S: Final = 0.5
 """Seconds between two checks whether a full disk has room again."""
@@ -94,17 +96,19 @@ RECOVERY_PAUSES: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to recover a store; the last one repeats."""
 
 PATIENCE: Final = 2
-"""One who has lost so often is waited for."""
+"""Losses at a place after which it is reserved for a contender."""
 PENALTY: Final = 8
+"""Losses more until that happens again, after a reservation that came to nothing."""
 LOOK_S: Final = 0.05
+"""Seconds between two looks whether the contender has come."""
 LOOKS: Final = 5
-"""So often it is seen whether he has come: a pause of this process, however long, counts as one."""
+"""Looks until a reservation ends: a pause of this process, however long, counts as one."""
 RESERVED_S: Final = LOOKS * LOOK_S
-"""A few times the time that an answer and the next write need, also over a mobile network."""
+"""Seconds: a few times what an answer and the next write need, also over a mobile network."""
 MAX_CLAIMS: Final = 1_000
-"""So many contenders are remembered; who has lost last is remembered longest."""
+"""Contenders that are remembered; the one that has lost last is remembered longest."""
 MAX_RESERVATIONS: Final = 100
-"""So many places are reserved at the most, so that a batch is judged in a short turn."""
+"""The most places that are reserved, so that a batch is judged in little time."""
 
 Apply: TypeAlias = Callable[[Transaction, Write], Outcome]
 OnCommitted: TypeAlias = Callable[[Sequence[Commit]], None]
@@ -112,7 +116,7 @@ Notify: TypeAlias = Callable[[Sequence[Commit]], Steps]
 Maintenance: TypeAlias = Callable[[Transaction], bool]
 """Does one step in a transaction; returns False if there was nothing left to do."""
 _Claim: TypeAlias = tuple[int, Path]
-"""A contender (`Write.contender`), and the place of his condition."""
+"""A contender (`Write.contender`), and the place of its condition."""
 
 
 class Abandoned(Exception):
@@ -535,7 +539,7 @@ class WriteQueue:
         return batch
 
     def note(self, batch: Iterable[QueuedWrite]) -> None:
-        """Take in what has become of a batch, before its writers are answered."""
+        """Record what has become of a batch, before its writers are answered."""
         conditional = [queued for queued in batch if queued.write.condition is not None]
         if conditional:
             self._contention.note(conditional)
@@ -1106,7 +1110,7 @@ class Contention:
         return True
 
     def note(self, writes: Iterable[QueuedWrite]) -> None:
-        """Take in what has become of writes on a condition, before their writers are answered."""
+        """Record what has become of writes on a condition, before their writers are answered."""
         lost: dict[_Claim, int] = {}
         for queued in writes:
             claim = _claim_of(queued.write)

@@ -127,7 +127,7 @@ class FileUser(Protocol):
 
 
 class LeftWrites(Protocol):
-    """`DisconnectWrites`, for those who see to what the sessions of dead processes have left."""
+    """`DisconnectWrites`, as far as it does what the sessions of dead processes have left."""
 
     @property
     def has_left(self) -> bool:
@@ -177,7 +177,7 @@ class OpenDatabases:
         self._closed = closed
         self._open: dict[FileUser, ReopeningEngine] = {}
         self._waiting: dict[FileUser, list[Deferred[None]]] = {}
-        self._turns = DeferredSemaphore(OPENED_AT_ONCE)
+        self._openings = DeferredSemaphore(OPENED_AT_ONCE)
         self._caches = PageCaches(bounds.cache_bytes, self._open, runtime.clock)
         self._sweeping: IDelayedCall | None = None
         self._last_refusal: str | None = None
@@ -283,7 +283,7 @@ class OpenDatabases:
     async def _open_and_answer(self, database: FileUser, engine: ReopeningEngine) -> None:
         """Open a database when those before it are open, and answer all who wait for it."""
         refusal = None
-        await self._turns.acquire()
+        await self._openings.acquire()
         try:
             if not database.is_open:
                 await self._run(self._prepare(database, engine))
@@ -294,7 +294,7 @@ class OpenDatabases:
         except Exception as error:
             refusal = self._refusal(database, error)
         finally:
-            self._turns.release()
+            self._openings.release()
         self._runtime.slices.start(_answer(self._waiting.pop(database), refusal))
 
     def _prepare(self, database: FileUser, engine: ReopeningEngine) -> _Change:
@@ -391,7 +391,7 @@ class _Change:
 
 
 def _answer(waiting: Iterable[Deferred[None]], refusal: Exception | None) -> Steps:
-    """Let all go on who wait for a database: each is a request."""
+    """Answer all requests that wait for a database."""
     for done in waiting:
         if refusal is None:
             done.callback(None)

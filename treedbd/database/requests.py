@@ -230,7 +230,7 @@ class ProjectSpec:
 
 @attrs.frozen
 class Caller:
-    """Who sends a request: rules read `auth`; for an admin they are not evaluated."""
+    """The sender of a request: rules read `auth`; for an admin they are not evaluated."""
 
     auth: Json
     is_admin: bool = False

@@ -225,7 +225,7 @@ class Authorisation:
 
 @attrs.frozen
 class ReadRequest:
-    """Who wants to watch which path, by which query; `now` returns the time in milliseconds."""
+    """Which caller wants to watch which path, by which query; `now` returns milliseconds."""
 
     caller: Caller
     path: Path

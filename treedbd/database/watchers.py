@@ -467,7 +467,7 @@ def do_nothing() -> None:
 
 
 class Audience:
-    """Those who are notified of the same events.
+    """The watchers that are notified of the same events.
 
     Attributes:
         watchers: each with the number of the state that it started from.
