@@ -141,10 +141,10 @@ def convert_rows_of_1(rows: Iterable[Row]) -> Iterator[Row]:
         yield group.finish()
 
 
-def check_rows(rows: Iterable[Row]) -> Iterator[str]:
+def check_rows_of_1(rows: Iterable[Row]) -> Iterator[str]:
     """Yield what would keep the rows of a tree from being converted, a sentence each.
 
-    Raises ValueError as `convert_rows` does.
+    Raises ValueError as `convert_rows_of_1` does.
     """
     return filter(None, (check_row(*row) for row in convert_rows_of_1(rows)))
 

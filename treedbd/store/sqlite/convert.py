@@ -41,6 +41,7 @@ from treedbd.files import FULL_ERRNOS, open_private, sync_directory
 from treedbd.limits import MIB
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
 from treedbd.store.formats import (
+    check_rows_of_1,
     convert_rows_of_1,
     convert_rows_of_2,
     convert_rows_of_3,
@@ -65,8 +66,7 @@ from treedbd.store.sqlite.file import (
 )
 from treedbd.store.sqlite.history import History
 from treedbd.store.sqlite.reader import SqliteReader
-from treedbd.store.verify import MAX_FINDINGS, verify
-from treedbd.store.verify import check_stored_rows as check_rows
+from treedbd.store.verify import MAX_FINDINGS, check_stored_rows, verify
 
 Report: TypeAlias = Callable[[str], None]
 """Receives a sentence about the progress, for an operator."""
@@ -107,9 +107,11 @@ _OLDER: Final = {
     1: _Format(
         is_same_in_1,
         convert_rows_of_1,
-        lambda view: check_rows(view.scan(FIRST, END)),
+        lambda view: check_rows_of_1(view.scan(FIRST, END)),
     ),
-    2: _Format(is_same_in_2, convert_rows_of_2, lambda view: check_rows(view.scan(FIRST, END))),
+    2: _Format(
+        is_same_in_2, convert_rows_of_2, lambda view: check_stored_rows(view.scan(FIRST, END))
+    ),
     3: _Format(is_same_in_3, convert_rows_of_3, lambda view: iter(verify(view))),
     # Its rows are those of format 5, in pages without check sums.
     4: _Format(lambda _: True, iter, lambda view: iter(verify(view)), has_other_pages=True),
