@@ -27,14 +27,11 @@ engine:
 - After `StoreFailed`, the engine opens no transaction until `recover` has brought it back from disk
   and verified it; reads go on. After `DiskFull` nothing is lost and it opens transactions at once.
 
-A database that other processes write too: whose turn it is, and whether there is news.
-
-Theory of operation. Nobody owns a database. A process that wants to write takes the turn, which one
-process has at a time; whatever was committed before is visible to it then, and nothing is committed
-by others until it gives the turn back. All other processes only read meanwhile: what they see is
-the last durable state, and `has_news` says whether that has changed since they looked last.
-
-A transaction that passes everything on to another; what stands around one overrides the rest.
+`Sharing` is the second interface, that of a database which several processes write. None of them
+owns it. A process that wants to write takes the write lock, which one process has at a time;
+whatever was committed before is visible to it then, and nothing is committed by others until it
+releases the lock. All other processes only read meanwhile: they see the last durable state, and
+`has_news` returns whether that has changed since they looked last.
 """
 
 from __future__ import annotations
@@ -115,7 +112,7 @@ class StoreUnreachable(Exception):
 class InDoubt(Exception):
     """Whether the commit was applied is not known yet; it was applied whole or not at all.
 
-    Nobody may be told that it succeeded or failed before the engine has settled it.
+    It must not be reported as made or as failed before the engine has settled it.
     """
 
 
@@ -333,21 +330,21 @@ class Sharing(Arrivals, Protocol):
     """One database, as a process shares it with others.
 
     Attributes:
-        is_held: whether this process has the turn.
+        is_held: whether this process has the write lock.
 
     """
 
     is_held: bool
 
     def try_hold(self) -> bool:
-        """Take the turn if it is free; return whether this process has it. Waits for nobody.
+        """Take the write lock if it is free; return whether this process has it. Never waits.
 
-        Whoever asks again until it is free is not overtaken more than once by each other process.
+        A process that tries until it is free is overtaken at most once by each other process.
         """
         ...
 
     def let_go(self) -> None:
-        """Give the turn back."""
+        """Release the write lock."""
         ...
 
     def renew(self) -> None:
@@ -355,15 +352,15 @@ class Sharing(Arrivals, Protocol):
         ...
 
     def run_held(self, work: Callable[[], None]) -> None:
-        """Run `work` with the turn, waiting for it if need be; in a worker thread.
+        """Run `work` with the write lock, waiting for it if need be; in a worker thread.
 
-        Raises `StoreFailed` if others have had the turn all the time.
+        Raises `StoreFailed` if other processes have had the lock all the time.
         """
         ...
 
 
 class WrappedTransaction:
-    """A `Transaction` around another one; each method does what that of the other does."""
+    """A `Transaction` that passes every call on to another one; subclasses override the rest."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction

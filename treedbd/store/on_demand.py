@@ -1,25 +1,25 @@
-"""An engine whose file is created at the first commit.
+"""Engines whose file is created, closed and opened again as the database is used.
 
-A database that was never written to is empty and has no file. The changes of its first transaction
-are kept in memory and, at the commit, written to a real engine that is created then; a transaction
-that is rolled back leaves nothing.
+Two engines stand before the real one; whatever does not concern its file, they pass on.
 
-The real engine must be empty when it is created, because everything so far has seen an empty
-database: rules were evaluated against it, and streams watch it. If data has appeared in its place
-meanwhile, the commit fails and the data stays as it is; if it is from another process that serves
-the same databases, it is what all calls go to from then on.
+`CreateOnWriteEngine` is an engine whose file is created at the first commit. A database that was
+never written to is empty and has no file. The changes of its first transaction are kept in memory
+and, at the commit, written to a real engine that is created then; a transaction that is rolled back
+leaves nothing. The real engine must be empty when it is created, because everything so far has seen
+an empty database: rules were evaluated against it, and streams watch it. If data has appeared in
+its place meanwhile, the commit fails and the data stays as it is; if it is from another process
+that serves the same databases, it is what all calls go to from then on.
 
-An engine whose file is closed while nobody uses it, and is opened again at the next use.
-
-Theory of operation. Closing and opening wait for the disk, so both may run in a worker thread. In
-between, the thread that uses the engine must never meet a file that is half open. So an engine is
-closed in two steps: `detach`, in the thread that uses it, after which every use opens it first; and
+`ReopeningEngine` is an engine whose file is closed while it is not used, and is opened again at the
+next use. Closing and opening wait for the disk, so both may run in a worker thread. In between, the
+thread that uses the engine must never meet a file that is half open. So an engine is closed in two
+steps: `detach`, in the thread that uses it, after which every use opens it first; and
 `close_detached`, in any thread. A lock that both `open` and `close_detached` hold makes each wait
 for the other: a file is never open twice, and an engine that is opened again before it was closed
 stays open.
 
-While the file is closed, another program may put another in its place, or an older copy of it. Who
-watches the database has seen the state that was left, so only a file with that state is opened
+While the file is closed, another program may put another in its place, or an older copy of it. The
+watchers of the database have seen the state that was left, so only a file with that state is opened
 again, or with one that other processes have made of it.
 """
 
@@ -50,10 +50,19 @@ from treedbd.store.memory import MemoryEngine
 from treedbd.store.rows import ROW_KEY_BYTES
 
 T = TypeVar("T")
+
+
+E = TypeVar("E", bound=Engine)
 _State: TypeAlias = tuple[int, bytes]
 """The number and the id of the last entry of the log: no two histories share them."""
 
 _CLOSED: Final = "The store is closed."
+
+_ALL: Final = (b"", b"\xff" * (ROW_KEY_BYTES + 1))
+"""A range that includes every key."""
+_HAS_DATA: Final = (
+    "A file with data has appeared for this new database: restart the server to serve it."
+)
 
 
 class FileEngine(Engine, Protocol):
@@ -90,8 +99,134 @@ class FileEngine(Engine, Protocol):
 OpenFile: TypeAlias = Callable[[], FileEngine]
 
 
+class CreateOnWriteEngine(Generic[E]):
+    """An engine that `create` makes at the first commit; all calls go to it from then on.
+
+    Attributes:
+        read, begin: those of the real engine once there is one, so that no call passes through
+            here.
+
+    """
+
+    def __init__(
+        self, create: Callable[[], E], created: Callable[[E], None], *, is_shared: bool = False
+    ) -> None:
+        """Call `created` with the engine, in the thread of the commit, when it has the data.
+
+        Nothing else uses the engine before that has returned, unless `created` allows it.
+        If the place `is_shared` with other processes, data that has appeared there is a `Conflict`.
+        """
+        self._is_shared = is_shared
+        self._create = create
+        self._created = created
+        self._engine: Engine = MemoryEngine()
+        self.read = self._engine.read
+        self.begin: Callable[[], Transaction] = self._begin_first
+
+    def pin(self) -> None:
+        """Let reads show the present moment until `advance`."""
+        self._engine.pin()
+
+    def advance(self, *, holds: bool = False) -> EngineSnapshot | None:
+        """Let reads show what has been committed."""
+        return self._engine.advance(holds=holds)
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether `checkpoint` is due."""
+        return self._engine.needs_checkpoint
+
+    def checkpoint(self) -> None:
+        """Do what keeps the store short."""
+        self._engine.checkpoint()
+
+    def compact(self) -> None:
+        """Give the space back that nothing occupies."""
+        self._engine.compact()
+
+    def snapshot(self) -> EngineSnapshot:
+        """Hold the present moment open."""
+        return self._engine.snapshot()
+
+    def recover(self) -> None:
+        """Bring the store back from disk."""
+        self._engine.recover()
+
+    def release_reserve(self) -> None:
+        """Release the space kept in reserve."""
+        self._engine.release_reserve()
+
+    def restore_reserve(self) -> bool:
+        """Allocate the reserve again."""
+        return self._engine.restore_reserve()
+
+    def find_misplaced(self) -> str | None:
+        """Return a sentence about a file that is not in its place."""
+        return self._engine.find_misplaced()
+
+    def verify(self) -> list[str]:
+        """Return what is damaged."""
+        return self._engine.verify()
+
+    def size(self) -> int:
+        """Return the bytes on the disk."""
+        return self._engine.size()
+
+    def close(self) -> None:
+        """Close cleanly."""
+        self._engine.close()
+
+    def _begin_first(self) -> Transaction:
+        return _FirstTransaction(self._engine.begin(), self._commit_first)
+
+    def _commit_first(self, first: Transaction) -> None:
+        rows = list(first.scan(*_ALL))
+        entries = list(first.entries(0))
+        first.rollback()
+        engine = self._create()
+        try:
+            if not engine.read(_is_empty):
+                if self._is_shared:
+                    raise Conflict
+                raise CannotCreateStore(_HAS_DATA)
+            transaction = engine.begin()
+            transaction.put_all(rows)
+            for entry in entries:
+                transaction.append(entry.op_id, entry.content)
+            transaction.commit()
+        except (Conflict, InDoubt, StoreUnreachable):
+            self._bind(engine)  # it goes on from what others have written, or will have written
+            raise
+        except BaseException:
+            engine.close()
+            raise
+        self._bind(engine)
+
+    def _bind(self, engine: E) -> None:
+        self._created(engine)
+        self._engine = engine
+        self.read = engine.read
+        self.begin = engine.begin
+
+
+class _FirstTransaction(WrappedTransaction):
+    """Changes to a database that does not exist yet; passes on everything but the commit."""
+
+    def __init__(self, changes: Transaction, commit: Callable[[Transaction], None]) -> None:
+        super().__init__(changes)
+        self._commit = commit
+
+    def commit(self) -> None:
+        """Write the changes to an engine that is created for them."""
+        self._commit(self._transaction)
+
+
+def _is_empty(view: ReadView) -> bool:
+    return not view.sequence() and next(view.scan_keys(*_ALL), None) is None
+
+
 class ReopeningEngine:
-    """An engine over a file that `open_file` opens.
+    """An engine over a file that is opened by `open_file`, closed when idle, and opened again.
 
     Attributes:
         read, begin: those of the engine that is open, so that no call passes through here.
@@ -325,138 +460,3 @@ def _last_entry(view: ReadView) -> _State:
     sequence = view.sequence()
     entry = next(view.entries(sequence - 1), None)
     return sequence, b"" if entry is None else entry.op_id
-
-
-E = TypeVar("E", bound=Engine)
-
-_ALL: Final = (b"", b"\xff" * (ROW_KEY_BYTES + 1))
-"""A range that includes every key."""
-_HAS_DATA: Final = (
-    "A file with data has appeared for this new database: restart the server to serve it."
-)
-
-
-class CreateOnWriteEngine(Generic[E]):
-    """An engine that `create` makes at the first commit; all calls go to it from then on.
-
-    Attributes:
-        read, begin: those of the real engine once there is one, so that no call passes through
-            here.
-
-    """
-
-    def __init__(
-        self, create: Callable[[], E], created: Callable[[E], None], *, is_shared: bool = False
-    ) -> None:
-        """Call `created` with the engine, in the thread of the commit, when it has the data.
-
-        Nobody else uses the engine before that has returned, unless `created` lets them.
-        If the place `is_shared` with other processes, data that has appeared there is a `Conflict`.
-        """
-        self._is_shared = is_shared
-        self._create = create
-        self._created = created
-        self._engine: Engine = MemoryEngine()
-        self.read = self._engine.read
-        self.begin: Callable[[], Transaction] = self._begin_first
-
-    def pin(self) -> None:
-        """Let reads show the present moment until `advance`."""
-        self._engine.pin()
-
-    def advance(self, *, holds: bool = False) -> EngineSnapshot | None:
-        """Let reads show what has been committed."""
-        return self._engine.advance(holds=holds)
-
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether `checkpoint` is due."""
-        return self._engine.needs_checkpoint
-
-    def checkpoint(self) -> None:
-        """Do what keeps the store short."""
-        self._engine.checkpoint()
-
-    def compact(self) -> None:
-        """Give the space back that nothing occupies."""
-        self._engine.compact()
-
-    def snapshot(self) -> EngineSnapshot:
-        """Hold the present moment open."""
-        return self._engine.snapshot()
-
-    def recover(self) -> None:
-        """Bring the store back from disk."""
-        self._engine.recover()
-
-    def release_reserve(self) -> None:
-        """Release the space kept in reserve."""
-        self._engine.release_reserve()
-
-    def restore_reserve(self) -> bool:
-        """Allocate the reserve again."""
-        return self._engine.restore_reserve()
-
-    def find_misplaced(self) -> str | None:
-        """Return a sentence about a file that is not in its place."""
-        return self._engine.find_misplaced()
-
-    def verify(self) -> list[str]:
-        """Return what is damaged."""
-        return self._engine.verify()
-
-    def size(self) -> int:
-        """Return the bytes on the disk."""
-        return self._engine.size()
-
-    def close(self) -> None:
-        """Close cleanly."""
-        self._engine.close()
-
-    def _begin_first(self) -> Transaction:
-        return _FirstTransaction(self._engine.begin(), self._commit_first)
-
-    def _commit_first(self, first: Transaction) -> None:
-        rows = list(first.scan(*_ALL))
-        entries = list(first.entries(0))
-        first.rollback()
-        engine = self._create()
-        try:
-            if not engine.read(_is_empty):
-                if self._is_shared:
-                    raise Conflict
-                raise CannotCreateStore(_HAS_DATA)
-            transaction = engine.begin()
-            transaction.put_all(rows)
-            for entry in entries:
-                transaction.append(entry.op_id, entry.content)
-            transaction.commit()
-        except (Conflict, InDoubt, StoreUnreachable):
-            self._bind(engine)  # it goes on from what others have written, or will have written
-            raise
-        except BaseException:
-            engine.close()
-            raise
-        self._bind(engine)
-
-    def _bind(self, engine: E) -> None:
-        self._created(engine)
-        self._engine = engine
-        self.read = engine.read
-        self.begin = engine.begin
-
-
-class _FirstTransaction(WrappedTransaction):
-    """Changes to a database that does not exist yet; passes on everything but the commit."""
-
-    def __init__(self, changes: Transaction, commit: Callable[[Transaction], None]) -> None:
-        super().__init__(changes)
-        self._commit = commit
-
-    def commit(self) -> None:
-        """Write the changes to an engine that is created for them."""
-        self._commit(self._transaction)
-
-
-def _is_empty(view: ReadView) -> bool:
-    return not view.sequence() and next(view.scan_keys(*_ALL), None) is None

@@ -1,18 +1,17 @@
-"""How rows are put together to pages (`paged_rows`). Nothing here reads or writes the engine.
-
-One member of a page is set or removed in the bytes of the page, without reading the others.
-
-What comes out is what `pages.encode_page` makes of the changed members.
-
-Changing rows that are stored in pages (`pages`).
+"""Rows put together to pages, and changed in them; `rows` has the format of a page.
 
 Theory of operation
 -------------------
-The first change of a page is made in its bytes (`page_splice`), if it neither becomes too long nor
-too short by it: most writes change one row. Any other change of a row that is, or becomes, a member
-of a page is made in a *run*: the members of that page in memory. The run stays open for the changes
-that follow, and is stored by `flush`, or as soon as something else is read or changed. So many
-changes of siblings write each page once or twice.
+Which rows share a page is decided by `Member`s, rows as they stand in a body: `encode_page` makes a
+page of them, `split_members` and `pack` divide many among several. `set_member` and `remove_member`
+change one member in the bytes of a page without reading the others; what comes out is what
+`encode_page` makes of the changed members.
+
+`PageWriter` applies changes of single rows. The first change of a page is made in its bytes, if it
+neither becomes too long nor too short by it: most writes change one row. Any other change of a row
+that is, or becomes, a member of a page is made in a `Run`: the members of that page in memory. The
+run stays open for the changes that follow, and is stored by `flush`, or as soon as something else
+is read or changed. So many changes of siblings write each page once or twice.
 
 A new member joins the page or the short row before it, else the one after it. A run that has become
 too long is divided: into full pages if it grew at its end, as children with ascending keys make it,
@@ -21,6 +20,8 @@ neighbours if they fit. Only the pages that have changed are written.
 
 No row may be between two members of a page. So a page is divided where another row is to be stored
 among its members: one that is too long, or those below a child that is spread.
+
+Only `PageWriter` reads and writes the engine.
 """
 
 from __future__ import annotations
@@ -59,82 +60,6 @@ from treedbd.store.rows import (
 )
 from treedbd.tree.path import BEYOND
 
-
-def set_member(page: Page, member: Member) -> bytes:
-    """Return the content of a page with one more member, or with another row for one.
-
-    Neither the page nor the member may have a priority, and the member does not become the first.
-    """
-    segment, text, length = member
-    number = page.number_of(segment)
-    if number >= 0:
-        start, end = page.entry(number)
-        row = text[-length:]
-        new_entry = ENTRY.pack(start, start + length)
-        shift = length - (end - start)
-        return _join(page, page.keys, number, new_entry, number + 1, shift, (start, row, end))
-    keys = page.member_keys()
-    number = bisect_left(keys, segment)
-    keys.insert(number, segment)
-    at = page.entry(number - 1)[1]  # before the comma, if one follows
-    end = at + 1 + len(text)
-    new_entry = ENTRY.pack(end - length, end)
-    return _join(page, b"".join(keys), number, new_entry, number, end - at, (at, b"," + text, at))
-
-
-def remove_member(page: Page, number: int) -> bytes:
-    """Return the content of a page without a member, which is not the first."""
-    keys = page.member_keys()
-    del keys[number]
-    before, end = page.entry(number - 1)[1], page.entry(number)[1]
-    return _join(page, b"".join(keys), number, b"", number + 1, before - end, (before, b"", end))
-
-
-def _join(
-    page: Page,
-    keys: bytes,
-    number: int,
-    entry: bytes,
-    later: int,
-    shift: int,
-    change: tuple[int, bytes, int],
-) -> bytes:
-    """Return a page with new keys, an entry instead of those from `number` to `later`, and a body.
-
-    The entries after these are shifted. `change` is where the old part of the body begins, the new
-    part, and where the old one ends.
-    """
-    content = page.content
-    start, new, end = change
-    count = page.count - (later - number) + bool(entry)
-    first, last = page.entries_at, page.body_at
-    return b"".join(
-        (
-            HEAD.pack(0, len(page.container), count, len(keys)),
-            keys,
-            content[first : first + ENTRY.size * number],
-            entry,
-            _shifted(content[first + ENTRY.size * later : last], shift),
-            content[last : last + start],
-            new,
-            content[last + end :],
-        )
-    )
-
-
-def _shifted(entries: bytes, shift: int) -> bytes:
-    """Return entries with a number added to all that is in them."""
-    if not shift or not entries:
-        return entries
-    numbers = array("H", entries)
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    numbers = array("H", [number + shift for number in numbers])
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
 _MARK: Final = MARK[0]
 _MAYBE_MARKED: Final = b'":' + MARK
 PAGE_BYTES: Final = 4040
@@ -143,6 +68,12 @@ SQLite, without overflow: https://www.sqlite.org/fileformat.html#b_tree_pages"""
 MEMBER_SHARE: Final = 4
 """A member takes at most this part of a page."""
 _MEMBER_BYTES: Final = ENTRY.size + len(",")
+
+
+_RUN_PAGES: Final = 8
+"""A run is stored when it is as long as that many pages."""
+_PUT_BYTES: Final = 8 * PAGE_BYTES
+"""Of many rows so many bytes are stored at once."""
 
 
 def size_of(member: Member) -> int:
@@ -272,6 +203,81 @@ def is_child(container: bytes, key: bytes) -> bool:
     return key.startswith(container) and len(key) > start and end_of_key(key, start) == len(key)
 
 
+def set_member(page: Page, member: Member) -> bytes:
+    """Return the content of a page with one more member, or with another row for one it has.
+
+    Neither the page nor the member may have a priority, and the member does not become the first.
+    """
+    segment, text, length = member
+    number = page.number_of(segment)
+    if number >= 0:
+        start, end = page.entry(number)
+        row = text[-length:]
+        new_entry = ENTRY.pack(start, start + length)
+        shift = length - (end - start)
+        return _join(page, page.keys, number, new_entry, number + 1, shift, (start, row, end))
+    keys = page.member_keys()
+    number = bisect_left(keys, segment)
+    keys.insert(number, segment)
+    at = page.entry(number - 1)[1]  # before the comma, if one follows
+    end = at + 1 + len(text)
+    new_entry = ENTRY.pack(end - length, end)
+    return _join(page, b"".join(keys), number, new_entry, number, end - at, (at, b"," + text, at))
+
+
+def remove_member(page: Page, number: int) -> bytes:
+    """Return the content of a page without a member, which is not the first."""
+    keys = page.member_keys()
+    del keys[number]
+    before, end = page.entry(number - 1)[1], page.entry(number)[1]
+    return _join(page, b"".join(keys), number, b"", number + 1, before - end, (before, b"", end))
+
+
+def _join(
+    page: Page,
+    keys: bytes,
+    number: int,
+    entry: bytes,
+    later: int,
+    shift: int,
+    change: tuple[int, bytes, int],
+) -> bytes:
+    """Return a page with new keys, an entry instead of those from `number` to `later`, and a body.
+
+    The entries after these are shifted. `change` is where the old part of the body begins, the new
+    part, and where the old one ends.
+    """
+    content = page.content
+    start, new, end = change
+    count = page.count - (later - number) + bool(entry)
+    first, last = page.entries_at, page.body_at
+    return b"".join(
+        (
+            HEAD.pack(0, len(page.container), count, len(keys)),
+            keys,
+            content[first : first + ENTRY.size * number],
+            entry,
+            _shifted(content[first + ENTRY.size * later : last], shift),
+            content[last : last + start],
+            new,
+            content[last + end :],
+        )
+    )
+
+
+def _shifted(entries: bytes, shift: int) -> bytes:
+    """Return entries with a number added to all that is in them."""
+    if not shift or not entries:
+        return entries
+    numbers = array("H", entries)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    numbers = array("H", [number + shift for number in numbers])
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
 @attrs.define
 class Run:
     """Members that follow each other, and what they are stored in, which `flush` replaces.
@@ -357,12 +363,6 @@ def load_run(key: bytes, content: bytes, page_bytes: int) -> Run:
     else:
         run.load(key, content, [member], size_of(member))
     return run
-
-
-_RUN_PAGES: Final = 8
-"""A run is stored when it is as long as that many pages."""
-_PUT_BYTES: Final = 8 * PAGE_BYTES
-"""Of many rows so many bytes are stored at once."""
 
 
 class PageWriter(PagedRows):
@@ -493,7 +493,7 @@ class PageWriter(PagedRows):
         return is_there
 
     def delete_range(self, low: bytes, high: bytes) -> None:
-        """Remove all rows below a path; `low` and `high` are those of `row_keys.below`."""
+        """Remove all rows below a path; `low` and `high` are those of `rows.below`."""
         # The members of a page are all below the path, or none is.
         self.flush()
         self._found = None

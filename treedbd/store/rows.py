@@ -1,11 +1,26 @@
-"""The rows of the tree as they are stored: with a check sum, single or several in a page.
+"""The rows of the tree as they are stored: their keys, their values, their pages and check sums.
 
-Theory of operation
--------------------
-The rows that `nodes` describes are stored as they are, or several of them in one *page*: rows that
-follow each other, with no other row between them, whose nodes are children of the same container.
-A row can be a member of a page if it is short and is neither a bucket nor a priority row. The keys
-of a page's members are either all integers or all text.
+This module is about one row at a time, and one page; `nodes` says which node is in which row, and
+`pages` puts rows together to pages and changes them. Nothing here writes.
+
+**Keys.** Every row of the tree has a key that is empty or begins with one of the tags of
+`tree.path`, so the whole tree is the range from `FIRST` to `END`. Row keys are at most
+`ROW_KEY_BYTES` long; `nodes` says where children with longer ones are stored.
+
+**Values.** A row without a priority anywhere is *plain*: it holds exactly the bytes that a plain
+GET prints, arrays as arrays, so that reads send them unparsed. A row with a priority somewhere is
+*marked*: one space, then the normal form of `tree.value` printed as JSON, which is what
+`format=export` prints. The *priority row* of a spread container (see `nodes`) is a marked row that
+holds its priority and nothing else. `RowEditor` makes several changes in one row.
+
+**Check sums.** Every stored row and page begins with a check sum: the CRC-32 of its key and its
+content, four bytes, the most significant first. So one that was stored under another key is found,
+too.
+
+**Pages.** Rows are stored as they are, or several of them in one *page*: rows that follow each
+other, with no other row between them, whose nodes are children of the same container. A row can be
+a member of a page if it is short and is neither a bucket nor a priority row. The keys of a page's
+members are either all integers or all text.
 
 A page is stored at the key of its first member with `PAGE_END` appended. No other row's key ends
 so, and none sorts between the two, so a scan of keys alone tells pages from rows, and the stored
@@ -24,33 +39,8 @@ The content of a page, numbers with the most significant byte first:
 So a row is found with one search in the encoded keys, and is a slice of the body; and the body is
 what a GET of the container prints, unparsed.
 
-Every stored row and page begins with a check sum: the CRC-32 of its key and its content, four
-bytes, the most significant first. So one that was stored under another key is found, too.
-`PagedRows` verifies it whenever anything is read, and shows the rows of an engine's view one by
-one, as `nodes` describes them. `pages` makes pages, `page_writer` changes them.
-
-The keys of rows, and ranges of them. Nothing here reads or writes a row.
-
-Every row of the tree has a key that is empty or begins with one of the tags of `tree.path`, so
-the whole tree is the range from `FIRST` to `END`. Row keys are at most `ROW_KEY_BYTES` long;
-`nodes` says where children with longer ones are stored.
-
-How a value is encoded in a row.
-
-A row without a priority anywhere is *plain*: it holds exactly the bytes that a plain GET prints,
-arrays as arrays, so that reads send them unparsed. A row with a priority somewhere is *marked*: one
-space, then the normal form of `tree.value` printed as JSON, which is what `format=export` prints.
-The *priority row* of a spread container (see `nodes`) is a marked row that holds its priority and
-nothing else. This module knows nothing of row keys and engines.
-
-A row in which several changes are made: its value as a draft, written back after the last.
-
-A change after which the row, if it were printed, might be too long must not be made in a row that
-can be split: change by change, the row would have been split by then. Its length is estimated from
-above, as that of its export, which has keys where the row has an array. An export is never much
-shorter than the row: a member of an array has at least six bytes there (`"0":1,`), and where keys
-are missing the row prints no more nulls than there are members, one byte more for each than its
-key takes.
+`PagedRows` verifies the check sum of whatever is read, and shows the rows of an engine's view one
+by one, as `nodes` describes them.
 """
 
 from __future__ import annotations
@@ -243,7 +233,7 @@ _COPIED_AT_ONCE: Final = 8
 _LEAST_MEMBER: Final = 1
 """Bytes of a member without its value if all of them are printed as an array: a comma."""
 _LEAST_DOUBLE: Final = len("0.5")
-"""Characters of a number that is no integer, or is too large for one."""
+"""Characters of a number that is not an integer, or is too large for one."""
 _LONGEST_INDEX: Final = 10
 """Characters of the longest key that an array may leave out."""
 
@@ -493,7 +483,16 @@ _CHARACTER_BYTES: Final = 4
 
 @attrs.define
 class RowEditor:
-    """The row that covers `path`, for changes below its own node; `limit` bytes, None for any."""
+    """The row that covers `path`, for changes below its own node; `limit` bytes, None for any.
+
+    The value is kept as a draft, and the row is printed after the last change. A change after which
+    the row, if it were printed, might be too long must not be made in a row that can be split:
+    change by change, the row would have been split by then. Its length is estimated from above, as
+    that of its export, which has keys where the row has an array. An export is never much shorter
+    than the row: a member of an array has at least six bytes there (`"0":1,`), and where keys are
+    missing the row prints no more nulls than there are members, one byte more for each than its key
+    takes.
+    """
 
     path: Path
     cover: Cover
@@ -710,7 +709,7 @@ class Page:
 
 
 class PagedRows:
-    """A `ReadView` of single rows over one of stored rows."""
+    """A `ReadView` of single rows over one of stored rows and pages; raises `DamagedRow`."""
 
     __slots__ = ("_stored",)
 
