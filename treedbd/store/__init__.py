@@ -1,20 +1,20 @@
-"""The tree as rows in a storage engine: read, changed, indexed, checked.
+"""The tree as rows in a storage engine: read, queried, changed, indexed and checked.
 
-engine            the interface of storage engines: an ordered, transactional map of bytes
-memory            the engine in memory
-on_demand         engines whose file is created, closed and opened again as it is needed
-rows              rows: their keys, how values are encoded, and how rows are found in pages
-pages             how rows are put together to pages, and changed in them
-nodes             nodes read from rows: values, children, printed JSON, tags and hashes
-select            the children that a query selects, in its order
-indexes           indexes as rows: keys, entries, how far each is built
-node_writer       the tree changed in a transaction
-bulk              large documents written and merged fragment by fragment
-changelog         what the change log holds of a commit
+engine            what a storage engine promises: an ordered, transactional map of bytes, with a log
+memory            the engine in memory, for experiments and tests
+on_demand         engines whose file is created at the first write, closed when idle, and reopened
+rows              one row: its key, how a value is encoded in it, check sums, the format of a page
+pages             rows put together to pages, and changed in them
+nodes             which rows a node is stored in; values, children, printed JSON, tags and hashes
+select            the children that a query selects, in its order: by key, index, rank or `where`
+indexes           indexes as rows: keys, how far each is built, kept by writes; ranks of children
+node_writer       the tree changed in a transaction: rows put, split, merged and removed
+bulk              documents of any size, written or merged fragment by fragment
+changelog         the change log: what an entry holds, and how long it is kept
 disconnect_rows   writes that wait for the end of a session
-usage             how much a database holds
-verify            all rows read, and what is wrong with them
-lock              the lock of a data directory, and how it is taken over
-shelf             the file of a database as a mapping, for programs
-formats           rows of older formats
+usage             how much a database holds, for quotas
+verify            all rows and index entries read, and what is wrong with them
+lock              the lock of a data directory, and how a command takes it over
+shelf             the file of a database as a mapping, for Python programs
+formats           rows of older formats, and how they become rows of the next one
 """

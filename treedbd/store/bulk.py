@@ -1,13 +1,13 @@
-"""Writing a document that comes in fragments (`tree.fragments`), however large it is.
+"""Documents of any size, written or merged fragment by fragment (`tree.fragments`).
 
-The result is what the same document leaves that is written at once. In memory is one fragment at a
-time, and what is known of the containers that are open: those that came in several fragments, of
-which more may come. Their priorities are set when they have ended.
+`BulkWriter` sets a node to a document, a PUT; the result is what the same document leaves that is
+written at once. In memory is one fragment at a time, and what is known of the containers that are
+open: those that came in several fragments, of which more may come. Their priorities are set when
+they have ended.
 
-Merging a document that comes in fragments: a PATCH, however large its body is.
-
-Each member of the document is a place of its own. Members that are whole in a fragment are applied
-as they come; one that comes in several is written as a PUT of its place would be (`bulk_writer`).
+`BulkPatch` merges a document into a node, a PATCH. Each member of the document is a place of its
+own. Members that are whole in a fragment are applied as they come; one that comes in several is
+written by a `BulkWriter`, as a PUT of its place would be.
 """
 
 from __future__ import annotations
@@ -54,6 +54,13 @@ from treedbd.tree.value import TEXT_AT_ONCE, compact, nest, print_text
 _OTHER_MEMBERS: Final = f"An object with {VALUE} must have no other member but {PRIORITY}."
 
 
+_CHECKED_AT_ONCE: Final = 256
+_ADDED_AT_ONCE: Final = 128
+_TOGETHER: Final = 8
+"""Children of one container from which on they are added to it together."""
+_REMOVED_AT_ONCE: Final = 64
+
+
 class WritesNodes(Protocol):
     """What documents are written by: `node_writer.NodeWriter`."""
 
@@ -68,7 +75,7 @@ class WritesNodes(Protocol):
 
 
 class BulkWriter:
-    """Sets the node at a path to a document.
+    """Sets the node at a path to a document that comes in fragments.
 
     Attributes:
         nodes: how many members and items have come.
@@ -217,13 +224,6 @@ def _check_path(path: Path) -> None:
         raise InvalidData(f"An object with {SERVER_VALUE} must have no other member.")
 
 
-_CHECKED_AT_ONCE: Final = 256
-_ADDED_AT_ONCE: Final = 128
-_TOGETHER: Final = 8
-"""Children of one container from which on they are added to it together."""
-_REMOVED_AT_ONCE: Final = 64
-
-
 class PatchedPlaces(Sequence[Change]):
     """The places that a PATCH has written, in the order of its members, without their values.
 
@@ -259,7 +259,7 @@ class PatchedPlaces(Sequence[Change]):
 
 
 class BulkPatch:
-    """Merges a document into the node at a path.
+    """Merges a document that comes in fragments into the node at a path.
 
     Attributes:
         changes: the places that were written.
@@ -276,7 +276,7 @@ class BulkPatch:
         max_string_bytes: int,
         shown_bytes: int,
     ) -> None:
-        """Do as `BulkWriter`; keep what was sent if it has at most `shown_bytes` bytes."""
+        """Write as `BulkWriter` does; keep what was sent if it has at most `shown_bytes` bytes."""
         self.changes: Final = PatchedPlaces(path)
         self.nodes = 0
         self.has_placeholders = False

@@ -1,4 +1,4 @@
-"""What the change log holds of a committed edit, as bytes.
+"""The change log: what an entry holds of a committed edit, as bytes, and how long entries are kept.
 
 An entry holds the request with its server values resolved: method, place, the body as it was sent,
 and the time; not what became of the tree. A reader makes the same edit from it, with `tree.edit`,
@@ -23,7 +23,7 @@ MAX_ENTRY_BYTES: Final = 65_536
 TRIM_EVERY: Final = 64
 """Old entries are dropped this many at a time."""
 FOLLOWED: Final = 64
-"""Entries after which nobody still needs the body of a long one."""
+"""Entries after which the body of a long one is not needed any more."""
 FOLLOWED_LARGE: Final = 4
 """The same of one that is longer than `LARGE_BYTES`."""
 LARGE_BYTES: Final = 1_048_576

@@ -1,11 +1,12 @@
-"""Rows of format 1, and how they become rows of format 2.
+"""Rows of older formats, and how they become rows of the next one.
 
-Theory of operation
--------------------
-In format 1 only an integer in canonical form was an integer among the keys; `01` was text. Its
-encoding was a tag and four bytes. So in format 2 a row has another key if there is an integer in
-its path, in either sense, and other content if such a key is inside the row: members are in key
-order.
+`sqlite/convert` brings a file from one format to the next, step by step; here is what each step
+does to the rows.
+
+**1 to 2.** In format 1 only an integer in canonical form was an integer among the keys; `01` was
+text. Its encoding was a tag and four bytes. So in format 2 a row has another key if there is an
+integer in its path, in either sense, and other content if such a key is inside the row: members are
+in key order.
 
 Row keys become longer or shorter by that, and where a row is stored depends on their length
 (`nodes`). Most rows stay rows of the same node. But a container whose key is now longer than
@@ -15,18 +16,14 @@ group begin with a prefix that hardly any other row begins with, so only a group
 present row has must be kept in memory.
 
 A row may stay longer than `row_bytes` where it could be split now; the first change of it does so.
-
 The encoding of format 1 that is defined here must never change.
 
-Rows of format 2, and how they become rows of format 3.
+**2 to 3.** In format 2 every row was stored by itself, under its own key and without a check sum.
+In format 3 rows begin with one, and short rows of siblings share pages (`pages`).
 
-In format 2 every row was stored by itself, under its own key and without a check sum. In format 3
-rows begin with one, and short rows of siblings share pages (`pages`).
-
-Rows of format 3, and how they become rows of format 4: they are the same.
-
-In format 4 a file may have indexes (`index_keys`), which every write must keep. A program that does
-not know them must not write to such a file, so the format was raised.
+**3 to 4.** The rows are the same. In format 4 a file may have indexes (`indexes`), which every
+write must keep. A program that does not know them must not write to such a file, so the format was
+raised.
 """
 
 from __future__ import annotations
@@ -54,27 +51,6 @@ from treedbd.tree.edit import Draft
 from treedbd.tree.path import encode_key, encode_path
 from treedbd.tree.types import VALUE, Path, Priority, Value
 from treedbd.tree.value import members, sort_members
-
-
-def is_same_in_2(_: Row) -> bool:
-    """Return False: every row is stored in another way."""
-    return False
-
-
-def convert_rows_of_2(rows: Iterable[Row]) -> Iterator[Row]:
-    """Convert the rows of a tree, in their order, with one page in memory at most."""
-    return map(seal_row, pack(rows, PAGE_BYTES))
-
-
-def is_same_in_3(_: Row) -> bool:
-    """Return True: every row stays as it is."""
-    return True
-
-
-def convert_rows_of_3(rows: Iterable[Row]) -> Iterator[Row]:
-    """Return the rows as they are."""
-    return iter(rows)
-
 
 _INT_TAG: Final = 0x02
 _TEXT_TAG: Final = 0x03
@@ -233,3 +209,23 @@ def _decode_path(encoded: bytes) -> tuple[Path, bytes]:
             keys.append(encoded[at + 1 : stop - 1].decode())
         at = stop
     return tuple(keys), encoded[at:]
+
+
+def is_same_in_2(_: Row) -> bool:
+    """Return False: every row is stored in another way."""
+    return False
+
+
+def convert_rows_of_2(rows: Iterable[Row]) -> Iterator[Row]:
+    """Convert the rows of a tree, in their order, with one page in memory at most."""
+    return map(seal_row, pack(rows, PAGE_BYTES))
+
+
+def is_same_in_3(_: Row) -> bool:
+    """Return True: every row stays as it is."""
+    return True
+
+
+def convert_rows_of_3(rows: Iterable[Row]) -> Iterator[Row]:
+    """Return the rows as they are."""
+    return iter(rows)

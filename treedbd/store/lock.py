@@ -1,24 +1,23 @@
-"""The lock of a data directory: one writing process at a time.
+"""The lock of a data directory: one writing process at a time; and how it is taken over.
 
 The lock is the kernel's (`flock`), so it ends with the process that holds it, however that ends.
 Two things are locked: the directory itself, which keeps others out whatever happens to the files in
-it, and the file `treedb.lock`, which can be taken away from its holder (`takeover`), and which is
-all that can be locked where the file system cannot lock directories (NFS). That file stays and
-means nothing by itself; no project can have its name. The number in it is the process that locked
-it last, for operators; a daemon adds the URLs at which it can be reached, for commands. A child
-made by `fork` holds the lock along with its parent.
+it, and the file `treedb.lock`, which can be taken away from its holder, and which is all that can
+be locked where the file system cannot lock directories (NFS). That file stays and means nothing by
+itself; no project can have its name. The number in it is the process that locked it last, for
+operators; a daemon adds the URLs at which it can be reached, for commands. A child made by `fork`
+holds the lock along with its parent.
 
 Between opening a path and locking what was opened another process may rename or remove it. So once
 both are locked, the paths must still lead to them, or all begins again.
 
-Takes the lock of a data directory away from the daemon that holds it, which goes on reading.
-
-A daemon commits nothing, creates nothing and puts no rules while its lock file is not in its place
-(`lock`); reads go on, and it writes again soon after the file is put back. So another program can
-make it read-only: another lock file, which this program has locked, takes the place of the daemon's
-in one step. The daemon keeps the lock of the directory itself, so that no third process can start.
-Its own file waits beside it under another name. When this program is killed, the daemon stays
-read-only until it is stopped, or until the file is put back by `put_back`.
+A command can take the lock away from the daemon that holds it (`LockTakeover`), which goes on
+reading. A daemon commits nothing, creates nothing and puts no rules while its lock file is not in
+its place; it writes again soon after the file is put back. So another program can make it
+read-only: another lock file, which this program has locked, takes the place of the daemon's in one
+step. The daemon keeps the lock of the directory itself, so that no third process can start. Its own
+file waits beside it under another name. When this program is killed, the daemon stays read-only
+until it is stopped, or until the file is put back by `put_lock_back`.
 """
 
 from __future__ import annotations
@@ -49,6 +48,11 @@ _MAX_BYTES = 65_536
 _ATTEMPTS: Final = 100
 
 
+_ASIDE: Final = f"{LOCK_FILE}.aside"
+_NEW: Final = f"{LOCK_FILE}.new"
+_BUSY_MS: Final = 10
+
+
 class DirectoryInUse(CannotOpenStore):
     """Another process has locked the directory.
 
@@ -73,7 +77,7 @@ class DirectoryLock:
 
     Attributes:
         path: its file.
-        status: what tells this file from others.
+        status: what distinguishes this file from others.
         descriptors: those that the lock ends with, when all their copies are closed: that of the
             file first.
 
@@ -272,11 +276,6 @@ def _in_use(directory: pathlib.Path, holder: str | None) -> DirectoryInUse:
     )
 
 
-_ASIDE: Final = f"{LOCK_FILE}.aside"
-_NEW: Final = f"{LOCK_FILE}.new"
-_BUSY_MS: Final = 10
-
-
 class LockTakeover:
     """The lock of a data directory that no other program writes to, until `release`.
 
@@ -309,7 +308,7 @@ class LockTakeover:
 def is_aside(directory: pathlib.Path) -> bool:
     """Return whether a daemon is running whose lock was taken away."""
     with contextlib.suppress(OSError):
-        if (directory / _ASIDE).samefile(directory / LOCK_FILE):  # somebody was killed before
+        if (directory / _ASIDE).samefile(directory / LOCK_FILE):  # a takeover was killed before
             return False
     try:
         descriptor = os.open(directory / _ASIDE, os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Changing the tree in the store.
+"""The tree changed in a transaction: which rows a write puts, splits, merges and removes.
 
 Theory of operation (`nodes` says how the tree is stored in rows)
 -----------------------------------------------------------------
@@ -24,15 +24,14 @@ tree. Many changes in one call must not multiply what they share; three things p
 
 - A row that several changes touch is changed in a `RowEditor`, and written back when a change falls
   outside it or might make it too long.
-- After a child has been inserted, the empty key range that follows it is remembered, so the next
-  insertion there needs no lookup.
-- After a row has been removed, a lower bound of the rows that its container has left is remembered.
+- After a child has been inserted, the empty key range that follows it is remembered
+  (`EmptyRange`), so the next insertion there needs no lookup.
+- After a row has been removed, a lower bound of the rows that its container has left is remembered
+  (`RowCount`).
 
 Each works for changes in the order of their paths, which is that of a PATCH, and is dropped when
 anything else is changed. The rows after a PATCH are those that its changes would leave one by
 one. The writer neither commits nor rolls back: it only changes the transaction.
-
-What a writer remembers between two changes: where no rows are, and how many there are.
 """
 
 from __future__ import annotations
@@ -66,6 +65,12 @@ from treedbd.tree.path import BEYOND, encode_key, encode_path
 from treedbd.tree.types import CONTAINER, Change, InvalidData, Path, Place, Priority, Value
 from treedbd.tree.value import as_priority, compact, leaf_of, members, nest, priority_of
 
+ROW_BYTES: Final = 4096
+MERGE_ROWS: Final = 8
+_MAX_COUNTED: Final = 1024
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of UTF-8."""
+
 
 class EmptyRange(NamedTuple):
     """There is no row from `low` to `high`; `low` is just after the subtree of a node."""
@@ -88,13 +93,6 @@ class RowCount(NamedTuple):
     counted: int
 
 
-ROW_BYTES: Final = 4096
-MERGE_ROWS: Final = 8
-_MAX_COUNTED: Final = 1024
-_LONGEST_CHARACTER: Final = 4
-"""Bytes of UTF-8."""
-
-
 class KeepsEntries(Protocol):
     """Keeps indexes while a tree is changed."""
 
@@ -111,7 +109,7 @@ class KeepsEntries(Protocol):
 class NodeWriter(Nodes):
     """The tree in a transaction; reads see what has been applied.
 
-    `indexes` keeps the indexes (`index_writer`), None if there are none. With `checks_room` each
+    `indexes` keeps the indexes (`IndexWriter`), None if there are none. With `checks_room` each
     change is checked (`check_room`): of one that is refused, those before it are applied.
     """
 

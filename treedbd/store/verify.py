@@ -1,13 +1,11 @@
-"""Reads all rows of the tree and reports what is wrong with them.
+"""All rows of a database read, and what is wrong with them as sentences.
 
-The engine checks its own pages (`Engine.verify`); this checks that the rows are a tree as `nodes`
-describes it. It only reads, and relies on nothing: a damaged row is reported, not raised.
+The engine checks its own pages (`Engine.verify`). `verify` checks that the rows are a tree as
+`nodes` describes it, and `verify_indexes` proves the entries of indexes against that tree,
+collection by collection: each entry must be that of a child, and there must be as many entries as
+children. So at most one child is in memory, however large the database is.
 
-Proves the entries of indexes against the tree.
-
-Collection by collection: each entry must be that of a child, and there must be as many entries as
-children. So no more than one child is in memory, however large the database is. It only reads, and
-reports what it cannot read.
+Both only read, and rely on nothing: a damaged row is reported, not raised.
 """
 
 from __future__ import annotations
@@ -65,87 +63,10 @@ from treedbd.tree.path import (
 from treedbd.tree.types import PRIORITY, Path
 from treedbd.tree.value import as_json, members
 
-_BEYOND_STATES = b"\xff"
-
-
-def verify_indexes(view: ReadView) -> Iterator[str]:
-    """Yield a sentence for each thing that is wrong with the indexes of a database."""
-    try:
-        states = read_states(view)
-    except DamagedRow as error:
-        yield f"The indexes cannot be checked: {error}"
-        return
-    others = {STATE_KEY, USAGE_KEY}
-    for low, high in ((STATE_KEY, DISCONNECT_FIRST), (DISCONNECT_END, _BEYOND_STATES)):
-        if any(key not in others for key in view.scan_keys(low, high)):
-            yield "There are rows that belong to nothing."
-    yield from check_rows(view)
-    yield from _verify_unknown(view, states)
-    nodes = Nodes(view)
-    for state in states.states:
-        if state.stage != "dropping":
-            try:
-                yield from _verify(nodes, state.index, is_built=state.stage == "built")
-            except (DamagedRow, ValueError) as error:
-                yield f"The index {state.index.name} cannot be checked: {error}"
-
-
-def _verify_unknown(view: ReadView, states: IndexStates) -> Iterator[str]:
-    """Look for entries of indexes that there are not."""
-    low = INDEX_FIRST
-    for begin, end in sorted(each.index.range for each in states.states):
-        if next(view.scan_keys(low, begin), None) is not None:
-            yield "There are entries of an index that does not exist."
-        low = end
-    if next(view.scan_keys(low, INDEX_END), None) is not None:
-        yield "There are entries of an index that does not exist."
-
-
-def _verify(nodes: Nodes, index: ChildIndex, *, is_built: bool) -> Iterator[str]:
-    counted = 0
-    for path in find_collections(nodes, index.pattern, ()):
-        collection = index.collection(path)
-        if collection is None:
-            continue
-        found = 0
-        for finding in _verify_collection(nodes, index, path, collection):
-            found += finding is None
-            if finding is not None:
-                yield finding
-        counted += found
-        if is_built:
-            missing = sum(1 for _ in nodes.keys(path)) - found
-            if missing:
-                yield f"{_name(index, path)} lacks the entries of {missing} children."
-    if sum(1 for _ in nodes.rows.stored.scan_keys(*index.range)) > counted:
-        yield f"The index {index.name} has entries that belong to no child."
-
-
-def _verify_collection(
-    nodes: Nodes, index: ChildIndex, path: Path, collection: bytes
-) -> Iterator[str | None]:
-    """Yield None for each entry of a collection that is right, else a sentence."""
-    end = collection[:-1] + bytes((collection[-1] + 1,))
-    for key, stored in nodes.rows.stored.scan(collection, end):
-        try:
-            content = unseal(key, stored)
-            child = decode_entry(collection, key, content).child
-        except (ValueError, IndexError):
-            yield f"{_name(index, path)} has an entry that cannot be read."
-            continue
-        exists, value = look_up(nodes, index.order, (*path, child))
-        if exists and encode_entry(collection, value, child) == (key, content):
-            yield None
-        else:
-            yield f"{_name(index, path)} has a wrong entry of {child[:200]!r}."
-
-
-def _name(index: ChildIndex, path: Path) -> str:
-    return f"The index {index.name} of {format_path(path)[:200]}"
-
-
 MAX_FINDINGS: Final = 100
 _MAX_PATH_CHARACTERS: Final = 200
+
+_BEYOND_STATES = b"\xff"
 
 
 class _Malformed(ValueError):
@@ -161,7 +82,7 @@ class _Address:
 
 
 def verify(rows: ReadView, limit: int = MAX_FINDINGS) -> list[str]:
-    """Return what is malformed, one sentence each, at most `limit` of them."""
+    """Return what is malformed in the rows of the tree, at most `limit` sentences."""
     return list(islice(_findings(rows), limit))
 
 
@@ -308,3 +229,79 @@ def _describe(key: bytes) -> str:
     except ValueError:
         text = f"0x{key.hex()}"
     return f"The row {text[:_MAX_PATH_CHARACTERS]}"
+
+
+def verify_indexes(view: ReadView) -> Iterator[str]:
+    """Yield a sentence for each thing that is wrong with the indexes of a database."""
+    try:
+        states = read_states(view)
+    except DamagedRow as error:
+        yield f"The indexes cannot be checked: {error}"
+        return
+    others = {STATE_KEY, USAGE_KEY}
+    for low, high in ((STATE_KEY, DISCONNECT_FIRST), (DISCONNECT_END, _BEYOND_STATES)):
+        if any(key not in others for key in view.scan_keys(low, high)):
+            yield "There are rows that belong to nothing."
+    yield from check_rows(view)
+    yield from _verify_unknown(view, states)
+    nodes = Nodes(view)
+    for state in states.states:
+        if state.stage != "dropping":
+            try:
+                yield from _verify(nodes, state.index, is_built=state.stage == "built")
+            except (DamagedRow, ValueError) as error:
+                yield f"The index {state.index.name} cannot be checked: {error}"
+
+
+def _verify_unknown(view: ReadView, states: IndexStates) -> Iterator[str]:
+    """Look for entries of indexes that there are not."""
+    low = INDEX_FIRST
+    for begin, end in sorted(each.index.range for each in states.states):
+        if next(view.scan_keys(low, begin), None) is not None:
+            yield "There are entries of an index that does not exist."
+        low = end
+    if next(view.scan_keys(low, INDEX_END), None) is not None:
+        yield "There are entries of an index that does not exist."
+
+
+def _verify(nodes: Nodes, index: ChildIndex, *, is_built: bool) -> Iterator[str]:
+    counted = 0
+    for path in find_collections(nodes, index.pattern, ()):
+        collection = index.collection(path)
+        if collection is None:
+            continue
+        found = 0
+        for finding in _verify_collection(nodes, index, path, collection):
+            found += finding is None
+            if finding is not None:
+                yield finding
+        counted += found
+        if is_built:
+            missing = sum(1 for _ in nodes.keys(path)) - found
+            if missing:
+                yield f"{_name(index, path)} lacks the entries of {missing} children."
+    if sum(1 for _ in nodes.rows.stored.scan_keys(*index.range)) > counted:
+        yield f"The index {index.name} has entries that belong to no child."
+
+
+def _verify_collection(
+    nodes: Nodes, index: ChildIndex, path: Path, collection: bytes
+) -> Iterator[str | None]:
+    """Yield None for each entry of a collection that is right, else a sentence."""
+    end = collection[:-1] + bytes((collection[-1] + 1,))
+    for key, stored in nodes.rows.stored.scan(collection, end):
+        try:
+            content = unseal(key, stored)
+            child = decode_entry(collection, key, content).child
+        except (ValueError, IndexError):
+            yield f"{_name(index, path)} has an entry that cannot be read."
+            continue
+        exists, value = look_up(nodes, index.order, (*path, child))
+        if exists and encode_entry(collection, value, child) == (key, content):
+            yield None
+        else:
+            yield f"{_name(index, path)} has a wrong entry of {child[:200]!r}."
+
+
+def _name(index: ChildIndex, path: Path) -> str:
+    return f"The index {index.name} of {format_path(path)[:200]}"
