@@ -188,7 +188,7 @@ def test_files_of_an_older_format_are_converted_when_the_catalog_opens(
 def test_a_catalog_does_not_open_where_no_file_can_be_opened(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_sums, "load", lambda: False)
+    monkeypatch.setattr(page_sums, "load_sums", lambda: False)
     with pytest.raises(CannotOpenStore, match=r"^The SQLite library .* install an apsw that"):
         make_catalog(tmp_path, ProjectSpec("p"))
 

@@ -16,7 +16,7 @@ from treedbd.store.engine import CannotOpenStore
 from treedbd.store.sqlite import convert
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.sqlite.file import PAGE_BYTES, are_compared, connect, write_sums
+from treedbd.store.sqlite.file import PAGE_BYTES, compares_sums, connect, write_sums
 from treedbd.tree.path import encode_path
 
 KEY = encode_path(("people", "p000"))
@@ -36,7 +36,7 @@ def test_a_file_that_treedb_has_written_is_converted(old: pathlib.Path) -> None:
     write_sums(summed, PAGE_BYTES)
     assert summed == content
     with contextlib.closing(connect(old)) as connection:
-        assert are_compared(connection)
+        assert compares_sums(connection)
 
 
 def test_a_sound_file_is_checked_and_not_changed(old: pathlib.Path) -> None:

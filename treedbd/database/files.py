@@ -520,7 +520,7 @@ class DatabaseFiles:
             if self._shared is None:
                 return create(True)
             create_directory(file.parent)
-            return self._shared.shelf(name).open(create, keeps_turn=True)
+            return self._shared.shelf(name).open(create, keeps_lock=True)
         except (CannotOpenStore, StoreFailed, OSError):
             if has_descriptors():
                 raise

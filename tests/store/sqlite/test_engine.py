@@ -28,7 +28,7 @@ from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.store.engine import CannotOpenStore, DiskFull, LogEntry, ReadView, StoreFailed
 from treedbd.store.sqlite.engine import SqliteEngine, remove_files
 from treedbd.store.sqlite.file import FORMAT, PAGE_BYTES, connect
-from treedbd.store.sqlite.history import CHECKPOINT_FRAMES
+from treedbd.store.sqlite.writer import CHECKPOINT_FRAMES
 
 STEPS = (
     *("openat", "fchmod", "write", "pwrite64", "fsync", "ftruncate", "fallocate"),

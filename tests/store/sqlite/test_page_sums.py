@@ -169,7 +169,7 @@ def test_every_connection_compares(path: pathlib.Path, tmp_path: pathlib.Path) -
     assert len(found) == 3
     assert not any(isinstance(each, StoreDamaged) for each in found)
     with contextlib.closing(connect_reader(path, is_known=False)) as connection:
-        assert page_sums.are_compared(connection)
+        assert page_sums.compares_sums(connection)
 
 
 def assert_right_sums(path: pathlib.Path) -> None:
@@ -236,7 +236,7 @@ def test_what_another_program_writes_without_sums_is_not_read(path: pathlib.Path
 def test_without_the_extension_nothing_is_opened(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_sums, "load", lambda: False)
+    monkeypatch.setattr(page_sums, "load_sums", lambda: False)
     sentence = r"install an apsw that includes SQLite's extension cksumvfs"
     with pytest.raises(CannotOpenStore, match=sentence):
         SqliteEngine.open(path)

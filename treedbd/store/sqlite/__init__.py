@@ -1,12 +1,12 @@
 """The embedded engine: one SQLite file for each database.
 
-engine    the engine, with its readers and its reserve on the disk
+engine    the engine of one file: its connections, its reserve on the disk, its close
 reader    rows read over a connection, at one moment
-writer    the writing connection: transactions, space, checkpoints, failure
-file      the file: created, recognised, connected to; what errors of SQLite mean
-convert   files of older formats
-history   whether the file has gone back in time, and its write-ahead log as a whole
-shared    a file that several processes have open: write lock and news
-check     damage, looked for in a whole file
-copy      a copy of a file at one moment
+writer    the writing connection: transactions, space, checkpoints, failure, recovery
+file      the file: created, recognised, connected to; page check sums; what errors of SQLite mean
+history   whether changes are missing that the file once held: the mark, frames of the log
+convert   files of older formats brought to the present one
+shared    a file that several processes have open: write lock, and news of commits
+check     damage looked for in a whole file, at once or while it is in use
+copy      a copy of a file at one moment, for backups
 """

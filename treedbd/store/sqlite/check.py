@@ -1,10 +1,10 @@
-"""Looks for damage in a whole file while it is in use, in a worker thread.
+"""Damage, looked for in a whole file.
 
-SQLite checks the structure of the file, and that its index has every row; then every row is read
-and parsed. Both use a connection of their own, and pause every few milliseconds, so that other
-threads get their turn.
-
-The checks of a shelf file that need not know what is in its rows.
+`check_all` lists all that is wrong with the structure of a file, its index and the numbers of its
+log, and knows nothing of its rows. `find_damage` looks for the first damage, in the rows too, while
+the file is in use, in a worker thread: SQLite checks the structure, and that its index has every
+row; then every row is read and parsed. Both steps use a connection of their own, and pause every
+few milliseconds, so that other threads run in between.
 """
 
 from __future__ import annotations
@@ -38,6 +38,18 @@ from treedbd.store.sqlite.file import (
 )
 from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.verify import find_unreadable
+
+ROWS_AT_ONCE: Final = 100
+"""Rows of at most a few KiB that are parsed between two pauses; a large one is on its own."""
+_BYTES_AT_ONCE: Final = 256 * 1024
+_STEPS_AT_ONCE: Final = 2000
+"""Steps of SQLite between two pauses."""
+_CACHE_BYTES: Final = 1024 * 1024
+_ERROR_CODE: Final = re.compile(r"unable to get the page\. error code=(\d+)")
+
+
+class CheckStopped(Exception):
+    """A check was ended by its caller before it was complete."""
 
 
 def check_all(connection: apsw.Connection) -> list[str]:
@@ -73,19 +85,6 @@ def _gaps(connection: apsw.Connection) -> list[str]:
     if count and (high - low + 1 != count or high != last):
         return [f"The change log has {count} entries from {low} to {high}, not up to {last}."]
     return []
-
-
-ROWS_AT_ONCE: Final = 100
-"""Rows of at most a few KiB that are parsed between two pauses; a large one is on its own."""
-_BYTES_AT_ONCE: Final = 256 * 1024
-_STEPS_AT_ONCE: Final = 2000
-"""Steps of SQLite between two pauses."""
-_CACHE_BYTES: Final = 1024 * 1024
-_ERROR_CODE: Final = re.compile(r"unable to get the page\. error code=(\d+)")
-
-
-class CheckStopped(Exception):
-    """A check was told to end before it was complete."""
 
 
 def find_damage(path: pathlib.Path, pause: Callable[[], bool]) -> Damage | None:

@@ -1,10 +1,11 @@
-"""Brings the file of a database from an older format to the present one.
+"""Files of older formats: brought to the present one, or checked for whether they can be.
 
 Theory of operation
 -------------------
 The format is the `user_version` of the file. Each format knows how its rows become those of the
-next one (`_STEPS`); a file of an older format is converted step by step when it is opened for
-writing. A step is made whole or not at all, whenever the process or the machine stops:
+next one (`_OLDER`, on `store/formats`); a file of an older format is converted step by step when it
+is opened for writing. A step is made whole or not at all, whenever the process or the machine
+stops:
 
 - That no acknowledged change is missing is checked first, and the mark of the file says durably
   that the file is being changed (`history`).
@@ -232,7 +233,7 @@ def _replace(path: pathlib.Path, old: apsw.Connection, version: int, report: Rep
         _sync(new)
         report(f"{path} is converted: the new file is checked.")
         _check(path, new, version, old)
-        _remove(new, _BESIDE)  # nobody would look for them after the rename
+        _remove(new, _BESIDE)  # they would be left behind after the rename
         new.rename(path)
     except StoreFailed as error:
         raise _not_converted(path, version, str(error), "check the disk") from error
@@ -253,7 +254,7 @@ def _create(new: pathlib.Path, version: int, like: os.stat_result) -> None:
     if (created.st_uid, created.st_gid) != (like.st_uid, like.st_gid):
         try:
             os.chown(new, like.st_uid, like.st_gid)
-        except PermissionError:  # it is a group of which this user is no member
+        except PermissionError:  # this user is not a member of that group
             mode &= ~stat.S_IRWXG
     new.chmod(mode)
 

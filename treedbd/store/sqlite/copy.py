@@ -1,4 +1,4 @@
-"""Copies the file of a database as it is at one moment, while another process may write it.
+"""A copy of the file of a database as it is at one moment, while another process may write it.
 
 A read transaction holds the moment from the time when it is opened, and the pages are copied in it,
 some at a time. It only reads: the writer is never made to wait, but its write-ahead log grows until

@@ -1,17 +1,9 @@
-"""The embedded engine: one SQLite file, `<database>.shelf`.
+"""The engine of one SQLite file, `<database>.shelf`: its connections, and its reserve on the disk.
 
 It has three kinds of connections: one that writes and checkpoints (`writer`), one for reads of the
-present moment, each of which ends before anything else can run, and one for each snapshot. Beside
-the file are its write-ahead log, the index of the log (both SQLite's) and the reserve (`reserve`).
-
-The readers of a shelf file: one of the present moment, and one for each moment that is held.
-
-Disk space kept in reserve, so that removals still work when the disk is full.
-
-The reserve is a file of real blocks beside the database. When the disk is full it is deleted; its
-space is enough to checkpoint the log of the engine and restart it, and for removals. It is
-allocated again only when there is room for it twice: space that was released a moment ago is not
-space to spare.
+present moment, each of which ends before anything else can run, and one for each snapshot; the
+last two are in `Readers`. Beside the file are its write-ahead log, the index of the log (both
+SQLite's), its mark (`history`) and the reserve (`Reserve`).
 """
 
 from __future__ import annotations
@@ -59,6 +51,17 @@ from treedbd.store.sqlite.history import MARK
 from treedbd.store.sqlite.reader import CachedConnection, PresentReader
 from treedbd.store.sqlite.writer import SqliteWriter, apply_log
 
+T = TypeVar("T")
+_Close: TypeAlias = Callable[[bool, bool], None]
+
+RESERVE_BYTES: Final = 1024 * 1024
+
+_RESERVE: Final = "-reserve"
+_SUFFIXES: Final = ("", LOG, "-shm", _RESERVE, MARK)
+DESCRIPTORS_PER_FILE: Final = 9
+"""Descriptors of one open engine: two of each of three connections (writer, reader, a spare one for
+snapshots), one that holds the locks of the file, the index of the log, and the mark."""
+
 _SPARE_CONNECTIONS: Final = 1
 _AT_ONCE_BYTES: Final = 64 * KIB
 """What is in a smaller file is read at once, and no moment of it held."""
@@ -67,7 +70,7 @@ _SNAPSHOT_CACHE_BYTES: Final = 1024 * 1024
 
 
 class Readers:
-    """The reading connections of one file.
+    """The reading connections of one file: one of the present moment, and one for each held one.
 
     Attributes:
         present: reads the present moment; another one after it was held.
@@ -211,7 +214,13 @@ class Readers:
 
 
 class Reserve:
-    """A file of `size` bytes that may or may not exist."""
+    """Disk space kept in reserve, so that removals still work when the disk is full.
+
+    It is a file of `size` bytes of real blocks beside the database. When the disk is full it is
+    deleted; its space is enough to checkpoint the log of the engine and restart it, and for
+    removals. It is allocated again only when there is room for it twice: space that was released a
+    moment ago is not space to spare.
+    """
 
     def __init__(self, path: pathlib.Path, size: int) -> None:
         """Nothing is read or written before the first call of a method."""
@@ -251,18 +260,6 @@ class Reserve:
         except FileNotFoundError:
             return False
         return status.st_size == self._size and status.st_blocks * 512 >= self._size
-
-
-T = TypeVar("T")
-_Close: TypeAlias = Callable[[bool, bool], None]
-
-RESERVE_BYTES: Final = 1024 * 1024
-
-_RESERVE: Final = "-reserve"
-_SUFFIXES: Final = ("", LOG, "-shm", _RESERVE, MARK)
-DESCRIPTORS_PER_FILE: Final = 9
-"""Descriptors of one open engine: two of each of three connections (writer, reader, a spare one for
-snapshots), one that holds the locks of the file, the index of the log, and the mark."""
 
 
 class SqliteEngine:
@@ -580,7 +577,7 @@ def _close_alone(close: _Close) -> None:
 
 
 def remove_files(path: pathlib.Path) -> None:
-    """Remove the file of a database that nobody has open, and the files beside it.
+    """Remove the file of a database that is not open anywhere, and the files beside it.
 
     The file is last, when the others are durably gone: a log or a mark without it is refused, and
     one beside the next file of its name would be applied to that.

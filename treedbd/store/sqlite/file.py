@@ -1,4 +1,4 @@
-"""A shelf file: how it is created, recognised and connected to.
+"""The file of a shelf: created, recognised and connected to; and what errors of SQLite mean.
 
 One SQLite file holds one database (so `db` is always 1; the column exists because the tables are
 the same in every engine that has tables). There are three tables:
@@ -16,36 +16,21 @@ write-ahead log and took 25 and 35 per cent longer, and reads gained nothing.
 Only the writing connection restarts the write-ahead log. SQLite makes the entry of the log file in
 the directory durable by itself, before the first commit in it.
 
-What the errors of SQLite mean.
+**Errors.** `classify_error` says what an error means for a transaction, `cannot_open` what it means
+for an opening. A disk that could not be read is not a file that is damaged (`find_failed_read`).
 
-Bounds how long SQLite sleeps in the thread that everybody waits for.
-
-To begin to read, SQLite locks a part of the index of the log, and tries up to 100 times if that
-fails, with sleeps of ten seconds in all. Where the system refuses a lock, or its release, every
-read of that file would take so long. No setting bounds that: so the function of SQLite that sleeps
-is replaced (`xSleep`, https://www.sqlite.org/c3ref/vfs.html), and sleeps as before unless its
-thread has a bound. Without sleeps the 100 attempts take about a millisecond, and the read
-fails.
-
-Check sums of the pages of a file, by which a bit that has changed on the disk is noticed.
-
-Each page ends with eight reserved bytes that hold a sum of the others. SQLite's own extension
-computes it when a page is written to the file, which a checkpoint does, and compares it when a page
-is read from there: https://www.sqlite.org/cksumvfs.html. The wheels of apsw include that extension.
-It is a layer over the files of the system (a VFS), and leaves files alone that reserve no such
-bytes.
+**Check sums of pages** notice a bit that has changed on the disk. Each page ends with eight
+reserved bytes that hold a sum of the others. SQLite's own extension computes it when a page is
+written to the file, which a checkpoint does, and compares it when a page is read from there:
+https://www.sqlite.org/cksumvfs.html. The wheels of apsw include that extension. It is a layer over
+the files of the system (a VFS), and leaves files alone that reserve no such bytes.
 
 In the write-ahead log the reserved bytes mean nothing: each frame has a check sum of SQLite, which
 is compared when the log is first read, and what follows one that is wrong does not count. A page
-that a checkpoint has written in part is no damage: until the file is synced, the log has that page,
-and reads find it there.
+that a checkpoint has written in part is not damage: until the file is synced, the log has that
+page, and reads find it there.
 
-Tells a disk that could not be read from a file that is damaged.
-
-SQLite reports both as a malformed file, because there are file systems that answer EIO for what
-they know to be damaged. But EIO may be over soon, as when a network disk is away for a moment, and
-nobody should restore a backup for that. The error of the system is kept for each open file, which
-`SQLITE_FCNTL_LAST_ERRNO` reads: https://www.sqlite.org/c3ref/c_fcntl_begin_atomic_write.html
+**Sleeps.** How long SQLite sleeps in the reactor's thread is bounded (`allow_bounds`).
 """
 
 from __future__ import annotations
@@ -74,270 +59,13 @@ from treedbd.store.engine import (
     StoreInaccessible,
 )
 
-SLEEP_US: Final = 5_000
-"""Microseconds for which a bounded call may sleep: other processes hold these locks for less."""
-
-_Sleep = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
-
-
-class _FileSystem(ctypes.Structure):
-    """A file system of SQLite, https://www.sqlite.org/c3ref/vfs.html."""
-
-    _fields_ = (
-        ("version", ctypes.c_int),
-        ("file_bytes", ctypes.c_int),
-        ("path_bytes", ctypes.c_int),
-        ("others", ctypes.c_void_p * 12),
-        ("sleep", _Sleep),
-    )
-
-
-class _Thread(threading.local):
-    """One thread.
-
-    Attributes:
-        sleep_us: for how many microseconds SQLite may still sleep in it, None for as long as it
-            wants.
-
-    """
-
-    sleep_us: int | None = None
-
-
-this_thread: Final = _Thread()
-"""Set `sleep_us` before a call that may sleep, and to None after it.
-
-No context manager: each read would call two functions more.
-"""
-_replaced: Final[dict[int, tuple[object, object]]] = {}
-"""The functions before and after, by the address of the file system: neither may be freed."""
-_lock: Final = threading.Lock()
-
-
-def allow_bounds(connection: apsw.Connection) -> None:
-    """Let `this_thread.sleep_us` bound a connection, and all others of its file system."""
-    pointer = ctypes.POINTER(_FileSystem)()
-    connection.file_control("main", apsw.SQLITE_FCNTL_VFS_POINTER, ctypes.addressof(pointer))
-    if not pointer:
-        return
-    address = ctypes.addressof(pointer.contents)
-    with _lock:
-        if address in _replaced:
-            return
-        system = pointer.contents
-        # Not a reference to the field, which is about to change.
-        sleep = _Sleep(ctypes.cast(system.sleep, ctypes.c_void_p).value or 0)
-
-        def sleep_bounded(vfs: int, microseconds: int) -> int:
-            left = this_thread.sleep_us
-            if left is not None:
-                microseconds = min(microseconds, left)
-                this_thread.sleep_us = left - microseconds
-            return int(sleep(vfs, microseconds)) if microseconds else 0
-
-        bounded = _Sleep(sleep_bounded)
-        _replaced[address] = (sleep, bounded)
-        system.sleep = bounded
-
-
-VFS: Final = "cksmvfs"
-SUM_BYTES: Final = 8
-RESERVED_AT: Final = 20
-"""Where the header of a file says how many bytes a page reserves."""
-_WORDS: Final = 0xFFFFFFFF
-
-
-@functools.cache
-def load() -> bool:
-    """Let connections use `VFS`, each that names it; return whether apsw includes it."""
-    default = apsw.vfs_names()[0]
-    try:
-        with apsw.Connection(":memory:") as connection:
-            sqlite_extra.load(connection, "cksumvfs")
-        connection.close()
-    except (LookupError, sqlite_extra.NotAvailable, apsw.Error):
-        return False
-    apsw.set_default_vfs(default)
-    return VFS in apsw.vfs_names()
-
-
-def are_compared(connection: apsw.Connection) -> bool:
-    """Return whether the check sums of the pages that a connection reads are compared.
-
-    They are not if the header of the file says that there are none.
-    """
-    return bool(connection.pragma("checksum_verification") == "1")
-
-
-def reserve(connection: apsw.Connection) -> None:
-    """Let the pages of a database without tables reserve the bytes of a sum."""
-    reserved = ctypes.c_int(SUM_BYTES)
-    connection.file_control("main", apsw.SQLITE_FCNTL_RESERVE_BYTES, ctypes.addressof(reserved))
-
-
-def write_sums(content: bytearray, page_bytes: int) -> None:
-    """Set the sums of all pages in the content of a file."""
-    for at in range(0, len(content), page_bytes):
-        end = at + page_bytes - SUM_BYTES
-        content[end : end + SUM_BYTES] = _sum(bytes(content[at:end]))
-
-
-def _sum(page: bytes) -> bytes:
-    first = second = 0
-    for even, odd in struct.iter_unpack("<II", page):
-        first = (first + even + second) & _WORDS
-        second = (second + odd + first) & _WORDS
-    return struct.pack("<II", first, second)
-
-
-_READ_ERRNOS: Final = frozenset({errno.EIO, errno.ENXIO, errno.ERANGE})
-"""Those that SQLite takes for damage."""
-
-
-class _Methods(ctypes.Structure):
-    """The methods of an open file, https://www.sqlite.org/c3ref/io_methods.html."""
-
-    _fields_ = (
-        ("version", ctypes.c_int),
-        ("others", ctypes.c_void_p * 9),
-        (
-            "file_control",
-            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p),
-        ),
-    )
-
-
-class _File(ctypes.Structure):
-    """An open file, https://www.sqlite.org/c3ref/file.html."""
-
-    _fields_ = (("methods", ctypes.POINTER(_Methods)),)
-
-
-def find_failed_read(connection: apsw.Connection) -> int:
-    """Return the errno of a read of the file or of its log that failed last; 0 if none did."""
-    number = ctypes.c_int()
-    connection.file_control("main", apsw.SQLITE_FCNTL_LAST_ERRNO, ctypes.addressof(number))
-    if number.value not in _READ_ERRNOS:
-        number.value = 0
-        log = ctypes.POINTER(_File)()
-        connection.file_control("main", apsw.SQLITE_FCNTL_JOURNAL_POINTER, ctypes.addressof(log))
-        if log and log.contents.methods:
-            log.contents.methods.contents.file_control(
-                ctypes.addressof(log.contents),
-                apsw.SQLITE_FCNTL_LAST_ERRNO,
-                ctypes.addressof(number),
-            )
-    return number.value if number.value in _READ_ERRNOS else 0
-
-
-SQLITE_ERRORS = (
-    apsw.IOError,
-    apsw.FullError,
-    apsw.CorruptError,
-    apsw.NotADBError,
-    apsw.CantOpenError,
-    apsw.BusyError,
-    apsw.LockedError,
-    apsw.ProtocolError,
-    apsw.ReadOnlyError,
-    apsw.PermissionsError,
-    apsw.NoMemError,
-)
-"""Errors that occur in correct programs, too; any other error of the engine is a bug of ours."""
-
-WRONG_SUM = "a page does not match its check sum"
-
-LOCK_ERRORS = (apsw.BusyError, apsw.LockedError)
-"""Those of them that end by themselves, when another program releases its lock."""
-
-
-def classify_error(connection: apsw.Connection, error: apsw.Error) -> StoreFailed | DiskFull:
-    """Return what one of `SQLITE_ERRORS` means for the transaction in which it occurred.
-
-    No space for a write is `DiskFull`: the commit frame was not written. No space for a sync, or
-    for the index of the log, is reported when it has been written: that is `StoreFailed`.
-    """
-    is_write = result_code(error) == apsw.SQLITE_IOERR_WRITE
-    if isinstance(error, apsw.FullError) or (is_write and connection.system_errno in FULL_ERRNOS):
-        return DiskFull()
-    if result_code(error) == apsw.SQLITE_IOERR_DATA:
-        return DamagedPage(WRONG_SUM)
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError) and not find_failed_read(connection):
-        return StoreDamaged(describe(error))
-    return StoreFailed(describe(error))
-
-
-def describe(error: Exception) -> str:
-    """Return a message, that of the engine with its result code; for a damaged page what it is."""
-    if not isinstance(error, apsw.Error):
-        return str(error)
-    code = result_code(error)
-    if code == apsw.SQLITE_IOERR_DATA:
-        return WRONG_SUM
-    return f"{error} ({apsw.mapping_extended_result_codes.get(code, code)})"
-
-
-def result_code(error: apsw.Error) -> int:
-    """Return the extended result code of an error."""
-    code: int = getattr(error, "extendedresult", apsw.SQLITE_ERROR)
-    return code
-
-
-def cannot_open(
-    path: pathlib.Path, error: apsw.Error, connection: apsw.Connection | None = None
-) -> CannotOpenStore:
-    """Return what to raise for one of `SQLITE_ERRORS` that occurred while a file was opened.
-
-    `connection` is the one where it occurred, if that is still open.
-    """
-    if isinstance(error, apsw.NotADBError):
-        return foreign(path)
-    if isinstance(error, (*LOCK_ERRORS, apsw.ProtocolError)):
-        return StoreInaccessible(path, "is locked by another program", "stop that program first")
-    failed_read = 0 if connection is None else find_failed_read(connection)
-    if failed_read:
-        return inaccessible(path, os.strerror(failed_read))
-    if result_code(error) == apsw.SQLITE_IOERR_DATA:
-        return damaged(path, WRONG_SUM)
-    if isinstance(error, apsw.CorruptError):
-        return damaged(path, str(error))
-    return inaccessible(path, describe(error))
-
-
-def foreign(path: pathlib.Path) -> CannotOpenStore:
-    """Return what to raise for a file that is no shelf."""
-    return CannotOpenStore(
-        path,
-        "is not a database of treedb",
-        "move it out of the data directory, or restore the database from a backup",
-    )
-
-
-def damaged(path: pathlib.Path, reason: str) -> CannotOpenStore:
-    """Return what to raise for a damaged file."""
-    return CannotOpenStore(
-        path,
-        f"is damaged ({reason})",
-        "restore it from a backup, after removing the -wal and the -shm beside it",
-    )
-
-
-def inaccessible(path: pathlib.Path, reason: str) -> StoreInaccessible:
-    """Return what to raise for a file that cannot be opened at present."""
-    return StoreInaccessible(
-        path,
-        f"cannot be opened ({reason})",
-        "let the user that runs treedb read and write it and its directory, and check the disk",
-    )
-
-
 APPLICATION_ID = 0x74726462
 FORMAT = 5
 """The format of the rows, `user_version` of the file; `convert` knows the older ones."""
 _OLDEST_FORMAT = 1
 PAGE_BYTES = 4096
 _SUMS_SINCE = 5
-"""The first format whose pages have check sums (`page_sums`)."""
+"""The first format whose pages have check sums."""
 _NO_SUMS = "its header does not say that its pages have check sums"
 _HEADER_BYTES = 100
 """The header of a file, https://www.sqlite.org/fileformat.html#the_database_header"""
@@ -345,7 +73,7 @@ _MAGIC = b"SQLite format 3\0"
 BUSY_MS = 1000
 """Milliseconds to wait for another process that has locked the file."""
 TURN_BUSY_MS = 5
-"""The same in a turn of the reactor: everybody waits meanwhile."""
+"""The same in a turn of the reactor, in which everything else waits."""
 
 LOG = "-wal"
 """What the name of the write-ahead log has after that of the file."""
@@ -413,7 +141,7 @@ def empty_file(version: int = FORMAT) -> bytes:
     connection = apsw.Connection(":memory:")
     connection.pragma("page_size", PAGE_BYTES)
     if has_sums:
-        reserve(connection)
+        reserve_sums(connection)
     connection.pragma("application_id", APPLICATION_ID)
     connection.pragma("user_version", version)
     for statement in _TABLES.values():
@@ -526,7 +254,7 @@ def connect_reader(
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if not is_known:
             _check_format(path, connection, version)
-        elif not are_compared(connection):
+        elif not compares_sums(connection):
             raise StoreDamaged(_NO_SUMS)
         if is_known:
             allow_bounds(connection)
@@ -565,7 +293,7 @@ def check_library() -> None:
             "can damage databases that are in use",
             f"install an apsw with SQLite {'.'.join(map(str, _OLDEST_SQLITE))} or newer",
         )
-    if not load():
+    if not load_sums():
         raise CannotOpenStore(
             f"The SQLite library {version}",
             "cannot compare the check sums of pages",
@@ -590,7 +318,7 @@ def _check_header(path: pathlib.Path, connection: apsw.Connection, version: int)
         raise OlderFormat(path, present)
     if present != version:
         raise _newer(path, present)
-    if version >= _SUMS_SINCE and not are_compared(connection):
+    if version >= _SUMS_SINCE and not compares_sums(connection):
         raise damaged(path, _NO_SUMS)
 
 
@@ -625,3 +353,276 @@ def _newer(path: pathlib.Path, version: int) -> CannotOpenStore:
         f"has format {version} and this version of treedb knows formats up to {FORMAT}",
         "use the version that wrote it",
     )
+
+
+SQLITE_ERRORS = (
+    apsw.IOError,
+    apsw.FullError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.CantOpenError,
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.ProtocolError,
+    apsw.ReadOnlyError,
+    apsw.PermissionsError,
+    apsw.NoMemError,
+)
+"""Errors that occur in correct programs, too; any other error of the engine is a bug of ours."""
+
+WRONG_SUM = "a page does not match its check sum"
+
+LOCK_ERRORS = (apsw.BusyError, apsw.LockedError)
+"""Those of them that end by themselves, when another program releases its lock."""
+
+
+def classify_error(connection: apsw.Connection, error: apsw.Error) -> StoreFailed | DiskFull:
+    """Return what one of `SQLITE_ERRORS` means for the transaction in which it occurred.
+
+    No space for a write is `DiskFull`: the commit frame was not written. No space for a sync, or
+    for the index of the log, is reported when it has been written: that is `StoreFailed`.
+    """
+    is_write = result_code(error) == apsw.SQLITE_IOERR_WRITE
+    if isinstance(error, apsw.FullError) or (is_write and connection.system_errno in FULL_ERRNOS):
+        return DiskFull()
+    if result_code(error) == apsw.SQLITE_IOERR_DATA:
+        return DamagedPage(WRONG_SUM)
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError) and not find_failed_read(connection):
+        return StoreDamaged(describe(error))
+    return StoreFailed(describe(error))
+
+
+def describe(error: Exception) -> str:
+    """Return a message, that of the engine with its result code; for a damaged page what it is."""
+    if not isinstance(error, apsw.Error):
+        return str(error)
+    code = result_code(error)
+    if code == apsw.SQLITE_IOERR_DATA:
+        return WRONG_SUM
+    return f"{error} ({apsw.mapping_extended_result_codes.get(code, code)})"
+
+
+def result_code(error: apsw.Error) -> int:
+    """Return the extended result code of an error."""
+    code: int = getattr(error, "extendedresult", apsw.SQLITE_ERROR)
+    return code
+
+
+def cannot_open(
+    path: pathlib.Path, error: apsw.Error, connection: apsw.Connection | None = None
+) -> CannotOpenStore:
+    """Return what to raise for one of `SQLITE_ERRORS` that occurred while a file was opened.
+
+    `connection` is the one where it occurred, if that is still open.
+    """
+    if isinstance(error, apsw.NotADBError):
+        return foreign(path)
+    if isinstance(error, (*LOCK_ERRORS, apsw.ProtocolError)):
+        return StoreInaccessible(path, "is locked by another program", "stop that program first")
+    failed_read = 0 if connection is None else find_failed_read(connection)
+    if failed_read:
+        return inaccessible(path, os.strerror(failed_read))
+    if result_code(error) == apsw.SQLITE_IOERR_DATA:
+        return damaged(path, WRONG_SUM)
+    if isinstance(error, apsw.CorruptError):
+        return damaged(path, str(error))
+    return inaccessible(path, describe(error))
+
+
+def foreign(path: pathlib.Path) -> CannotOpenStore:
+    """Return what to raise for a file that is not a shelf."""
+    return CannotOpenStore(
+        path,
+        "is not a database of treedb",
+        "move it out of the data directory, or restore the database from a backup",
+    )
+
+
+def damaged(path: pathlib.Path, reason: str) -> CannotOpenStore:
+    """Return what to raise for a damaged file."""
+    return CannotOpenStore(
+        path,
+        f"is damaged ({reason})",
+        "restore it from a backup, after removing the -wal and the -shm beside it",
+    )
+
+
+def inaccessible(path: pathlib.Path, reason: str) -> StoreInaccessible:
+    """Return what to raise for a file that cannot be opened at present."""
+    return StoreInaccessible(
+        path,
+        f"cannot be opened ({reason})",
+        "let the user that runs treedb read and write it and its directory, and check the disk",
+    )
+
+
+VFS: Final = "cksmvfs"
+SUM_BYTES: Final = 8
+RESERVED_AT: Final = 20
+"""Where the header of a file says how many bytes a page reserves."""
+_WORDS: Final = 0xFFFFFFFF
+
+
+@functools.cache
+def load_sums() -> bool:
+    """Let connections that name `VFS` use the extension; return whether apsw includes it."""
+    default = apsw.vfs_names()[0]
+    try:
+        with apsw.Connection(":memory:") as connection:
+            sqlite_extra.load(connection, "cksumvfs")
+        connection.close()
+    except (LookupError, sqlite_extra.NotAvailable, apsw.Error):
+        return False
+    apsw.set_default_vfs(default)
+    return VFS in apsw.vfs_names()
+
+
+def compares_sums(connection: apsw.Connection) -> bool:
+    """Return whether the check sums of the pages that a connection reads are compared.
+
+    They are not if the header of the file says that there are none.
+    """
+    return bool(connection.pragma("checksum_verification") == "1")
+
+
+def reserve_sums(connection: apsw.Connection) -> None:
+    """Let the pages of a database without tables reserve the bytes of a sum."""
+    reserved = ctypes.c_int(SUM_BYTES)
+    connection.file_control("main", apsw.SQLITE_FCNTL_RESERVE_BYTES, ctypes.addressof(reserved))
+
+
+def write_sums(content: bytearray, page_bytes: int) -> None:
+    """Set the sums of all pages in the content of a file."""
+    for at in range(0, len(content), page_bytes):
+        end = at + page_bytes - SUM_BYTES
+        content[end : end + SUM_BYTES] = _sum(bytes(content[at:end]))
+
+
+def _sum(page: bytes) -> bytes:
+    first = second = 0
+    for even, odd in struct.iter_unpack("<II", page):
+        first = (first + even + second) & _WORDS
+        second = (second + odd + first) & _WORDS
+    return struct.pack("<II", first, second)
+
+
+_READ_ERRNOS: Final = frozenset({errno.EIO, errno.ENXIO, errno.ERANGE})
+"""Those that SQLite takes for damage."""
+
+
+class _Methods(ctypes.Structure):
+    """The methods of an open file, https://www.sqlite.org/c3ref/io_methods.html."""
+
+    _fields_ = (
+        ("version", ctypes.c_int),
+        ("others", ctypes.c_void_p * 9),
+        (
+            "file_control",
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p),
+        ),
+    )
+
+
+class _File(ctypes.Structure):
+    """An open file, https://www.sqlite.org/c3ref/file.html."""
+
+    _fields_ = (("methods", ctypes.POINTER(_Methods)),)
+
+
+def find_failed_read(connection: apsw.Connection) -> int:
+    """Return the errno of a read of the file or of its log that failed last; 0 if none did.
+
+    SQLite reports both a disk that could not be read and a file that is damaged as a malformed
+    file, because there are file systems that answer EIO for what they know to be damaged. But EIO
+    may be over soon, as when a network disk is away for a moment, and a backup should not be
+    restored for that. The error of the system is kept for each open file, which
+    `SQLITE_FCNTL_LAST_ERRNO` reads:
+    https://www.sqlite.org/c3ref/c_fcntl_begin_atomic_write.html
+    """
+    number = ctypes.c_int()
+    connection.file_control("main", apsw.SQLITE_FCNTL_LAST_ERRNO, ctypes.addressof(number))
+    if number.value not in _READ_ERRNOS:
+        number.value = 0
+        log = ctypes.POINTER(_File)()
+        connection.file_control("main", apsw.SQLITE_FCNTL_JOURNAL_POINTER, ctypes.addressof(log))
+        if log and log.contents.methods:
+            log.contents.methods.contents.file_control(
+                ctypes.addressof(log.contents),
+                apsw.SQLITE_FCNTL_LAST_ERRNO,
+                ctypes.addressof(number),
+            )
+    return number.value if number.value in _READ_ERRNOS else 0
+
+
+SLEEP_US: Final = 5_000
+"""Microseconds for which a bounded call may sleep: other processes hold these locks for less."""
+
+_Sleep = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+
+
+class _FileSystem(ctypes.Structure):
+    """A file system of SQLite, https://www.sqlite.org/c3ref/vfs.html."""
+
+    _fields_ = (
+        ("version", ctypes.c_int),
+        ("file_bytes", ctypes.c_int),
+        ("path_bytes", ctypes.c_int),
+        ("others", ctypes.c_void_p * 12),
+        ("sleep", _Sleep),
+    )
+
+
+class _Thread(threading.local):
+    """One thread.
+
+    Attributes:
+        sleep_us: for how many microseconds SQLite may still sleep in it, None for as long as it
+            wants.
+
+    """
+
+    sleep_us: int | None = None
+
+
+this_thread: Final = _Thread()
+"""Set `sleep_us` before a call that may sleep, and to None after it.
+
+No context manager: each read would call two functions more.
+"""
+_replaced: Final[dict[int, tuple[object, object]]] = {}
+"""The functions before and after, by the address of the file system: neither may be freed."""
+_lock: Final = threading.Lock()
+
+
+def allow_bounds(connection: apsw.Connection) -> None:
+    """Let `this_thread.sleep_us` bound the sleeps of a connection and its whole file system.
+
+    To begin to read, SQLite locks a part of the index of the log, and tries up to 100 times if that
+    fails, with sleeps of ten seconds in all. Where the system refuses a lock, or its release, every
+    read of that file would take so long. No setting bounds that: so the function of SQLite that
+    sleeps is replaced (`xSleep`, https://www.sqlite.org/c3ref/vfs.html), and sleeps as before
+    unless its thread has a bound. Without sleeps the 100 attempts take about a millisecond, and the
+    read fails.
+    """
+    pointer = ctypes.POINTER(_FileSystem)()
+    connection.file_control("main", apsw.SQLITE_FCNTL_VFS_POINTER, ctypes.addressof(pointer))
+    if not pointer:
+        return
+    address = ctypes.addressof(pointer.contents)
+    with _lock:
+        if address in _replaced:
+            return
+        system = pointer.contents
+        # Not a reference to the field, which is about to change.
+        sleep = _Sleep(ctypes.cast(system.sleep, ctypes.c_void_p).value or 0)
+
+        def sleep_bounded(vfs: int, microseconds: int) -> int:
+            left = this_thread.sleep_us
+            if left is not None:
+                microseconds = min(microseconds, left)
+                this_thread.sleep_us = left - microseconds
+            return int(sleep(vfs, microseconds)) if microseconds else 0
+
+        bounded = _Sleep(sleep_bounded)
+        _replaced[address] = (sleep, bounded)
+        system.sleep = bounded

@@ -1,10 +1,10 @@
-"""Notices that the history of a shelf has gone back: that changes are missing that it once held.
+"""Whether the history of a shelf has gone back: whether changes are missing that it once held.
 
 Theory of operation
 -------------------
 SQLite reads a write-ahead log up to the first frame that does not fit: a log that was cut, altered
 or removed is an older state, and looks sound. So is a shelf that was replaced by an older copy. The
-mark beside the shelf (`mark`) says which change was the newest:
+*mark* beside the shelf (`MarkFile`) says which change was the newest:
 
 - Before the first commit after an opening, the mark says durably that the database is open.
 - After each commit, when that is durable, the mark receives its number and id, without a sync. A
@@ -14,33 +14,14 @@ mark beside the shelf (`mark`) says which change was the newest:
 - At a close that leaves no log, the mark says durably that the database is closed, when it is
   durable that the log is gone: there are file systems on which the sync of one file does not carry
   the removal of another, and a power failure then brings the log back. So a log beside a closed
-  shelf is refused only if it would change the shelf (`log_frames`).
+  shelf is refused only if it would change the shelf (`is_applied`).
 
 At the next opening a shelf that ends before its mark has lost changes, and one that has another
 change under the number of the mark has another history. Either is refused, and no file is changed:
 what is missing may still be found and put back. `accept_loss` goes on, with a new mark.
 
-A missing mark alone is no loss, because who copies the shelf alone has made a backup; but then
-nothing can be noticed, which is a warning.
-
-The mark of a shelf: a small file beside it that says how far its history has come.
-
-It holds the number and the id of the newest change, and whether the database was closed after that.
-It is written when a change is durable, never before: so a sound shelf is never behind its mark, and
-one that is behind has lost changes (`history`).
-
-A write of the mark is synced only where that is asked for: it survives the end of the process, not
-that of the machine, and takes some microseconds. Two slots, each in a page of its own, are written
-in turn, each with a counter and a check sum: a write that is torn leaves the other slot.
-
-What is done to a shelf, or its log, as a whole: at its opening, in recovery, when compacting.
-
-The frames of a write-ahead log, read without SQLite, which would apply them.
-
-The format is https://www.sqlite.org/fileformat.html#the_write_ahead_log: a header, then frames.
-Each is a page with its number, the salts of the header and a check sum over all before it. The
-first frame that does not fit ends the log. A frame that ends a commit says how many pages the file
-has. What a page reserves at its end means nothing in a frame (`page_sums`).
+A missing mark alone is not a loss, because a copy of the shelf alone is a backup; but then nothing
+can be noticed, which is a warning.
 """
 
 from __future__ import annotations
@@ -50,31 +31,36 @@ import os
 import pathlib
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO, Final, NamedTuple, TypeAlias
 
 import apsw
 import attrs
 
 from treedbd.files import open_private, write_atomically
-from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed, StoreInaccessible
+from treedbd.store.engine import CannotOpenStore, StoreInaccessible
 from treedbd.store.sqlite.file import (
-    BUSY_MS,
-    FORMAT,
-    LOCK_ERRORS,
     PAGE_BYTES,
     RESERVED_AT,
-    SQLITE_ERRORS,
     beside,
-    classify_error,
     log_of,
 )
+
+MARK: Final = "-mark"
+"""What the name of the mark has after that of the shelf."""
+
 
 _MAGIC: Final = b"treedb\x00\x01"
 _ID_BYTES: Final = 16
 _RECORD: Final = struct.Struct(f">8sQQ{_ID_BYTES}s?")
 _CHECK_SUM: Final = struct.Struct(">I")
 _SLOT_BYTES: Final = 4096
+
+_REMEDY: Final = (
+    "put back what is missing, or restore a backup with its -mark, or start once with "
+    "--accept-loss to go on without these changes"
+)
+_CHECK_DISK: Final = "let the user that runs treedb read and write it, and check the disk"
 
 
 def _shorten(op_id: bytes) -> bytes:
@@ -83,10 +69,10 @@ def _shorten(op_id: bytes) -> bytes:
 
 @attrs.frozen
 class Mark:
-    """How far a history has come.
+    """How far a history has come: what the mark of a shelf says.
 
     `sequence` is the number of the newest change, 0 before the first. `op_id` are the first 16
-    bytes of its id, by which histories that have diverged are told apart. `is_closed` says that the
+    bytes of its id, which distinguish histories that have diverged. `is_closed` says that the
     database was closed after that change, and that everything in its file was sound.
     """
 
@@ -96,7 +82,15 @@ class Mark:
 
 
 class MarkFile:
-    """The file of a mark; it is opened at the first write."""
+    """The file of a mark, beside the shelf; it is opened at the first write.
+
+    It is written when a change is durable, never before: so a sound shelf is never behind its mark,
+    and one that is behind has lost changes.
+
+    A write is synced only where that is asked for: it survives the end of the process, not that of
+    the machine, and takes some microseconds. Two slots, each in a page of its own, are written in
+    turn, each with a counter and a check sum: a write that is torn leaves the other slot.
+    """
 
     def __init__(self, path: pathlib.Path) -> None:
         """Use the file at `path`, which may be missing."""
@@ -179,205 +173,6 @@ def _decode(slot: bytes) -> tuple[int, Mark] | None:
         return None
     _, count, sequence, op_id, is_closed = _RECORD.unpack(record)
     return count, Mark(sequence, op_id, is_closed)
-
-
-CHECKPOINT_FRAMES: Final = 250
-"""The log is checkpointed at this many pages, and again after as many more until it restarts."""
-LONG_LOG_FRAMES: Final = 8 * CHECKPOINT_FRAMES
-RESTART_MS: Final = 50
-"""From this many pages on, a checkpoint waits so long for readers of other processes."""
-
-_IN_FILES: Final = 1
-_IN_MEMORY: Final = 2
-"""Where SQLite puts what is temporary."""
-
-
-def last_sequence(connection: apsw.Connection) -> int:
-    """Return the number of the last entry of the change log."""
-    number: int = connection.execute("SELECT seq FROM dbs WHERE db = 1").get
-    return number
-
-
-def commit_nothing(connection: apsw.Connection) -> None:
-    """Commit one page with the content that it has already."""
-    try:
-        connection.execute(f"BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; COMMIT")
-    except SQLITE_ERRORS:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def checkpoint_all(connection: apsw.Connection) -> None:
-    """Checkpoint the whole log and empty it, unless older readers or a full disk prevent it."""
-    try:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    except LOCK_ERRORS:
-        pass
-    except SQLITE_ERRORS as error:
-        if not isinstance(classify_error(connection, error), DiskFull):
-            raise
-
-
-class LogLength:
-    """How long the log is, and when it is due to be checkpointed."""
-
-    def __init__(self) -> None:
-        self._frames = 0
-        self._checkpoint_at = CHECKPOINT_FRAMES
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the log has grown long enough since the last checkpoint."""
-        return self._frames >= self._checkpoint_at
-
-    @property
-    def is_long(self) -> bool:
-        """Whether checkpoints have not let the log be restarted for long."""
-        return self._frames >= LONG_LOG_FRAMES
-
-    def count(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
-        """Record a commit, after which the log has so many frames (SQLite's hook)."""
-        if frames < self._frames:
-            self._checkpoint_at = CHECKPOINT_FRAMES
-        self._frames = frames
-        return apsw.SQLITE_OK
-
-    def postpone(self) -> None:
-        """Record that a checkpoint begins; the next one is due after as many frames more."""
-        self._checkpoint_at = self._frames + CHECKPOINT_FRAMES
-
-
-def checkpoint_some(connection: apsw.Connection, *, waits: bool) -> None:
-    """Copy what readers allow from the log to the file.
-
-    With `waits` it waits a moment for the readers of other processes, which go on when they notice
-    what has been committed.
-    """
-    if not waits:
-        connection.wal_checkpoint()
-        return
-    connection.set_busy_timeout(RESTART_MS)
-    try:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
-    finally:
-        connection.set_busy_timeout(BUSY_MS)
-
-
-def verify(connection: apsw.Connection, last: int, forget_cached: Callable[[], None]) -> None:
-    """Raise `StoreFailed` unless the file is sound on the disk and holds the change `last`.
-
-    `forget_cached` lets reads come from the disk.
-    """
-    forget_cached()
-    found = connection.pragma("quick_check", 1)
-    if found != "ok":
-        raise StoreFailed(f"The file is damaged: {found}")
-    if last_sequence(connection) < last:
-        raise StoreFailed("Acknowledged changes are missing from the file.")
-
-
-def vacuum(connection: apsw.Connection) -> None:
-    """Write the file again, in one transaction, without free space.
-
-    What is temporary goes to files meanwhile: the database need not fit into memory.
-    """
-    connection.pragma("temp_store", _IN_FILES)
-    try:
-        connection.execute("VACUUM")
-    finally:
-        connection.pragma("temp_store", _IN_MEMORY)
-
-
-_HEADER: Final = struct.Struct(">8I")
-_FRAME: Final = struct.Struct(">6I")
-_ORDERS: Final = {0x377F0682: "<", 0x377F0683: ">"}
-"""The order of bytes in check sums, by the first number of the header."""
-_WORD: Final = 0xFFFFFFFF
-_PAGE_COUNT: Final = struct.Struct(">I")
-_PAGE_COUNT_AT: Final = 28
-"""Where the file says how many pages it has."""
-
-_Sums: TypeAlias = tuple[int, int]
-
-
-class _Frame(NamedTuple):
-    page: int
-    page_count: int
-    """The pages of the file after the commit that this frame ends; 0 if it ends none."""
-    content: bytes
-
-
-def is_applied(log: pathlib.Path, file: pathlib.Path) -> bool:
-    """Return whether to apply a log to a file would not change it; raise OSError.
-
-    So it is with one whose commits were all copied into the file, or that has no commit.
-    """
-    pages: dict[int, bytes] = {}
-    page_count, later = None, {}
-    with log.open("rb") as opened:
-        for frame in _frames(opened):
-            later[frame.page] = frame.content
-            if frame.page_count:
-                page_count = frame.page_count
-                pages |= later
-                later = {}
-    if page_count is None:
-        return True
-    with file.open("rb") as opened:
-        header = _page(opened, 1)
-        if len(header) < PAGE_BYTES:
-            return False
-        end = PAGE_BYTES - header[RESERVED_AT]
-        return _PAGE_COUNT.unpack_from(header, _PAGE_COUNT_AT)[0] == page_count and all(
-            _page(opened, page)[:end] == content[:end]
-            for page, content in pages.items()
-            if page <= page_count
-        )
-
-
-def _frames(log: BinaryIO) -> Iterator[_Frame]:
-    """Iterate over the frames up to the first that does not fit."""
-    raw = log.read(_HEADER.size)
-    if len(raw) < _HEADER.size:
-        return
-    magic, _, page_bytes, _, *salts_and_sums = _HEADER.unpack(raw)
-    salts, sums = tuple(salts_and_sums[:2]), tuple(salts_and_sums[2:])
-    order = _ORDERS.get(magic)
-    if order is None or page_bytes != PAGE_BYTES or _add(raw[:24], (0, 0), order) != sums:
-        return
-    found: _Sums = (sums[0], sums[1])
-    while len(raw := log.read(_FRAME.size + PAGE_BYTES)) == _FRAME.size + PAGE_BYTES:
-        page, page_count, *rest = _FRAME.unpack_from(raw)
-        content = raw[_FRAME.size :]
-        found = _add(content, _add(raw[:8], found, order), order)
-        if (*salts, *found) != tuple(rest):
-            return
-        yield _Frame(page, page_count, content)
-
-
-def _add(content: bytes, sums: _Sums, order: str) -> _Sums:
-    """Return the check sums over what had `sums` and then `content`."""
-    first, second = sums
-    words = iter(struct.unpack(f"{order}{len(content) // 4}I", content))
-    for word, other in zip(words, words, strict=True):
-        first = (first + word + second) & _WORD
-        second = (second + other + first) & _WORD
-    return first, second
-
-
-def _page(file: BinaryIO, number: int) -> bytes:
-    file.seek((number - 1) * PAGE_BYTES)
-    return file.read(PAGE_BYTES)
-
-
-MARK: Final = "-mark"
-"""What the name of the mark has after that of the shelf."""
-_REMEDY: Final = (
-    "put back what is missing, or restore a backup with its -mark, or start once with "
-    "--accept-loss to go on without these changes"
-)
-_CHECK_DISK: Final = "let the user that runs treedb read and write it, and check the disk"
 
 
 class History:
@@ -523,6 +318,12 @@ def has_content(log: pathlib.Path) -> bool:
         return False
 
 
+def last_sequence(connection: apsw.Connection) -> int:
+    """Return the number of the last entry of the change log."""
+    number: int = connection.execute("SELECT seq FROM dbs WHERE db = 1").get
+    return number
+
+
 def _newest(connection: apsw.Connection) -> tuple[int, bytes]:
     """Return the number and the id of the newest change."""
     sequence = last_sequence(connection)
@@ -543,3 +344,92 @@ def _find_loss(connection: apsw.Connection, mark: Mark, last: int) -> str | None
     if op_id is None or Mark(mark.sequence, op_id).op_id == mark.op_id:
         return None
     return f"has another change {mark.sequence} than the one that had been made durable"
+
+
+_HEADER: Final = struct.Struct(">8I")
+_FRAME: Final = struct.Struct(">6I")
+_ORDERS: Final = {0x377F0682: "<", 0x377F0683: ">"}
+"""The order of bytes in check sums, by the first number of the header."""
+_WORD: Final = 0xFFFFFFFF
+_PAGE_COUNT: Final = struct.Struct(">I")
+_PAGE_COUNT_AT: Final = 28
+"""Where the file says how many pages it has."""
+
+_Sums: TypeAlias = tuple[int, int]
+
+
+class _Frame(NamedTuple):
+    page: int
+    page_count: int
+    """The pages of the file after the commit that this frame ends; 0 if it ends none."""
+    content: bytes
+
+
+def is_applied(log: pathlib.Path, file: pathlib.Path) -> bool:
+    """Return whether to apply a log to a file would not change it; raise OSError.
+
+    So it is with one whose commits were all copied into the file, or that has no commit. The log is
+    read without SQLite, which would apply it.
+    """
+    pages: dict[int, bytes] = {}
+    page_count, later = None, {}
+    with log.open("rb") as opened:
+        for frame in _frames(opened):
+            later[frame.page] = frame.content
+            if frame.page_count:
+                page_count = frame.page_count
+                pages |= later
+                later = {}
+    if page_count is None:
+        return True
+    with file.open("rb") as opened:
+        header = _page(opened, 1)
+        if len(header) < PAGE_BYTES:
+            return False
+        end = PAGE_BYTES - header[RESERVED_AT]
+        return _PAGE_COUNT.unpack_from(header, _PAGE_COUNT_AT)[0] == page_count and all(
+            _page(opened, page)[:end] == content[:end]
+            for page, content in pages.items()
+            if page <= page_count
+        )
+
+
+def _frames(log: BinaryIO) -> Iterator[_Frame]:
+    """Iterate over the frames up to the first that does not fit.
+
+    The format is https://www.sqlite.org/fileformat.html#the_write_ahead_log: a header, then frames.
+    Each is a page with its number, the salts of the header and a check sum over all before it. A
+    frame that ends a commit says how many pages the file has. What a page reserves at its end means
+    nothing in a frame (`file`).
+    """
+    raw = log.read(_HEADER.size)
+    if len(raw) < _HEADER.size:
+        return
+    magic, _, page_bytes, _, *salts_and_sums = _HEADER.unpack(raw)
+    salts, sums = tuple(salts_and_sums[:2]), tuple(salts_and_sums[2:])
+    order = _ORDERS.get(magic)
+    if order is None or page_bytes != PAGE_BYTES or _add(raw[:24], (0, 0), order) != sums:
+        return
+    found: _Sums = (sums[0], sums[1])
+    while len(raw := log.read(_FRAME.size + PAGE_BYTES)) == _FRAME.size + PAGE_BYTES:
+        page, page_count, *rest = _FRAME.unpack_from(raw)
+        content = raw[_FRAME.size :]
+        found = _add(content, _add(raw[:8], found, order), order)
+        if (*salts, *found) != tuple(rest):
+            return
+        yield _Frame(page, page_count, content)
+
+
+def _add(content: bytes, sums: _Sums, order: str) -> _Sums:
+    """Return the check sums over what had `sums` and then `content`."""
+    first, second = sums
+    words = iter(struct.unpack(f"{order}{len(content) // 4}I", content))
+    for word, other in zip(words, words, strict=True):
+        first = (first + word + second) & _WORD
+        second = (second + other + first) & _WORD
+    return first, second
+
+
+def _page(file: BinaryIO, number: int) -> bytes:
+    file.seek((number - 1) * PAGE_BYTES)
+    return file.read(PAGE_BYTES)

@@ -3,7 +3,7 @@
 A moment is one transaction of a connection. To begin and to end one, SQLite locks files, which is
 half of what a small read costs: so the transaction of `PresentReader` stays open over many reads,
 until there is something new to be seen. No statement outlives a read: an iterator, or the view,
-that is used later raises RuntimeError. `transaction` changes rows.
+that is used later raises RuntimeError. `writer.SqliteTransaction` changes rows.
 """
 
 from __future__ import annotations

@@ -1,33 +1,8 @@
-"""One shelf that several processes have open: the turn to write it, and news of it.
+"""One shelf that several processes have open: its write lock, and news of what others commit.
 
-Whoever has the lock of the shelf (`shelf_lock`) writes, checkpoints, opens and closes it. Whether
-others have committed is seen in the index of its log (`log_index`), which shows a commit when that
-has been synced.
-
-The lock file of a shelf that several processes have open: `<database>.shelf-lock`.
-
-The locks are the kernel's, each on one byte of the file, so they end with the process that holds
-them, however that ends. They belong to the open file (`F_OFD_SETLK` of Linux), not to the process:
-closing another descriptor of the file does not release them, and no deadlock is suspected where
-several threads of two processes wait for each other's databases.
-
-- `WRITE` is held by the process that writes, checkpoints, or opens and closes the shelf.
-- `QUEUE` is held by the process that is next: who has waited for `WRITE` is not overtaken by the
-  one that has just released it.
-- `USE` is shared by all processes that have the shelf open. Whoever can have it alone is the first
-  to open it or the last to close it.
-
-The file itself holds a number, of how often a store has failed (`failures`): what one process has
-found to be untrustworthy, no other goes on writing to before it has verified it. A byte after it
-says whether a process that had the shelf open has found all of it sound (`is_sound`).
-
-The header of the index of a write-ahead log: whether anybody has committed, seen in memory.
-
-SQLite keeps the index in the file `-shm`, which all processes that have the shelf open map into
-memory. Its first 48 bytes describe the last commit, and change with each one, when that has been
-synced and before it can be read (https://www.sqlite.org/walformat.html, section 2.1). To compare it
-takes a twentieth of a microsecond; `PRAGMA data_version`, which does the same, takes 35 times that.
-Whoever records the header before reading is never deceived: what it reads is at least as new.
+`SharedShelf` is the `Sharing` of one shelf. The process that has its write lock (`ShelfLock`)
+writes, checkpoints, opens and closes it. Whether others have committed is seen in the index of its
+log (`LogIndex`), which shows a commit when that has been synced.
 """
 
 from __future__ import annotations
@@ -45,6 +20,21 @@ from typing import Final, Protocol, TypeVar
 from treedbd.files import open_private
 from treedbd.store.engine import ReadView, StoreFailed
 
+MORE_IF_SHARED: Final = 2
+"""Descriptors of a shelf that is shared, beside those of its engine: its lock and its index."""
+PATIENCE_S: Final = 0.005
+"""Seconds for which a process may be overtaken: one that is busy otherwise would keep the lock
+from those that can use it."""
+POLL_S: Final = 0.002
+"""Seconds between two attempts of a thread to take the write lock."""
+WAIT_S: Final = 15.0
+"""Seconds for which a thread waits for it: longer than a process may stand still with it."""
+CLOSE_WAIT_S: Final = 1.0
+"""The same before a shelf is closed; without the lock it is closed as if the process had died."""
+
+_BUSY: Final = "Another process has been writing the database for long."
+_FAILED: Final = "Another process has found that the store may have failed."
+
 LOCK: Final = "-lock"
 """What the name of the lock file has after that of the shelf."""
 
@@ -55,6 +45,11 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, process."""
 _NUMBER: Final = struct.Struct(">Q")
 
+INDEX: Final = "-shm"
+"""What the name of the index has after that of the shelf."""
+_HEADER_BYTES: Final = 48
+_MAPPED_BYTES: Final = 4096
+
 
 def can_share() -> bool:
     """Return whether this system has the locks that processes share a shelf by."""
@@ -62,7 +57,23 @@ def can_share() -> bool:
 
 
 class ShelfLock:
-    """The locks that this process has on one shelf; it waits for none of them."""
+    """The locks that this process has on one shelf, in the file `<database>.shelf-lock`.
+
+    It waits for none of them. The locks are the kernel's, each on one byte of the file, so they end
+    with the process that holds them, however that ends. They belong to the open file (`F_OFD_SETLK`
+    of Linux), not to the process: closing another descriptor of the file does not release them, and
+    no deadlock is suspected where several threads of two processes wait for each other's databases.
+
+    - `_WRITE` is held by the process that writes, checkpoints, or opens and closes the shelf.
+    - `_QUEUE` is held by the process that is next: one that has waited for `_WRITE` is not
+      overtaken by the one that has just released it.
+    - `_USE` is shared by all processes that have the shelf open. One that can have it alone is the
+      first to open it or the last to close it.
+
+    The file itself holds a number, of how often a store has failed (`failures`): what one process
+    has found to be untrustworthy, no other goes on writing to before it has verified it. A byte
+    after it says whether a process that had the shelf open has found all of it sound (`is_sound`).
+    """
 
     def __init__(self, path: pathlib.Path) -> None:
         """Open the lock file of the shelf at `path`, or create it; raise OSError."""
@@ -73,7 +84,7 @@ class ShelfLock:
     def try_write(self, *, is_next: bool = True) -> bool:
         """Lock for writing if no other process is next; return whether it is locked.
 
-        If it is not, this process `is_next` from now on, if it says so and no other is.
+        If it is not, wait as the next one from now on, if `is_next` and no other process is.
         """
         if not self._is_next:
             self._is_next = self._set(fcntl.F_WRLCK, _QUEUE)
@@ -149,16 +160,18 @@ class ShelfLock:
         return True
 
 
-INDEX: Final = "-shm"
-"""What the name of the index has after that of the shelf."""
-_HEADER_BYTES: Final = 48
-_MAPPED_BYTES: Final = 4096
-
-
 class LogIndex:
-    """The index of one shelf that is open, to be closed after the last connection.
+    """The index of one shelf's write-ahead log, where commits are noticed in memory.
 
-    Closing any descriptor of the file would drop the locks that SQLite has on it in this process.
+    SQLite keeps the index in the file `-shm`, which all processes that have the shelf open map into
+    memory. Its first 48 bytes describe the last commit, and change with each one, when that has
+    been synced and before it can be read (https://www.sqlite.org/walformat.html, section 2.1). To
+    compare it takes a twentieth of a microsecond; `PRAGMA data_version`, which does the same, takes
+    35 times that. A process that records the header before it reads is never deceived: what it
+    reads is at least as new.
+
+    To be closed after the last connection: closing any descriptor of the file would drop the locks
+    that SQLite has on it in this process.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -180,22 +193,6 @@ class LogIndex:
         """Release it."""
         self._map.close()
         os.close(self._descriptor)
-
-
-MORE_IF_SHARED: Final = 2
-"""Descriptors of a shelf that is shared, beside those of its engine: its lock and its index."""
-PATIENCE_S: Final = 0.005
-"""Seconds for which a process may be overtaken: one that is busy otherwise would keep the turn from
-those that can use it."""
-POLL_S: Final = 0.002
-"""Seconds between two attempts of a thread to have the turn."""
-WAIT_S: Final = 15.0
-"""Seconds for which a thread waits for the turn: longer than a process may stand still with it."""
-CLOSE_WAIT_S: Final = 1.0
-"""The same before a shelf is closed; without the turn it is closed as if the process had died."""
-
-_BUSY: Final = "Another process has been writing the database for long."
-_FAILED: Final = "Another process has found that the store may have failed."
 
 
 class SharedFile(Protocol):
@@ -246,7 +243,7 @@ class SharedShelf:
     """A `Sharing` of one shelf, which may not exist yet; belongs to the reactor's thread.
 
     Attributes:
-        is_held: whether this process has the turn.
+        is_held: whether this process has the write lock.
         on_moment: called with each moment that reads begin to show.
 
     """
@@ -266,7 +263,7 @@ class SharedShelf:
         self._waits_since: float | None = None
         self._failures = 0
 
-    # The turn.
+    # The write lock.
 
     def has_news(self) -> bool:
         """Return whether anything was committed since the last call that returned True."""
@@ -279,9 +276,9 @@ class SharedShelf:
         return True
 
     def try_hold(self) -> bool:
-        """Take the turn if it is free; return whether this process has it.
+        """Take the write lock if it is free; return whether this process has it.
 
-        Of a shelf that does not exist there is no turn: whoever creates it finds out who is first.
+        A shelf that does not exist has no lock: the processes that create it find out who is first.
         """
         if self.is_held or self._file is None:
             return True
@@ -300,7 +297,7 @@ class SharedShelf:
         return True
 
     def let_go(self) -> None:
-        """Give the turn back, or stop waiting for it."""
+        """Release the write lock, or stop waiting for it."""
         if self.is_held:
             self.is_held = False
             self._end_writing()
@@ -312,7 +309,7 @@ class SharedShelf:
             self._in_use.release()
 
     def run_held(self, work: Callable[[], None]) -> None:
-        """Run `work` with the turn, waiting for it if need be; in a worker thread."""
+        """Run `work` with the write lock, waiting for it if need be; in a worker thread."""
         if self.is_held or self._file is None:
             work()
             return
@@ -335,14 +332,14 @@ class SharedShelf:
     # The file.
 
     def exists(self) -> bool:
-        """Return whether there is a shelf, whoever has created it."""
+        """Return whether there is a shelf, from this process or another."""
         return self._file is not None or os.path.exists(self._path)
 
-    def open(self, open_file: Callable[[bool], F], *, keeps_turn: bool = False) -> F:
+    def open(self, open_file: Callable[[bool], F], *, keeps_lock: bool = False) -> F:
         """Return what `open_file` opens or creates, in any thread.
 
-        It is called with the turn, and whether no other process has the shelf open. With
-        `keeps_turn` this process has the turn from now on, and there is news. Raises what
+        It is called under the write lock, with whether no other process has the shelf open. With
+        `keeps_lock` this process keeps the lock from now on, and there is news. Raises what
         `open_file` raises, `StoreFailed`, or OSError.
         """
         if self._lock is None:
@@ -354,7 +351,7 @@ class SharedShelf:
         except BaseException:
             self._release()
             raise
-        if keeps_turn:
+        if keeps_lock:
             self.is_held = self._has_pending = True
         else:
             self._release()
@@ -383,24 +380,24 @@ class SharedShelf:
         self.on_moment(view)
 
     def _leave(self, close: Callable[[bool, bool], None]) -> None:
-        """Close the shelf by `close`, which is told of the turn and whether no other has it open.
+        """Close the shelf by `close`, with whether this process has the lock and uses it alone.
 
-        Without the turn nothing is written or checkpointed.
+        Without the write lock nothing is written or checkpointed.
         """
         lock = self._existing_lock()
-        has_turn = self.is_held or self._wait(CLOSE_WAIT_S)
+        has_lock = self.is_held or self._wait(CLOSE_WAIT_S)
         try:
             (file, self._file), (index, self._index) = (self._file, None), (self._index, None)
-            if has_turn and file is not None:
+            if has_lock and file is not None:
                 self._agree_on_soundness(lock, file)
-            close(has_turn, has_turn and lock.use())
+            close(has_lock, has_lock and lock.use())
             if index is not None:
                 index.close()
         finally:
             lock.close()
             self._lock = None
             self.is_held = False
-            if has_turn:
+            if has_lock:
                 self._in_use.release()
 
     def _agree_on_soundness(self, lock: ShelfLock, file: SharedFile) -> None:
@@ -411,7 +408,7 @@ class SharedShelf:
             file.confirm_sound()
 
     def _wait(self, seconds: float) -> bool:
-        """Wait for the turn, in a worker thread; return whether this thread has it."""
+        """Wait for the write lock, in a worker thread; return whether this thread has it."""
         end = time.monotonic() + seconds
         if not self._in_use.acquire(timeout=seconds):
             return False

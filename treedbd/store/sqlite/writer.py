@@ -1,8 +1,9 @@
-"""The writing connection of a shelf file: transactions, checkpoints, failure, recovery.
+"""The writing connection of a shelf file: transactions, space, checkpoints, failure, recovery.
 
-Theory of operation. A commit appends its pages to the write-ahead log, ends them with a commit
-frame and syncs the log. From time to time a *checkpoint* copies what the log holds into the file
-and syncs both; the log is then written again from its start.
+Theory of operation. Nothing is written to disk before `commit`, the only step that waits. A commit
+appends its pages to the write-ahead log, ends them with a commit frame and syncs the log. From time
+to time a *checkpoint* copies what the log holds into the file and syncs both; the log is then
+written again from its start.
 
 A sync that fails says nothing about what is on the disk, and the next one may succeed without
 having written what this one did not. Therefore:
@@ -28,28 +29,7 @@ let go once more after it. Only then does no reader need the log, and the next c
 
 A checkpoint must never need room: on a full disk it is what lets the log be restarted in its own
 space, so that removals find some. So the file is made as long as a commit will need it before the
-pages go to the log (`space`).
-
-The one transaction of a shelf file.
-
-Nothing is written to disk before `commit`, the only step that waits. At any error of the engine the
-transaction is rolled back at once, so all that is left to do is to answer its writers.
-
-The space of a shelf file: allocated before a commit, so that a checkpoint never needs room.
-
-What follows the last page means nothing; if a commit fails, the file is truncated there again, by
-this process or by the next checkpoint.
-
-The files that a database has open, and whether their paths still lead to them.
-
-A file that is renamed or removed stays open, and what is written to it then is lost, or found by
-nobody. Another file in its place would be another history. So this is checked before each commit,
-and nothing is committed while a file is elsewhere. Reads go on: what is open still holds all that
-was acknowledged.
-
-A commit only checks that there is a log, since on Linux (from 6.13 on) each `stat` of a file makes
-the next write to it change its inode: that took 30 µs for each commit, and this takes 5. Which log
-it is, is checked from time to time.
+pages go to the log (`FileSpace`).
 """
 
 from __future__ import annotations
@@ -78,6 +58,7 @@ from treedbd.store.engine import (
 from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.sqlite.file import (
     BUSY_MS,
+    FORMAT,
     LOCK_ERRORS,
     PAGE_BYTES,
     SLEEP_US,
@@ -94,14 +75,8 @@ from treedbd.store.sqlite.file import (
 )
 from treedbd.store.sqlite.history import (
     History,
-    LogLength,
-    checkpoint_all,
-    checkpoint_some,
-    commit_nothing,
     has_content,
     last_sequence,
-    vacuum,
-    verify,
 )
 from treedbd.store.sqlite.reader import SqliteReader
 
@@ -131,6 +106,16 @@ _TRIM_ALL = "DELETE FROM log"
 _PAGE_COUNT = "PRAGMA page_count"
 _SET_SEQUENCE = "UPDATE dbs SET seq = ? WHERE db = 1"
 
+CHECKPOINT_FRAMES: Final = 250
+"""The log is checkpointed at this many pages, and again after as many more until it restarts."""
+LONG_LOG_FRAMES: Final = 8 * CHECKPOINT_FRAMES
+RESTART_MS: Final = 50
+"""From `LONG_LOG_FRAMES` pages on, a checkpoint waits so long for readers of other processes."""
+
+_IN_FILES: Final = 1
+_IN_MEMORY: Final = 2
+"""Where SQLite puts what is temporary."""
+
 
 class TransactionOwner(Protocol):
     """Prepares a commit, and is notified once of how the transaction ended."""
@@ -159,7 +144,11 @@ class TransactionOwner(Protocol):
 
 
 class SqliteTransaction(SqliteReader):
-    """Changes on the writing connection that are not committed yet."""
+    """Changes on the writing connection that are not committed yet; there is one at a time.
+
+    At any error of the engine it is rolled back at once, so all that is left to do is to answer its
+    writers.
+    """
 
     def __init__(self, connection: apsw.Connection, owner: TransactionOwner) -> None:
         """Begin at once; if that raises, `owner` has been notified of the end."""
@@ -322,7 +311,10 @@ class SqliteTransaction(SqliteReader):
 
 
 class FileSpace:
-    """The space of one file.
+    """The space of one file, allocated before a commit so that a checkpoint never needs room.
+
+    What follows the last page means nothing; if a commit fails, the file is truncated there again,
+    by this process or by the next checkpoint.
 
     Attributes:
         missing: by how many bytes the file was too short for the last commit.
@@ -379,7 +371,17 @@ _MISPLACED: Final = "was moved, removed or replaced; put it back."
 
 
 class OpenFiles:
-    """The shelf and its log, and the lock of the data directory if this process holds it."""
+    """The shelf and its log, and the lock of the data directory if this process holds it.
+
+    A file that is renamed or removed stays open, and what is written to it then is lost, or is
+    never found. Another file in its place would be another history. So whether the paths still lead
+    to the open files is checked before each commit, and nothing is committed while a file is
+    elsewhere. Reads go on: what is open still holds all that was acknowledged.
+
+    A commit only checks that there is a log (`find_missing`), since on Linux (from 6.13 on) each
+    `stat` of a file makes the next write to it change its inode: that took 30 µs for each commit,
+    and this takes 5. Which log it is, is checked from time to time (`find_misplaced`).
+    """
 
     def __init__(self, path: pathlib.Path, lock: DirectoryLock | None) -> None:
         """Remember which files there are; raise OSError if one is missing."""
@@ -390,7 +392,7 @@ class OpenFiles:
         self._log_status = os.stat(self._log)
 
     def find_missing(self) -> str | None:
-        """Do as `find_misplaced`, but do not notice another log in the place of ours."""
+        """Return such a sentence, but do not notice another log in the place of the one in use."""
         if not _is_same(self._shelf, self._shelf_status):
             return f"The file of the database {_MISPLACED}"
         if not os.access(self._log, os.F_OK):
@@ -413,6 +415,97 @@ def _is_same(path: str, status: os.stat_result) -> bool:
         return os.path.samestat(os.stat(path), status)
     except OSError:
         return False
+
+
+def commit_nothing(connection: apsw.Connection) -> None:
+    """Commit one page with the content that it has already."""
+    try:
+        connection.execute(f"BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; COMMIT")
+    except SQLITE_ERRORS:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def checkpoint_all(connection: apsw.Connection) -> None:
+    """Checkpoint the whole log and empty it, unless older readers or a full disk prevent it."""
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except LOCK_ERRORS:
+        pass
+    except SQLITE_ERRORS as error:
+        if not isinstance(classify_error(connection, error), DiskFull):
+            raise
+
+
+class LogLength:
+    """How long the log is, and when it is due to be checkpointed."""
+
+    def __init__(self) -> None:
+        self._frames = 0
+        self._checkpoint_at = CHECKPOINT_FRAMES
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the log has grown long enough since the last checkpoint."""
+        return self._frames >= self._checkpoint_at
+
+    @property
+    def is_long(self) -> bool:
+        """Whether checkpoints have not let the log be restarted for long."""
+        return self._frames >= LONG_LOG_FRAMES
+
+    def count(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
+        """Record a commit, after which the log has so many frames (SQLite's hook)."""
+        if frames < self._frames:
+            self._checkpoint_at = CHECKPOINT_FRAMES
+        self._frames = frames
+        return apsw.SQLITE_OK
+
+    def postpone(self) -> None:
+        """Record that a checkpoint begins; the next one is due after as many frames more."""
+        self._checkpoint_at = self._frames + CHECKPOINT_FRAMES
+
+
+def checkpoint_some(connection: apsw.Connection, *, waits: bool) -> None:
+    """Copy what readers allow from the log to the file.
+
+    With `waits` it waits a moment for the readers of other processes, which go on when they notice
+    what has been committed.
+    """
+    if not waits:
+        connection.wal_checkpoint()
+        return
+    connection.set_busy_timeout(RESTART_MS)
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
+    finally:
+        connection.set_busy_timeout(BUSY_MS)
+
+
+def verify_file(connection: apsw.Connection, last: int, forget_cached: Callable[[], None]) -> None:
+    """Raise `StoreFailed` unless the file is sound on the disk and holds the change `last`.
+
+    `forget_cached` lets reads come from the disk.
+    """
+    forget_cached()
+    found = connection.pragma("quick_check", 1)
+    if found != "ok":
+        raise StoreFailed(f"The file is damaged: {found}")
+    if last_sequence(connection) < last:
+        raise StoreFailed("Acknowledged changes are missing from the file.")
+
+
+def vacuum(connection: apsw.Connection) -> None:
+    """Write the file again, in one transaction, without free space.
+
+    What is temporary goes to files meanwhile: the database need not fit into memory.
+    """
+    connection.pragma("temp_store", _IN_FILES)
+    try:
+        connection.execute("VACUUM")
+    finally:
+        connection.pragma("temp_store", _IN_MEMORY)
 
 
 class SqliteWriter:
@@ -440,7 +533,7 @@ class SqliteWriter:
         """Open the file and checkpoint its log; raise `CannotOpenStore` or `DiskFull`.
 
         Nothing is committed while `lock` is not in its place. With `accept_loss` the file is opened
-        although changes are missing from it (`history`). Unless it `is_alone`, others use the log.
+        although changes are missing from it (`History`). Unless it `is_alone`, others use the log.
         With `is_cache` commits are not synced.
         """
         self.history: Final = History(path)
@@ -611,7 +704,7 @@ class SqliteWriter:
         try:
             self.let_reads_go()
             self._adopt(fresh)
-            verify(fresh, self._last, self._space.forget_cached)
+            verify_file(fresh, self._last, self._space.forget_cached)
             self.history.renew(fresh)
             commit_nothing(fresh)
         except BaseException as error:
@@ -733,7 +826,7 @@ class SqliteWriter:
 def apply_log(path: pathlib.Path, *, accept_loss: bool) -> None:
     """Put all of the log into the file and remove it, with the index of the log in memory alone.
 
-    Nobody else may have the file open. Raises `CannotOpenStore`, or one of `SQLITE_ERRORS`.
+    No other process may have the file open. Raises `CannotOpenStore`, or one of `SQLITE_ERRORS`.
     """
     history = History(path)
     try:
