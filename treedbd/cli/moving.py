@@ -48,22 +48,18 @@ from treedbd.store.lock import (
 from treedbd.store.postgresql.cluster import PART, PostgresqlCluster, StoredDatabase
 from treedbd.store.postgresql.commits import POSITION_KEY
 from treedbd.store.postgresql.connection import PostgresqlSettings, TimedConnection, rows_of
-from treedbd.store.postgresql.fetching import (
+from treedbd.store.postgresql.moving import (
     LOG,
+    MOVED_IN,
     ROWS,
+    AppearedMeanwhile,
     Bucket,
     ComparedTable,
-    Key,
-    find_different,
-    repair,
-    take_buckets,
-)
-from treedbd.store.postgresql.moving import (
-    MOVED_IN,
-    AppearedMeanwhile,
     Incoming,
+    Key,
     MoveConnection,
     SwitchInDoubt,
+    find_different,
     find_other_rules,
     freeze,
     has_entry,
@@ -71,8 +67,10 @@ from treedbd.store.postgresql.moving import (
     read_all_rules,
     read_mark,
     remove_left_over,
+    repair,
     stage,
     switch,
+    take_buckets,
     thaw,
 )
 from treedbd.store.postgresql.schema import MOVED, prepare_schema, read_schema

@@ -328,7 +328,7 @@ class Replica:
     def _end_waiting(self, batches: int) -> None:
         """Let others commit again, if no batch has followed the one that lost."""
         if batches == self._batches and not self._is_taken and self.copy.file is not None:
-            self.copy.file.end_turn()
+            self.copy.file.release_lock()
 
     def confirm(self) -> Deferred[None] | None:
         """Find out whether what a batch saw is current; None if it is known."""

@@ -27,8 +27,8 @@ from treedbd.store.engine import StoreUnreachable
 from treedbd.store.indexes import INDEX_FIRST
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql import connection as connecting
-from treedbd.store.postgresql import fetching as comparison
 from treedbd.store.postgresql import moving
+from treedbd.store.postgresql import moving as comparison
 from treedbd.store.postgresql.connection import PostgresqlSettings
 from treedbd.store.postgresql.moving import MoveConnection, SwitchInDoubt
 from treedbd.store.postgresql.schema import prepare_schema

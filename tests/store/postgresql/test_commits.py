@@ -13,7 +13,7 @@ from tests.postgresql import PostgresqlServers, wait_until
 from tests.store.postgresql.daemons import PROJECT, DaemonSide
 from treedbd.store.engine import Conflict, StoreUnreachable
 from treedbd.store.postgresql.commits import Touched
-from treedbd.store.postgresql.engine import LOSSES_BEFORE_TURN
+from treedbd.store.postgresql.engine import LOSSES_BEFORE_LOCK
 from treedbd.store.postgresql.fetching import DatabaseMissing
 
 
@@ -142,11 +142,11 @@ def test_what_was_fetched_is_not_applied_over_a_later_commit(
 def test_after_some_losses_the_others_wait(
     one: DaemonSide, other: DaemonSide, lone_server: PostgresqlServers
 ) -> None:
-    for number in range(LOSSES_BEFORE_TURN):
+    for number in range(LOSSES_BEFORE_LOCK):
         one.put((b"a", b"%d" % number))
         with pytest.raises(Conflict):
             other.put((b"b", b"late"))
-        if number < LOSSES_BEFORE_TURN - 1:
+        if number < LOSSES_BEFORE_LOCK - 1:
             other.engine.catch_up()
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(one.put, (b"a", b"meanwhile"))
@@ -163,7 +163,7 @@ def test_after_some_losses_the_others_wait(
 def test_a_turn_that_is_not_used_ends_with_the_transaction(
     one: DaemonSide, other: DaemonSide
 ) -> None:
-    for _ in range(LOSSES_BEFORE_TURN):
+    for _ in range(LOSSES_BEFORE_LOCK):
         one.put((b"a", b"1"))
         with pytest.raises(Conflict):
             other.put((b"b", b"late"))

@@ -11,18 +11,18 @@ import pytest
 from tests.postgresql import PostgresqlServers
 from tests.store.postgresql.daemons import DaemonSide
 from treedbd.store.engine import ReadView
-from treedbd.store.postgresql import fetching as comparison
+from treedbd.store.postgresql import moving as comparison
 from treedbd.store.postgresql.commits import POSITION_KEY
 from treedbd.store.postgresql.connection import PostgresqlSettings
-from treedbd.store.postgresql.fetching import (
+from treedbd.store.postgresql.moving import (
     LOG,
     ROWS,
     ComparedTable,
+    MoveConnection,
     find_different,
     repair,
     take_buckets,
 )
-from treedbd.store.postgresql.moving import MoveConnection
 from treedbd.store.sqlite.engine import SqliteEngine
 
 

@@ -146,11 +146,11 @@ def test_the_status_says_which_daemon_lacks_what(one: DaemonSide, other: DaemonS
 def test_many_reads_share_nothing_with_commits(one: DaemonSide, tmp_path: pathlib.Path) -> None:
     """A commit that waits for a lock leaves the read index and fetches free."""
     with ThreadPoolExecutor() as threads, one.beside(tmp_path / "beside") as other:
-        turn = other.engine._commits.take_turn(one.db)
+        turn = other.engine._commits.take_lock(one.db)
         assert turn is not None
         waiting = threads.submit(one.put, (b"a", b"1"))
         wait_until(lambda: not waiting.done())
         assert one.ask(one.db)[one.db].rev == 0
-        other.engine._commits.end_turn(turn)
+        other.engine._commits.release_lock(turn)
         waiting.result()
     assert one.rows() == {b"a": b"1"}

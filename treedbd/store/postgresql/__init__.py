@@ -1,11 +1,11 @@
 """PostgreSQL as the store of a cluster, in SQL; knows no Twisted.
 
-engine       an engine over PostgreSQL and a local copy
-commits      commits that compare and append, and the rows that they touched
-connection   connections with deadlines, their settings, and prepared statements
+engine       the engine over one database: PostgreSQL decides and keeps, a local copy is read
+commits      one commit: what it compares and adds, how it is sent, and doubt about it settled
+connection   connections with deadlines, their settings, pools and pipelines
 schema       the tables, created and migrated
-fetching     what a copy lacks, read at one moment, and compared
-cluster      what daemons share: names, rules, leases, the tail, the read index
-status       what operators ask, and what is trimmed
-moving       what a move of all databases changes
+fetching     what a copy lacks, read at one moment
+cluster      what daemons share: projects and rules, the read index, hints, leases of owners
+status       the state for operators: the server checked, heartbeats, old records trimmed
+moving       a move of all databases in or out: what it changes there, and how it is compared
 """

@@ -1,41 +1,15 @@
-"""Everything that a daemon has of PostgreSQL: the connections, and what uses them.
+"""What daemons share in PostgreSQL: projects and rules, how far databases are, hints, and leases.
 
-Each role has connections of its own, so that none waits for another: some for commits, some for
-fetches and projects, one for the read index, one for the tail and one for hints. All are made when
-they are needed, and again after an error. All methods block and may be called in any thread.
+`PostgresqlCluster` is all that a daemon has of it: the connections, and what uses them. Each role
+has connections of its own, so that none waits for another: some for commits, some for fetches and
+projects, one for the read index, one for the tail and one for hints. All are made when they are
+needed, and again after an error. All methods block and may be called in any thread.
 
-The tail: what other daemons have committed, as hints that are fast and a poll that is sure.
-
-A hint is a notification of PostgreSQL with the number of a database. It may be lost, above all when
-another server takes over, and is never believed: who receives one, or sees a poll that is ahead of
-its copy, fetches. A hint is sent after the commit, in a transaction of its own: within the commit
-it would take a lock of the whole server.
-
-The read index: how far databases have come, which a read must have reached to be current.
-
-One question serves all reads that were waiting when it was sent: the caller collects them. It is
-asked in a transaction that writes, and its answer is believed when that has been confirmed: a
-primary that was cut off still answers questions, and no such transaction ends there
-(`connection.confirm`).
-
-The rules of projects and the databases in them, in PostgreSQL.
-
-The epoch of a project grows with every replacement of its rules, there and in the row of each of
-its databases, in one transaction: so a daemon that judges by older rules loses its next commit.
-Nothing is answered from memory, and what was read is believed as the settings say.
-
-Leases of owners: which daemons live whose sessions have left writes for their end.
-
-Theory of operation. A daemon is the *owner* of its sessions (`database.runtime`). It has a
-row in `owners` from its first such write on, and renews it: until `ends`, by PostgreSQL's clock, it
-lives. That alone ends nothing. An owner is dead when another daemon has marked it so (`is_over`),
-which it may do only after `ends`; an owner that comes late, and first, goes on. So the row decides,
-as between commits, and no two daemons can differ about it. An owner that is dead stays dead. One
-without a row is dead too: its row was removed when all was done, or its data was moved here. Only
-daemons of versions before leases have none; as long as one of these runs, it may be theirs.
-
-`owner_dbs` lists the databases in which an owner has ever kept such a write: a row is there before
-the first write is. A dead owner is forgotten when no write of it is left.
+- `ProjectStore`: the rules of projects and the databases in them.
+- `ReadIndex`: how far databases have come, which a read must have reached to be current.
+- `Tail` and `Notifier`: what other daemons have committed, as hints that are fast and a poll that
+  is sure.
+- `Leases`: which daemons live whose sessions have left writes for their end.
 """
 
 from __future__ import annotations
@@ -77,6 +51,178 @@ from treedbd.store.postgresql.fetching import Fetcher
 from treedbd.store.postgresql.schema import MOVED, prepare_schema
 from treedbd.store.sqlite.engine import RESERVE_BYTES
 
+T = TypeVar("T")
+
+_READ_RULES: Final = "SELECT rules, epoch FROM projects WHERE project = %s"
+_READ_EPOCH: Final = "SELECT epoch FROM projects WHERE project = %s"
+_PUT_RULES: Final = (
+    "INSERT INTO projects (project, rules, epoch) VALUES (%s, %b, 2)"
+    " ON CONFLICT (project) DO UPDATE SET rules = excluded.rules, epoch = projects.epoch + 1"
+    " RETURNING epoch"
+)
+_SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
+_FIND_MOVED: Final = "SELECT value FROM meta WHERE name = %s"
+_ADD_PROJECT: Final = "INSERT INTO projects (project) VALUES (%s) ON CONFLICT DO NOTHING"
+_LOCK_PROJECT: Final = "SELECT epoch FROM projects WHERE project = %s FOR UPDATE"
+_SELECT: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs WHERE project = %s"
+_FIND: Final = _SELECT + " AND name = %s"
+_LIST_NAMES: Final = _SELECT + ' ORDER BY name COLLATE "C"'
+_COUNT: Final = "SELECT count(*) FROM dbs WHERE project = %s"
+_CREATE: Final = (
+    "INSERT INTO dbs (project, name, epoch) VALUES (%s, %s, %s)"
+    " RETURNING db, project, name, seq, rev, epoch"
+)
+FIRST_EPOCH: Final = 1
+"""The epoch of a project whose rules have never been written."""
+
+
+PART: Final = ".part"
+"""What the project of a database has at the end whose copy is not complete (`moving`)."""
+OLD: Final = ".old"
+"""What the project of a database has at the end that was replaced, and is being removed."""
+
+
+class StoredDatabase(NamedTuple):
+    """A database as its row in PostgreSQL describes it."""
+
+    db: int
+    project: str
+    name: str
+    seq: int
+    rev: int
+    epoch: int
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it is a database of a project, not one that only a move knows."""
+        return not self.project.endswith((PART, OLD))
+
+
+class LookedUp(NamedTuple):
+    """The epoch of the rules of a project, and one of its databases; None if there is none."""
+
+    epoch: int
+    database: StoredDatabase | None
+
+
+class StoredRules(NamedTuple):
+    """The text of the rules of a project, None if none were ever written, and their epoch."""
+
+    text: bytes | None
+    epoch: int
+
+
+class TooManyDatabases(Exception):
+    """A project has as many databases as it may have; `limit` is their number."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+
+class ProjectStore:
+    """Reads and writes projects: their rules, and the databases in them.
+
+    The epoch of a project grows with every replacement of its rules, there and in the row of each
+    of its databases, in one transaction: so a daemon that judges by older rules loses its next
+    commit. Nothing is answered from memory, and what was read is believed as the settings say.
+
+    All raise `StoreUnreachable`. A write that raises it may have been applied all the same: it is
+    right to do it again.
+    """
+
+    def __init__(self, pool: SessionPool, *, is_strict: bool) -> None:
+        """Borrow connections of `pool`."""
+        self._pool = pool
+        self._is_strict = is_strict
+
+    def read_rules(self, project: str) -> StoredRules:
+        """Return the rules of a project."""
+
+        def read(connection: TimedConnection) -> StoredRules:
+            found = rows_of(connection, _READ_RULES, (project,))
+            return StoredRules(*found[0]) if found else StoredRules(None, FIRST_EPOCH)
+
+        return self._read(read)
+
+    def put_rules(self, project: str, text: bytes) -> int:
+        """Replace the rules of a project; return their epoch."""
+
+        def put(connection: TimedConnection) -> int:
+            connection.execute("BEGIN")
+            ((epoch,),) = rows_of(connection, _PUT_RULES, (project, text))
+            _refuse_moved(connection)
+            connection.execute(_SET_EPOCHS, (epoch, project))
+            commit_confirmed(connection)
+            return int(epoch)
+
+        return self._pool.run(put)
+
+    def look_up(self, project: str, name: str) -> LookedUp:
+        """Return a database, and the epoch of the rules of its project."""
+
+        def look(connection: TimedConnection) -> LookedUp:
+            epochs = rows_of(connection, _READ_EPOCH, (project,))
+            found = rows_of(connection, _FIND, (project, name))
+            epoch = epochs[0][0] if epochs else FIRST_EPOCH
+            return LookedUp(epoch, StoredDatabase(*found[0]) if found else None)
+
+        return self._read(look)
+
+    def find_database(self, project: str, name: str) -> StoredDatabase | None:
+        """Return a database, None if there is none."""
+        found = self._read(lambda connection: rows_of(connection, _FIND, (project, name)))
+        return StoredDatabase(*found[0]) if found else None
+
+    def create_database(self, project: str, name: str, limit: int | None = None) -> StoredDatabase:
+        """Return a database, which is created if there is none.
+
+        Raises `TooManyDatabases` if the project has `limit` of them.
+        """
+
+        def create(connection: TimedConnection) -> StoredDatabase:
+            connection.execute("BEGIN")
+            connection.execute(_ADD_PROJECT, (project,))
+            # A replacement of the rules waits until the new row has the epoch, or comes first.
+            ((epoch,),) = rows_of(connection, _LOCK_PROJECT, (project,))
+            found = rows_of(connection, _FIND, (project, name))
+            if not found:
+                _refuse_moved(connection)
+            if not found and limit is not None:
+                ((count,),) = rows_of(connection, _COUNT, (project,))
+                if count >= limit:
+                    raise TooManyDatabases(limit)
+            found = found or rows_of(connection, _CREATE, (project, name, epoch))
+            commit_confirmed(connection)
+            confirm(connection)
+            return StoredDatabase(*found[0])
+
+        return self._pool.run(create)
+
+    def list_databases(self, project: str) -> list[StoredDatabase]:
+        """Return the databases of a project, by their names."""
+        found = self._read(lambda connection: rows_of(connection, _LIST_NAMES, (project,)))
+        return [StoredDatabase(*row) for row in found]
+
+    def _read(self, read: Callable[[TimedConnection], T]) -> T:
+        def read_and_confirm(connection: TimedConnection) -> T:
+            result = read(connection)
+            if self._is_strict:
+                confirm(connection)
+            return result
+
+        return self._pool.run(read_and_confirm)
+
+
+def _refuse_moved(connection: TimedConnection) -> None:
+    """Raise `StoreUnreachable` if all was moved away.
+
+    A statement that writes to `projects` must precede it: that waits for a move that is under way.
+    """
+    if rows_of(connection, _FIND_MOVED, (MOVED,)):
+        raise StoreUnreachable("The data was moved away from this PostgreSQL.")
+
+
 _STATEMENTS: Final = {
     # The message makes it a transaction that writes. The databases are joined to it, so that it is
     # there whatever there is of them, and it is in the answer: else it would be optimised away.
@@ -98,7 +244,12 @@ class DatabaseState(NamedTuple):
 
 
 class ReadIndex:
-    """Asks over a connection of its own, one question at a time.
+    """Asks how far databases have come, over a connection of its own, one question at a time.
+
+    One question serves all reads that were waiting when it was sent: the caller collects them. It
+    is asked in a transaction that writes, and its answer is believed when that has been confirmed:
+    a primary that was cut off still answers questions, and no such transaction ends there
+    (`connection.confirm`).
 
     A strict one is asked without waiting: `connect`, in any thread, then `begin` and `receive`
     whenever there is something to be read from the connection.
@@ -170,7 +321,12 @@ _NOTIFY: Final = "SELECT pg_notify('treedb', db::text) FROM unnest(%b::integer[]
 
 
 class Tail:
-    """Receives hints and polls over one connection, for one thread."""
+    """Receives hints and polls over one connection, for one thread.
+
+    A hint is a notification of PostgreSQL with the number of a database. It may be lost, above all
+    when another server takes over, and is never believed: a daemon that receives one, or sees a
+    poll that is ahead of its copy, fetches.
+    """
 
     def __init__(
         self, settings: PostgresqlSettings, is_own: Callable[[int], bool] = lambda _: False
@@ -208,7 +364,11 @@ class Tail:
 
 
 class Notifier:
-    """Sends hints over a connection of its own; those that come meanwhile are sent together."""
+    """Sends hints over a connection of its own; those that come meanwhile are sent together.
+
+    A hint is sent after the commit, in a transaction of its own: within the commit it would take a
+    lock of the whole server.
+    """
 
     def __init__(self, settings: PostgresqlSettings) -> None:
         """Connect at the first hint."""
@@ -249,174 +409,6 @@ class Notifier:
             self._due.clear()
             self._is_sending = bool(dbs)
         return dbs
-
-
-T = TypeVar("T")
-
-_READ_RULES: Final = "SELECT rules, epoch FROM projects WHERE project = %s"
-_READ_EPOCH: Final = "SELECT epoch FROM projects WHERE project = %s"
-_PUT_RULES: Final = (
-    "INSERT INTO projects (project, rules, epoch) VALUES (%s, %b, 2)"
-    " ON CONFLICT (project) DO UPDATE SET rules = excluded.rules, epoch = projects.epoch + 1"
-    " RETURNING epoch"
-)
-_SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
-_FIND_MOVED: Final = "SELECT value FROM meta WHERE name = %s"
-_ADD_PROJECT: Final = "INSERT INTO projects (project) VALUES (%s) ON CONFLICT DO NOTHING"
-_LOCK_PROJECT: Final = "SELECT epoch FROM projects WHERE project = %s FOR UPDATE"
-_SELECT: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs WHERE project = %s"
-_FIND: Final = _SELECT + " AND name = %s"
-_LIST_NAMES: Final = _SELECT + ' ORDER BY name COLLATE "C"'
-_COUNT: Final = "SELECT count(*) FROM dbs WHERE project = %s"
-_CREATE: Final = (
-    "INSERT INTO dbs (project, name, epoch) VALUES (%s, %s, %s)"
-    " RETURNING db, project, name, seq, rev, epoch"
-)
-FIRST_EPOCH: Final = 1
-"""The epoch of a project that nobody has written rules to."""
-
-
-PART: Final = ".part"
-"""What the project of a database has at the end whose copy is not complete (`moving`)."""
-OLD: Final = ".old"
-"""What the project of a database has at the end that was replaced, and is being removed."""
-
-
-class StoredDatabase(NamedTuple):
-    """A database as its row in PostgreSQL describes it."""
-
-    db: int
-    project: str
-    name: str
-    seq: int
-    rev: int
-    epoch: int
-
-    @property
-    def is_served(self) -> bool:
-        """Whether it is a database of a project, not one that only a move knows."""
-        return not self.project.endswith((PART, OLD))
-
-
-class LookedUp(NamedTuple):
-    """The epoch of the rules of a project, and one of its databases; None if there is none."""
-
-    epoch: int
-    database: StoredDatabase | None
-
-
-class StoredRules(NamedTuple):
-    """The text of the rules of a project, None if nobody has written any, and their epoch."""
-
-    text: bytes | None
-    epoch: int
-
-
-class TooManyDatabases(Exception):
-    """A project has as many databases as it may have; `limit` is their number."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.limit = limit
-
-
-class ProjectStore:
-    """Reads and writes projects; all methods block, and may be called in any thread.
-
-    All raise `StoreUnreachable`. A write that raises it may have been applied all the same: it is
-    right to do it again.
-    """
-
-    def __init__(self, pool: SessionPool, *, is_strict: bool) -> None:
-        """Borrow connections of `pool`."""
-        self._pool = pool
-        self._is_strict = is_strict
-
-    def read_rules(self, project: str) -> StoredRules:
-        """Return the rules of a project."""
-
-        def read(connection: TimedConnection) -> StoredRules:
-            found = rows_of(connection, _READ_RULES, (project,))
-            return StoredRules(*found[0]) if found else StoredRules(None, FIRST_EPOCH)
-
-        return self._read(read)
-
-    def put_rules(self, project: str, text: bytes) -> int:
-        """Replace the rules of a project; return their epoch."""
-
-        def put(connection: TimedConnection) -> int:
-            connection.execute("BEGIN")
-            ((epoch,),) = rows_of(connection, _PUT_RULES, (project, text))
-            _refuse_moved(connection)
-            connection.execute(_SET_EPOCHS, (epoch, project))
-            commit_confirmed(connection)
-            return int(epoch)
-
-        return self._pool.run(put)
-
-    def look_up(self, project: str, name: str) -> LookedUp:
-        """Return a database, and the epoch of the rules of its project."""
-
-        def look(connection: TimedConnection) -> LookedUp:
-            epochs = rows_of(connection, _READ_EPOCH, (project,))
-            found = rows_of(connection, _FIND, (project, name))
-            epoch = epochs[0][0] if epochs else FIRST_EPOCH
-            return LookedUp(epoch, StoredDatabase(*found[0]) if found else None)
-
-        return self._read(look)
-
-    def find_database(self, project: str, name: str) -> StoredDatabase | None:
-        """Return a database, None if there is none."""
-        found = self._read(lambda connection: rows_of(connection, _FIND, (project, name)))
-        return StoredDatabase(*found[0]) if found else None
-
-    def create_database(self, project: str, name: str, limit: int | None = None) -> StoredDatabase:
-        """Return a database, which is created if there is none.
-
-        Raises `TooManyDatabases` if the project has `limit` of them.
-        """
-
-        def create(connection: TimedConnection) -> StoredDatabase:
-            connection.execute("BEGIN")
-            connection.execute(_ADD_PROJECT, (project,))
-            # Whoever replaces the rules waits until the new row has the epoch, or comes first.
-            ((epoch,),) = rows_of(connection, _LOCK_PROJECT, (project,))
-            found = rows_of(connection, _FIND, (project, name))
-            if not found:
-                _refuse_moved(connection)
-            if not found and limit is not None:
-                ((count,),) = rows_of(connection, _COUNT, (project,))
-                if count >= limit:
-                    raise TooManyDatabases(limit)
-            found = found or rows_of(connection, _CREATE, (project, name, epoch))
-            commit_confirmed(connection)
-            confirm(connection)
-            return StoredDatabase(*found[0])
-
-        return self._pool.run(create)
-
-    def list_databases(self, project: str) -> list[StoredDatabase]:
-        """Return the databases of a project, by their names."""
-        found = self._read(lambda connection: rows_of(connection, _LIST_NAMES, (project,)))
-        return [StoredDatabase(*row) for row in found]
-
-    def _read(self, read: Callable[[TimedConnection], T]) -> T:
-        def read_and_confirm(connection: TimedConnection) -> T:
-            result = read(connection)
-            if self._is_strict:
-                confirm(connection)
-            return result
-
-        return self._pool.run(read_and_confirm)
-
-
-def _refuse_moved(connection: TimedConnection) -> None:
-    """Raise `StoreUnreachable` if all was moved away.
-
-    A statement that writes to `projects` must precede it: that waits for a move that is under way.
-    """
-    if rows_of(connection, _FIND_MOVED, (MOVED,)):
-        raise StoreUnreachable("The data was moved away from this PostgreSQL.")
 
 
 LEASE_S: Final = 15.0
@@ -489,7 +481,22 @@ class DeadLease:
 
 
 class Leases:
-    """The owners in PostgreSQL; all methods block, in any thread, and raise `StoreUnreachable`."""
+    """The leases of owners: which daemons live whose sessions have left writes for their end.
+
+    Theory of operation. A daemon is the *owner* of its sessions (`database.runtime`). It has a row
+    in `owners` from its first such write on, and renews it: until `ends`, by PostgreSQL's clock, it
+    lives. That alone ends nothing. An owner is dead when another daemon has marked it so
+    (`is_over`), which it may do only after `ends`; an owner that comes late, and first, goes on. So
+    the row decides, as between commits, and no two daemons can differ about it. An owner that is
+    dead stays dead. One without a row is dead too: its row was removed when all was done, or its
+    data was moved here. Only daemons of versions before leases have none; as long as one of these
+    runs, it may be theirs.
+
+    `owner_dbs` lists the databases in which an owner has ever kept such a write: a row is there
+    before the first write is. A dead owner is forgotten when no write of it is left.
+
+    All methods raise `StoreUnreachable`.
+    """
 
     def __init__(self, settings: PostgresqlSettings) -> None:
         """Use connections of its own: a renewal waits for no commit."""
@@ -583,7 +590,7 @@ class Leases:
         return self._asking.run(find)
 
     def forget(self, owner: str) -> None:
-        """Forget databases in which a dead owner has nothing left, and it if there is no other."""
+        """Forget databases in which a dead owner has nothing left, and the owner after the last."""
 
         def remove(connection: TimedConnection) -> None:
             connection.execute("BEGIN")
@@ -613,7 +620,7 @@ _OTHER_CONNECTIONS: Final = 8
 
 
 class PostgresqlCluster:
-    """The connections of one daemon.
+    """The connections of one daemon, and what uses them.
 
     Attributes:
         cluster: the id of the cluster, 16 bytes.
@@ -621,8 +628,8 @@ class PostgresqlCluster:
         leases: which daemons live that have writes for the end of their sessions.
         read_index: how far databases are, for reads.
         tail: what others have committed.
-        notifier: tells others of commits.
-        pool: connections for `trimming` and `status`, and for fetches.
+        notifier: notifies others of commits.
+        pool: connections for `status`, and for fetches.
 
     """
 

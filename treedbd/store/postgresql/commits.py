@@ -1,11 +1,12 @@
-"""Commits in PostgreSQL: one pipelined transaction that compares and appends, and what is in doubt.
+"""Commits in PostgreSQL: what one compares and adds, how it is sent, and how doubt is settled.
 
 Theory of operation
 -------------------
 The row of a database in `dbs` decides. A commit that was prepared on the state after `rev` commits,
 under the rules of `epoch`, changes that row only if it still has both; otherwise a division by zero
 ends the pipeline, and nothing has happened. So a daemon that is late, or that judged by old rules,
-cannot commit, whatever it believes; there is no lease and no clock.
+cannot commit, whatever it believes; neither leases nor clocks are involved. A `CopyPosition` is the
+state that a copy has; `Touched` are the rows that a commit changes, by which other copies follow.
 
 All statements are sent at once and COMMIT is the last: an error before it ends the transaction.
 Once COMMIT may have reached the server, the end of the connection, the deadline, and a warning (the
@@ -15,24 +16,10 @@ server, or on its way. So an empty commit is made in its place, for which the ro
 then either the first one has ended, or it can never win. What is read is believed when a
 transaction that writes was confirmed after it.
 
-Someone always wins. That it is not always somebody else is seen to by an advisory lock, which every
-commit takes in its shared form: a daemon that has lost several times takes it exclusively, and
-holds it while it catches up and does its batch again. The server releases it if the daemon idles.
-
-How far a local copy has come, and the row of the copy that says so.
-
-The row is written in the same local transaction as the rows that a commit changed: a crash between
-the commit in PostgreSQL and the local one leaves a copy that is some commits behind, never one that
-is wrong. Its key is longer than any row key, so no row of the tree or of an index can have it; it
-is not sent to PostgreSQL. The content has a check sum as all rows have.
-
-Which rows a commit touched, as bytes: single keys, and ranges of keys.
-
-The encoding begins with its version and the number of single keys; then come all keys in order, and
-after them the two ends of each range. Of a key follow, each as a variable-length number, how many
-bytes it shares with the key before it and how many differ, and then these. Who applies a commit
-reads the present rows of all that it touched, so to name more rows than were touched costs time
-and is no error: very many keys become one range.
+Of daemons that compete one always wins. That it is not always another one is ensured by an advisory
+lock, which every commit takes in its shared form: a daemon that has lost several times takes it
+exclusively (`take_lock`), and holds it while it catches up and does its batch again. The server
+releases it if the daemon idles.
 """
 
 from __future__ import annotations
@@ -70,20 +57,25 @@ END_OF_ROWS: Final = POSITION_KEY
 TOKEN_BYTES: Final = 16
 NOTHING_COPIED: Final = -1
 """The `rev` of a copy that has nothing yet, not even the empty database."""
-_VERSION: Final = 1
+_POSITION_VERSION: Final = 1
 _CONTENT: Final = struct.Struct(">B16siq16sq")
 
 
 @attrs.frozen
 class CopyPosition:
-    """The commit that a copy ends with.
+    """The commit that a copy ends with, as a row of the copy at `POSITION_KEY` says.
+
+    The row is written in the same local transaction as the rows that a commit changed: a crash
+    between the commit in PostgreSQL and the local one leaves a copy that is some commits behind,
+    never one that is wrong. Its key is longer than any row key, so no row of the tree or of an
+    index can have it; it is not sent to PostgreSQL. The content has a check sum as all rows have.
 
     Attributes:
         cluster: the id of the cluster, 16 bytes.
         db: the number of the database there.
         rev: how many commits there were; `NOTHING_COPIED` if the copy has nothing.
-        token: what identifies the last commit, by which histories that have diverged are told
-            apart; empty before the first.
+        token: what identifies the last commit, by which histories that have diverged are
+            distinguished; empty before the first.
         epoch: the epoch of the rules by which the last own commit was judged, for information.
 
     """
@@ -97,7 +89,9 @@ class CopyPosition:
     def encode(self) -> bytes:
         """Return the content of the row."""
         token = self.token.ljust(TOKEN_BYTES, b"\0")
-        content = _CONTENT.pack(_VERSION, self.cluster, self.db, self.rev, token, self.epoch)
+        content = _CONTENT.pack(
+            _POSITION_VERSION, self.cluster, self.db, self.rev, token, self.epoch
+        )
         return seal(POSITION_KEY, content)
 
 
@@ -109,7 +103,7 @@ def decode_position(stored: bytes | None) -> CopyPosition | None:
         version, cluster, db, rev, token, epoch = _CONTENT.unpack(unseal(POSITION_KEY, stored))
     except (DamagedRow, struct.error):
         return None
-    if version != _VERSION:
+    if version != _POSITION_VERSION:
         return None
     return CopyPosition(cluster, db, rev, token if any(token) else b"", epoch)
 
@@ -117,6 +111,7 @@ def decode_position(stored: bytes | None) -> CopyPosition | None:
 Range: TypeAlias = tuple[bytes, bytes]
 """The keys from the first one, without the second one."""
 
+_TOUCHED_VERSION: Final = 1
 MAX_KEYS: Final = 20_000
 """More single keys than this are recorded as one range from the first to the last."""
 
@@ -134,7 +129,16 @@ def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
 
 @attrs.frozen
 class Touched:
-    """Single keys in order, and ranges that do not overlap; no key is in a range."""
+    """Which rows a commit touched: single keys in order, and ranges that do not overlap.
+
+    No key is in a range. The present rows of all that a commit touched are read where it is
+    applied, so to name more rows than were touched costs time and is not an error: very many keys
+    become one range.
+
+    The encoding begins with its version and the number of single keys; then come all keys in order,
+    and after them the two ends of each range. Of a key follow, each as a variable-length number,
+    how many bytes it shares with the key before it and how many differ, and then these.
+    """
 
     keys: tuple[bytes, ...] = ()
     ranges: tuple[Range, ...] = ()
@@ -159,7 +163,7 @@ class Touched:
 
     def encode(self) -> bytes:
         """Return the bytes; `decode` is the inverse."""
-        encoded = bytearray((_VERSION,))
+        encoded = bytearray((_TOUCHED_VERSION,))
         _put_number(encoded, len(self.keys))
         before = b""
         for key in (*self.keys, *(end for each in self.ranges for end in each)):
@@ -174,7 +178,7 @@ class Touched:
     def decode(cls, encoded: bytes) -> Touched:
         """Return what was encoded; raise ValueError for other bytes."""
         try:
-            if encoded[0] != _VERSION:
+            if encoded[0] != _TOUCHED_VERSION:
                 raise ValueError(f"Touched rows of an unknown version {encoded[0]}.")
             count, at = _number(encoded, 1)
             every = list(_keys(encoded, at))
@@ -241,7 +245,7 @@ def _number(encoded: bytes, at: int) -> tuple[int, int]:
 
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 """Bytes of rows that one statement carries, or one row."""
-_TURN_PATIENCE_S: Final = 0.1
+_LOCK_PATIENCE_S: Final = 0.1
 
 _LOCK: Final = f"SELECT pg_advisory_xact_lock({LOCK_CLASS}, %s)"
 _BEGIN: Final = PipelineCall(b"BEGIN", is_prepared=False)
@@ -335,27 +339,27 @@ class CommitSender:
             before = self._counts
             self._counts = CommitCounts(before.commits + commits, before.conflicts + conflicts)
 
-    def send(self, pending: PendingCommit, turn: Session | None = None) -> None:
+    def send(self, pending: PendingCommit, locked: Session | None = None) -> None:
         """Commit, and return when it is durable; blocks, in any thread.
 
-        `turn` is the connection that `take_turn` returned. Raises `Conflict`, `DiskFull` or
+        `locked` is the connection that `take_lock` returned. Raises `Conflict`, `DiskFull` or
         `StoreUnreachable`: then nothing was applied; or `InDoubt`.
         """
         try:
-            if turn is not None:
-                self._send(turn, pending, has_turn=turn.is_in_transaction)
+            if locked is not None:
+                self._send(locked, pending, has_lock=locked.is_in_transaction)
             else:
                 with self._pool.lend() as session:
-                    self._send(session, pending, has_turn=False)
+                    self._send(session, pending, has_lock=False)
         except Conflict:
             self._count(conflicts=1)
             raise
         self._count(commits=1)
 
-    def take_turn(self, db: int) -> Session | None:
-        """Keep all others from committing to a database, until `end_turn`; None if that fails."""
+    def take_lock(self, db: int) -> Session | None:
+        """Keep others from committing to a database until `release_lock`; None if that fails."""
         try:
-            session = self._pool.take(_TURN_PATIENCE_S)
+            session = self._pool.take(_LOCK_PATIENCE_S)
         except StoreUnreachable:
             return None
         try:
@@ -363,11 +367,11 @@ class CommitSender:
             connection.execute("BEGIN")
             connection.execute(_LOCK, (db,))
         except (psycopg.Error, StoreUnreachable):
-            self.end_turn(session)
+            self.release_lock(session)
             return None
         return session
 
-    def end_turn(self, session: Session) -> None:
+    def release_lock(self, session: Session) -> None:
         """Let others commit again; waits for nothing."""
         if not session.is_idle:
             session.drop()  # the server ends the transaction, and releases the lock
@@ -383,13 +387,13 @@ class CommitSender:
         self._count(commits=int(applied is True))
         return applied
 
-    def _send(self, session: Session, pending: PendingCommit, *, has_turn: bool) -> None:
+    def _send(self, session: Session, pending: PendingCommit, *, has_lock: bool) -> None:
         connection = session.ready()
         is_sent = False
         try:
             prepare(connection, _STATEMENTS)
             connection.has_warned = False
-            calls = _calls(pending, has_turn=has_turn)
+            calls = _calls(pending, has_lock=has_lock)
             is_sent = True
             answers = send_all(connection, calls)
         except psycopg.Error as error:
@@ -401,11 +405,11 @@ class CommitSender:
             raise InDoubt
 
 
-def _calls(pending: PendingCommit, *, has_turn: bool) -> Iterator[PipelineCall]:
+def _calls(pending: PendingCommit, *, has_lock: bool) -> Iterator[PipelineCall]:
     """Yield the statements of a commit."""
     base, entries = pending.base, pending.entries
     db = int4(base.db)
-    if not has_turn:
+    if not has_lock:
         yield _BEGIN
         yield PipelineCall(b"share", (db,))
     numbers = (base.rev, base.epoch, pending.sequence, len(entries))

@@ -1,21 +1,20 @@
-"""Connections to PostgreSQL, each for one use at a time, with a deadline for every use.
+"""Connections to PostgreSQL: how they are made, lent and ended, and statements sent all at once.
 
-A use that passes its deadline closes the connection; no commit is ever cancelled. A COMMIT that is
-cancelled ends its wait for the standbys and answers success with a warning: then the commit is
-visible on this server, and a server that takes over may lack it. So warnings are recorded.
+**Settings.** A connection string is a URL or `key=value` pairs, as libpq reads them, and may name
+several hosts. A password in it would be in the configuration, in the list of processes and in
+reports of errors, so it is refused: libpq finds passwords in its password file or in a service
+file.
 
-How the daemon connects to PostgreSQL: the connection string, checked, with what treedb adds.
+**Deadlines.** A connection has one use at a time, and every use has a deadline; one that passes it
+closes the connection. No commit is ever cancelled. A COMMIT that is cancelled ends its wait for the
+standbys and answers success with a warning: then the commit is visible on this server, and a server
+that takes over may lack it. So warnings are recorded.
 
-A connection string is a URL or `key=value` pairs, as libpq reads them, and may name several hosts.
-A password in it would be in the configuration, in the list of processes and in reports of errors,
-so it is refused: libpq finds passwords in its password file or in a service file.
-
-Statements that are prepared on a connection, and sent with others all at once.
-
-The pipeline of the driver makes a cursor, and a call of the system, for each statement, and counts
-a statement as prepared although an error before it has made the server skip that. Here statements
-are prepared when the connection is made; a pipeline is one message and the wait for its answers.
-Parameters are given in the binary format of PostgreSQL.
+**Pipelines.** The pipeline of the driver makes a cursor, and a call of the system, for each
+statement, and counts a statement as prepared although an error before it has made the server skip
+that. Here statements are prepared when the connection is made (`prepare`); a pipeline is one
+message and the wait for its answers (`send_all`). Parameters are given in the binary format of
+PostgreSQL.
 """
 
 from __future__ import annotations
@@ -41,6 +40,9 @@ from psycopg.rows import TupleRow
 from treedbd.errors import OperatorError
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable
 
+T = TypeVar("T")
+RV = TypeVar("RV")
+
 SCHEMA: Final = "treedb"
 """The schema of all tables, and the name of the application and of the channel of hints."""
 DEFAULT_PATIENCE_S: Final = 5.0
@@ -52,11 +54,15 @@ _BALANCING_LIBPQ: Final = 160_000
 _DEFAULTS: Final = {
     "target_session_attrs": "read-write",
     "application_name": SCHEMA,
-    "connect_timeout": "2",  # for each host: a frozen one accepts connections, and no more
+    "connect_timeout": "2",  # for each host: a frozen one only accepts connections
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
 }
+
+CONFIRM: Final = "SELECT pg_logical_emit_message(true, 'treedb', '')"
+_INTERVAL_S: Final = 0.1
+_CANCEL_PATIENCE_S: Final = 1.0
 
 
 @attrs.frozen
@@ -133,22 +139,14 @@ def parse_dsn(dsn: str) -> dict[str, Any]:
     return parameters
 
 
-T = TypeVar("T")
-RV = TypeVar("RV")
-
-CONFIRM: Final = "SELECT pg_logical_emit_message(true, 'treedb', '')"
-_INTERVAL_S: Final = 0.1
-_CANCEL_PATIENCE_S: Final = 1.0
-
-
 class TimedConnection(psycopg.Connection[TupleRow]):
     """A connection whose every wait ends at a deadline.
 
     Attributes:
         deadline: seconds of the monotonic clock; when they are over the connection closes itself.
-        is_prepared: whether its statements are prepared (`prepared`).
+        is_prepared: whether its statements are prepared (`prepare`).
         may_cancel: whether all that can be under way is a confirmation, which changes nothing.
-        answer: what was received of the answer to `prepared.begin_ask`.
+        answer: what was received of the answer to `begin_ask`.
         has_warned: whether the server has sent a warning since this was last set to False.
 
     """
@@ -195,7 +193,7 @@ class TimedConnection(psycopg.Connection[TupleRow]):
         self.deadline = time.monotonic() + patience_s
 
     def record(self, diagnostic: Diagnostic) -> None:
-        """Record a message of the server that is no error."""
+        """Record a message of the server that is not an error."""
         self.has_warned |= diagnostic.severity_nonlocalized == "WARNING"
 
     @property
@@ -230,7 +228,7 @@ def unreachable(error: psycopg.Error) -> StoreUnreachable:
 
 
 def cannot_connect(subject: str, error: StoreUnreachable) -> CannotOpenStore:
-    """Return what an operator is told who cannot connect, with what the driver says."""
+    """Return what an operator reads who cannot connect, with what the driver says."""
     said = " ".join(str(error.__cause__ or error).split())
     return CannotOpenStore(
         subject,

@@ -1,18 +1,13 @@
-"""An engine over PostgreSQL and a local copy: PostgreSQL decides and keeps, the copy is read.
+"""The engine of one database in PostgreSQL and its copy: PostgreSQL decides, the copy is read.
 
 The copy is a shelf file whose commits are not synced. Reads, snapshots and all that concerns files
-go to it alone. A commit is sent to PostgreSQL first (`commits`); when it has won there, it is made
-in the copy. What other daemons commit comes into the copy with `fetch`, in any thread, and
-`apply_fetched`. Nothing here waits for other daemons to be told of a commit.
+go to it alone. A commit is sent to PostgreSQL first (`commits`), with what `RecordingTransaction`
+has noted of it; when it has won there, it is made in the copy. What other daemons commit comes into
+the copy with `fetch`, in any thread, and `apply_fetched`. Nothing here waits until other daemons
+have been notified of a commit.
 
 If the copy fails after PostgreSQL has committed, the outcome is reported as in doubt: it is known
 to PostgreSQL, and `settle` finds it there. The copy is only some commits behind.
-
-A transaction on the local copy that records what it touches, for the commit in PostgreSQL.
-
-Only keys and ranges are recorded: the values are read from the local transaction when the commit is
-sent. A range is recorded only if there were rows in it, and as single keys if they were few: most
-ranges that the tree removes are empty, and each would be a statement.
 """
 
 from __future__ import annotations
@@ -53,11 +48,20 @@ from treedbd.store.sqlite.engine import RESERVE_BYTES, SqliteEngine, remove_file
 from treedbd.store.sqlite.reader import PresentReader
 from treedbd.store.sqlite.writer import SqliteTransaction
 
+LOSSES_BEFORE_LOCK: Final = 3
+"""After so many lost commits in a row the others have to wait for this daemon."""
+_IN_DOUBT: Final = "Whether the last commit was applied is not known yet."
+
 _FEW_ROWS: Final = 64
 
 
 class RecordingTransaction:
-    """A `Transaction` whose `commit` is that of the engine.
+    """A `Transaction` on the copy that records what it touches, for the commit in PostgreSQL.
+
+    Only keys and ranges are recorded: the values are read from the local transaction when the
+    commit is sent. A range is recorded only if there were rows in it, and as single keys if they
+    were few: most ranges that the tree removes are empty, and each would be a statement. Its
+    `commit` is that of the engine.
 
     Attributes:
         local: the transaction on the copy.
@@ -81,7 +85,7 @@ class RecordingTransaction:
         self.appended: Final[list[LogEntry]] = []
         self._commit = commit
         self._ended = ended
-        self._is_over = False  # then a rollback must not end the turn that a lost commit has taken
+        self._is_over = False  # then a rollback must not release the lock that a lost commit took
         self._keys: set[bytes] = set()
         self._ranges: list[Range] = []
         # What only reads, or concerns only the copy, does not pass through here.
@@ -159,11 +163,6 @@ class RecordingTransaction:
             yield row
 
 
-LOSSES_BEFORE_TURN: Final = 3
-"""After so many lost commits in a row the others have to wait for this daemon."""
-_IN_DOUBT: Final = "Whether the last commit was applied is not known yet."
-
-
 @attrs.frozen
 class DatabaseIdentity:
     """Which database of which cluster: the id of the cluster, and the number of the database."""
@@ -226,7 +225,7 @@ class PostgresqlEngine:
         self._present = start, local.read(lambda rows: rows.sequence())
         self._in_doubt: PendingCommit | None = None
         self._losses = 0
-        self._turn: Session | None = None
+        self._locked: Session | None = None
         # No call of these passes through here.
         self.read = local.read
         self.pin = local.pin
@@ -278,7 +277,7 @@ class PostgresqlEngine:
         if self._in_doubt is not None:
             raise StoreFailed(_IN_DOUBT)
         base = attrs.evolve(self.position, epoch=self.epoch)
-        return RecordingTransaction(self._local.begin(), base, self._commit, self.end_turn)
+        return RecordingTransaction(self._local.begin(), base, self._commit, self.release_lock)
 
     def settle(self) -> bool | None:
         """Find out whether the commit in doubt was applied; blocks, in any thread.
@@ -343,7 +342,7 @@ class PostgresqlEngine:
 
     def close(self) -> None:
         """Close the copy cleanly; the connections are not the engine's."""
-        self.end_turn()
+        self.release_lock()
         self._local.close()
 
     def _commit(self, transaction: RecordingTransaction) -> None:
@@ -351,18 +350,18 @@ class PostgresqlEngine:
         local = transaction.local
         local.sequence()  # raises RuntimeError if the transaction has ended
         if not transaction.changes_something:
-            self.end_turn()
+            self.release_lock()
             local.commit()
             return
         pending = _pending(transaction)
         try:
             local.put(POSITION_KEY, pending.after.encode())
-            self._commits.send(pending, self._turn)
+            self._commits.send(pending, self._locked)
         except BaseException as error:
             local.rollback()
             self._has_lost(error, pending)
             raise
-        self.end_turn()
+        self.release_lock()
         self._losses = 0
         try:
             local.commit()
@@ -373,19 +372,19 @@ class PostgresqlEngine:
 
     def _has_lost(self, error: BaseException, pending: PendingCommit) -> None:
         """Record a commit that PostgreSQL has not made, as far as is known."""
-        self.end_turn()
+        self.release_lock()
         if isinstance(error, InDoubt):
             self._in_doubt = pending
         elif isinstance(error, Conflict):
             self._losses += 1
-            if self._losses >= LOSSES_BEFORE_TURN:
-                self._turn = self._commits.take_turn(pending.base.db)
+            if self._losses >= LOSSES_BEFORE_LOCK:
+                self._locked = self._commits.take_lock(pending.base.db)
 
-    def end_turn(self) -> None:
+    def release_lock(self) -> None:
         """Let others commit again, if they wait for this daemon; not during a commit."""
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            self._commits.end_turn(turn)
+        locked, self._locked = self._locked, None
+        if locked is not None:
+            self._commits.release_lock(locked)
 
 
 def _pending(transaction: RecordingTransaction) -> PendingCommit:

@@ -7,11 +7,12 @@
   the number of the last entry of the log, `epoch` repeats that of the project; a database whose
   epoch is negative takes no commits.
 - `kv` holds the rows, byte for byte those of every copy, and `log` the entries of the change log.
-- `changes` says which rows a commit touched (`touched`), and identifies it by a random `token`.
+- `changes` says which rows a commit touched (`commits.Touched`), and identifies it by a random
+  `token`.
 - `daemons` says which daemons there are, how far each has come with each database, and how many
   commits it has made and lost to others since its start.
 - `owners` and `owner_dbs` say which daemons live that have writes for the end of their sessions,
-  and in which databases (`leases`).
+  and in which databases (`cluster.Leases`).
 
 A daemon needs the right to create only when it creates or migrates the tables; later SELECT,
 INSERT, UPDATE and DELETE are enough.

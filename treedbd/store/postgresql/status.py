@@ -1,9 +1,8 @@
-"""What an operator asks about the cluster, and what a daemon checks before it serves.
+"""The state of the cluster for operators: a check of the server, heartbeats, and what is trimmed.
 
-Drops old records from PostgreSQL, in statements so small that no commit waits for them.
-
-Any daemon may do that at any time. The newest entries of the log and the newest commits stay, and
-so does all that is young; the last commit is never dropped, because copies are compared with it.
+A daemon checks the server before it serves (`check_cluster`), records that it runs
+(`send_heartbeat`), and drops old records (`trim`); `read_status` returns what all daemons have
+recorded.
 """
 
 from __future__ import annotations
@@ -27,40 +26,6 @@ from treedbd.store.postgresql.connection import (
     rows_of,
 )
 from treedbd.store.postgresql.schema import TABLES
-
-_AT_ONCE: Final = 500
-_OLD: Final = (
-    "DELETE FROM {table} WHERE db = %s AND {number} IN ("
-    "SELECT {number} FROM {table} WHERE db = %s"
-    " AND {number} < (SELECT {number} FROM dbs WHERE db = %s) - %s"
-    " AND at < now() - make_interval(secs => %s)"
-    " ORDER BY {number} LIMIT %s)"
-)
-_STATEMENTS: Final = tuple(
-    _OLD.format(table=table, number=number)
-    for table, number in (("log", "seq"), ("changes", "rev"))
-)
-
-
-def trim(pool: SessionPool, db: int, *, retain: int, age_s: float) -> int:
-    """Drop what is older than `age_s` but for the newest `retain`; return how many records.
-
-    Blocks, in any thread. Raises `StoreUnreachable`.
-    """
-    dropped = 0
-    for statement in _STATEMENTS:
-        parameters = (db, db, db, max(0, retain), age_s, _AT_ONCE)
-        while True:
-            count = pool.run(partial(_delete, statement, parameters))
-            dropped += count
-            if count < _AT_ONCE:
-                break
-    return dropped
-
-
-def _delete(statement: str, parameters: tuple[float, ...], connection: TimedConnection) -> int:
-    return connection.execute(statement.encode(), parameters).rowcount
-
 
 _SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 _NAMES: Final = [
@@ -206,7 +171,7 @@ def send_heartbeat(
 
     def send(connection: TimedConnection) -> None:
         connection.execute("BEGIN")
-        connection.execute("SET LOCAL synchronous_commit = off")  # it is no loss
+        connection.execute("SET LOCAL synchronous_commit = off")  # to lose it does not matter
         connection.execute(_BEAT, (daemon, version, printed, *counts))
         connection.execute("COMMIT")
 
@@ -261,3 +226,41 @@ def _examine(connection: TimedConnection) -> ClusterReport:
         missing,
         tuple(warnings),
     )
+
+
+_AT_ONCE: Final = 500
+_OLD: Final = (
+    "DELETE FROM {table} WHERE db = %s AND {number} IN ("
+    "SELECT {number} FROM {table} WHERE db = %s"
+    " AND {number} < (SELECT {number} FROM dbs WHERE db = %s) - %s"
+    " AND at < now() - make_interval(secs => %s)"
+    " ORDER BY {number} LIMIT %s)"
+)
+_STATEMENTS: Final = tuple(
+    _OLD.format(table=table, number=number)
+    for table, number in (("log", "seq"), ("changes", "rev"))
+)
+
+
+def trim(pool: SessionPool, db: int, *, retain: int, age_s: float) -> int:
+    """Drop what is older than `age_s` but for the newest `retain`; return how many records.
+
+    Any daemon may do that at any time, in statements so small that no commit waits for them. The
+    newest entries of the log and the newest commits stay, and so does all that is young; the last
+    commit is never dropped, because copies are compared with it.
+
+    Blocks, in any thread. Raises `StoreUnreachable`.
+    """
+    dropped = 0
+    for statement in _STATEMENTS:
+        parameters = (db, db, db, max(0, retain), age_s, _AT_ONCE)
+        while True:
+            count = pool.run(partial(_delete, statement, parameters))
+            dropped += count
+            if count < _AT_ONCE:
+                break
+    return dropped
+
+
+def _delete(statement: str, parameters: tuple[float, ...], connection: TimedConnection) -> int:
+    return connection.execute(statement.encode(), parameters).rowcount

@@ -80,6 +80,8 @@ from treedbd.store.sqlite.history import (
 )
 from treedbd.store.sqlite.reader import SqliteReader
 
+_MISPLACED: Final = "was moved, removed or replaced; put it back."
+
 _GET = "SELECT v FROM kv WHERE db = 1 AND k = ?"
 _FLOOR = (
     "SELECT k, CASE WHEN length(v) <= ?2 THEN v END FROM kv WHERE db = 1 AND k <= ?1 "
@@ -367,9 +369,6 @@ class FileSpace:
         os.close(self._descriptor)
 
 
-_MISPLACED: Final = "was moved, removed or replaced; put it back."
-
-
 class OpenFiles:
     """The shelf and its log, and the lock of the data directory if this process holds it.
 
@@ -392,7 +391,7 @@ class OpenFiles:
         self._log_status = os.stat(self._log)
 
     def find_missing(self) -> str | None:
-        """Return such a sentence, but do not notice another log in the place of the one in use."""
+        """Return the same, but do not notice another log in the place of the one in use."""
         if not _is_same(self._shelf, self._shelf_status):
             return f"The file of the database {_MISPLACED}"
         if not os.access(self._log, os.F_OK):
