@@ -216,7 +216,7 @@ class NodeWriter(Nodes):
             self._set_value(path, value, empty)
 
     def _find_replaced(self, path: Path) -> tuple[bytes, Cover | None]:
-        """Do as `_find` for a node that is replaced as a whole, so that its row may be damaged."""
+        """Find the row of a node that is replaced as a whole, so that the row may be damaged."""
         try:
             return self._find(path)
         except DamagedRow:

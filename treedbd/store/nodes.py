@@ -876,7 +876,7 @@ _MAX_QUOTES: Final = 16
 
 
 def spell_numbers(json: bytes) -> bytes:
-    """Do as `spell_chunks` with JSON that begins and ends outside of strings and numbers."""
+    """Spell the numbers of JSON, or of a part that begins and ends outside strings and numbers."""
     if not _has_long_run(json, is_of_tree=False):  # as almost always
         return json
     return _spell_text(json, was_in_string=False)

@@ -231,7 +231,7 @@ def _all_by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | Non
 def by_index(
     nodes: ReadsNodes, path: Path, query: Query, index: ChildIndex
 ) -> Iterator[Child | None]:
-    """Do as `iterate_in_order` along the entries of an index, and read no child that is not shown.
+    """Iterate in order along the entries of an index; a child that is not shown is not read.
 
     Only the entries between the bounds are read, from the end where the limit begins. The key of an
     entry is as long as a row key may be, so of a long string or key only the beginning is in it:

@@ -75,7 +75,6 @@ _CREATE: Final = (
 FIRST_EPOCH: Final = 1
 """The epoch of a project whose rules have never been written."""
 
-
 PART: Final = ".part"
 """What the project of a database has at the end whose copy is not complete (`moving`)."""
 OLD: Final = ".old"

@@ -149,7 +149,7 @@ class Readers:
         self.present.cached.limit(size)
 
     def let_go(self) -> bool:
-        """Do as `PresentReader.let_go`; may be called in any thread."""
+        """Let go of the present moment (`PresentReader.let_go`); may be called in any thread."""
         return self.present.let_go()
 
     def close(self) -> None:
