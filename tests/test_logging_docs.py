@@ -14,7 +14,7 @@ from tests.pages import DOCS
 from treedbd.config.settings import LogSettings, load_settings
 from treedbd.database.rights import FIELDS as RULE_FIELDS
 from treedbd.errors import LINES, PER_S
-from treedbd.http1.request import MAX_CHARACTERS
+from treedbd.http1.request import MAX_REQUEST_ID_CHARACTERS
 from treedbd.operating.log import FILE_MODE, MEMBERS, LogRecord, format_json, format_text
 from treedbd.web.reading import MAX_LOGGED
 from treedbd.web.request_log import CLIENT_CLOSED, FIELDS, MAX_FIELD, MAX_PATH, format_combined
@@ -71,7 +71,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
         f"at most {MAX_PATH} characters",
         f"at most {MAX_FIELD} characters",
         f"{CLIENT_CLOSED} if the client went",
-        f"1 to {MAX_CHARACTERS} characters",
+        f"1 to {MAX_REQUEST_ID_CHARACTERS} characters",
         f"at most {LINES} lines a minute",
         f"at most {MAX_LOGGED} of them",
         f"with mode 0{FILE_MODE:o}",

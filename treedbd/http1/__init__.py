@@ -1,13 +1,13 @@
 """The HTTP/1.1 server: from bytes to requests, and from replies to bytes.
 
-interface    what resources see of a request and a connection
-headers      header fields, and what is negotiated by them
-parser       from bytes to requests, without I/O, and the errors of the server itself
-request      requests and their replies
-content      what is sent, shared by its readers, counted and bounded
-writer       from replies to bytes: as clients read, in order, in turns
-connection   connections: admitted, timed, served, ended
-server       the factory that endpoints are given, and the PROXY protocol
-proxies      what trusted proxies say of a request
+interface    what resources see of a request and of an upgraded connection
+headers      header fields, media types that a client accepts, codings of request bodies
+parser       bytes to requests, without I/O; the errors that the server sends by itself
+request      requests and their replies, request ids, paths as logs show them
+content      bytes that wait for readers: shared, counted, bounded, complete or growing
+writer       bytes sent: directly, as clients read, in turns; upgraded connections
+connection   one connection; the registry that admits, times and drains all of them
+server       the factory for endpoints, also for those that speak the PROXY protocol
+proxies      the PROXY protocol, `Forwarded` and `X-Forwarded-*` of trusted proxies
 adapter      requests of another program's site
 """

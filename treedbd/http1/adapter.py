@@ -1,4 +1,8 @@
-"""Requests of another program's `Site`, adapted to `IHttp1Request`."""
+"""Requests of another program's `Site`, adapted to `IHttp1Request`.
+
+A program that embeds the service may mount its resource in a site of its own. An `AdaptedRequest`
+wraps each request of that site, so that handlers see the interface that they know.
+"""
 
 from __future__ import annotations
 

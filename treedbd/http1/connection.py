@@ -1,10 +1,11 @@
-"""One HTTP/1.1 connection: the protocol between a transport and the requests of a client.
+"""The connections of HTTP clients: what they serve, how they are counted, timed and ended.
 
-Bytes go to an `Http1Parser`; each request that is complete is rendered before the next is parsed,
-so replies leave in order. A client that sends many at once has the first one rendered, then its
-connection enters a ring (`pipelines`), behind the others that have more. What a client sends
-meanwhile is held unread, and past a bound the transport stops reading. While the client does not
-read its replies, no further request of it is answered.
+An `Http1Connection` is the protocol between a transport and the requests of one client. Bytes go to
+an `Http1Parser`; each request that is complete is rendered before the next is parsed, so replies
+leave in order. A client that sends many at once has the first one rendered, then its connection
+enters the `Ring`, after the others that have more. What a client sends meanwhile is held unread,
+and past a bound the transport stops reading. While the client does not read its replies, no further
+request of it is answered.
 
 A connection is in one of these states, whose time limits `sweep` checks:
 
@@ -21,22 +22,12 @@ In all of them a client that reads too little of what is waiting for it is dropp
 A client that has ended its sending direction may still wait for replies, or be gone. So what it has
 sent is answered, if the reply begins soon; streams and other protocols end with it.
 
-The connections of one factory: admission, time limits, draining.
+No connection has a timer. Once a second, and only while there are connections, a sweep of the
+registry (`Connections`) lets each check its own `Deadline`; limits are therefore kept to the
+second. The header line with the date is made in the same sweep, so that no reply has to. The
+registry also admits connections, and drains them when the daemon stops.
 
-No connection has a timer. Once a second, and only while there are connections, a sweep lets each
-check its own time limit; limits are therefore kept to the second. The header line with the date is
-made in the same sweep, so that no reply has to.
-
-The deadline of a connection for its client, and the reply when it passes.
-
-There is one deadline at a time. Those for a head and for a body are absolute: no byte that arrives
-extends them, except that a body gets the time that its content takes at the least rate. That for
-the end of a closing connection counts from the last thing that happened. The connection itself
-counts how long it is idle, since that changes with every request.
-
-The part of a body, or of a message, that has arrived, counted among those of all connections.
-
-What a factory serves, and what goes with it: who counts, bounds and logs requests, and more.
+`ServerOptions` has what a server does beside answering requests: it counts, bounds and logs them.
 """
 
 from __future__ import annotations
@@ -94,109 +85,6 @@ from treedbd.limits import Limits
 from treedbd.loop import Counting, Counts, network_of
 from treedbd.names import NO_PROXIES, TrustedProxies
 
-_LINGER_TIMES: Final = 6
-
-
-class Deadline:
-    """The deadline of one connection; times are seconds of one clock.
-
-    Attributes:
-        is_set: whether there is a deadline.
-        error: what to reply when the deadline passes, None to close without a reply.
-
-    """
-
-    def __init__(self, limits: Limits, clock: IReactorTime) -> None:
-        """Set no deadline yet."""
-        self.is_set = False
-        self.error: ErrorReply | None = None
-        self._limits = limits
-        self._clock = clock
-        self._at = inf
-        self._body_began = 0.0
-        self._linger_ends = inf
-
-    def clear(self) -> None:
-        """Remove the deadline."""
-        self.is_set = False
-        self.error = None
-
-    def set_for_handshake(self) -> None:
-        """Set the deadline of the TLS handshake."""
-        self._set(self._clock.seconds() + self._limits.handshake_s, None)
-
-    def set_for_head(self) -> None:
-        """Set the deadline of a head; called for every piece of it."""
-        if self.error is not HEAD_TIMEOUT:
-            self._set(self._clock.seconds() + self._limits.head_s, HEAD_TIMEOUT)
-
-    def set_for_body(self, received: int) -> bool:
-        """Wait for the rest of a body; called for every piece; return whether it is the first."""
-        is_first = self.error is not BODY_TIMEOUT
-        if is_first:
-            self._body_began = self._clock.seconds()
-        rate_s = received / self._limits.body_bytes_per_s
-        self._set(self._body_began + self._limits.body_s + rate_s, BODY_TIMEOUT)
-        return is_first
-
-    def set_for_close(self) -> None:
-        """Set the deadline for the client to close; called for everything that it still sends."""
-        now, linger_s = self._clock.seconds(), self._limits.linger_s
-        self._linger_ends = min(self._linger_ends, now + _LINGER_TIMES * linger_s)
-        self._set(min(now + linger_s, self._linger_ends), None)
-
-    def extend_for_close(self, now: float) -> None:
-        """Give a client time that is still reading what was sent before the close."""
-        self._at = now + self._limits.linger_s
-
-    def has_passed(self, now: float) -> bool:
-        """Return whether there is a deadline and it is over."""
-        return self.is_set and now >= self._at
-
-    def _set(self, at: float, error: ErrorReply | None) -> None:
-        self.is_set = True
-        self.error = error
-        self._at = at
-
-
-class HeldBody:
-    """What one connection holds of a body that is not complete, or not answered.
-
-    One client address may have one of `SHARES` equal parts of the bound, but one whole body in any
-    case, so that one client leaves room for the bodies of others.
-
-    Attributes:
-        held: how many bytes.
-        address: that they are counted for; empty if that has no bound of its own.
-
-    """
-
-    __slots__ = ("_bodies", "_limits", "_share", "address", "held")
-
-    def __init__(self, held: HeldBytes, limits: Limits, address: str = "") -> None:
-        """Count it among the bodies of `held`, within `limits`."""
-        self._bodies = held.bodies
-        self.held = 0
-        self.address = address
-        self._limits = limits
-        self._share = max(limits.held_body_bytes // SHARES, limits.write_body_bytes)
-
-    def count(self, held: int) -> bool:
-        """Count so many bytes; return whether the address, and all together, may hold them."""
-        bodies, grown = self._bodies, held - self.held
-        bodies.add(grown)
-        bodies.add_for(self.address, grown)
-        self.held = held
-        return (
-            bodies.total <= self._limits.held_body_bytes
-            and bodies.count_of(self.address) <= self._share
-        )
-
-    def release(self) -> None:
-        """Count nothing any more."""
-        self.count(0)
-
-
 _log: Final = Logger()
 
 AnsweredRequest: TypeAlias = tuple[HeadMemory, bytes, int, float, int, int]
@@ -224,7 +112,7 @@ class CountsRequests(Protocol):
 
 
 class CountsCallers(Protocol):
-    """What counts how much callers do (`web.rates`).
+    """What counts how much callers do (`treedbd.web.rates`).
 
     Attributes:
         counts_bytes: whether it has to know of bytes.
@@ -323,11 +211,120 @@ class ServedResource:
 
 
 def log_request(log: Callable[[Request], None], request: Request) -> None:
-    """Log a request; what goes wrong is logged, too, and concerns nobody else."""
+    """Log a request; what goes wrong with that is logged, and affects nothing else."""
     try:
         log(request)
     except Exception:
         _log.failure("A request could not be logged.")
+
+
+_LINGER_TIMES: Final = 6
+
+
+class Deadline:
+    """The deadline of one connection for its client; times are seconds of one clock.
+
+    There is one deadline at a time. Those for a head and for a body are absolute: no byte that
+    arrives extends them, except that a body gets the time that its content takes at the least rate.
+    That for the end of a closing connection counts from the last thing that happened. How long a
+    connection is idle it counts by itself, since that changes with every request.
+
+    Attributes:
+        is_set: whether there is a deadline.
+        error: what to reply when the deadline passes, None to close without a reply.
+
+    """
+
+    def __init__(self, limits: Limits, clock: IReactorTime) -> None:
+        """Set no deadline yet."""
+        self.is_set = False
+        self.error: ErrorReply | None = None
+        self._limits = limits
+        self._clock = clock
+        self._at = inf
+        self._body_began = 0.0
+        self._linger_ends = inf
+
+    def clear(self) -> None:
+        """Remove the deadline."""
+        self.is_set = False
+        self.error = None
+
+    def set_for_handshake(self) -> None:
+        """Set the deadline of the TLS handshake."""
+        self._set(self._clock.seconds() + self._limits.handshake_s, None)
+
+    def set_for_head(self) -> None:
+        """Set the deadline of a head; called for every piece of it."""
+        if self.error is not HEAD_TIMEOUT:
+            self._set(self._clock.seconds() + self._limits.head_s, HEAD_TIMEOUT)
+
+    def set_for_body(self, received: int) -> bool:
+        """Wait for the rest of a body; called for every piece; return whether it is the first."""
+        is_first = self.error is not BODY_TIMEOUT
+        if is_first:
+            self._body_began = self._clock.seconds()
+        rate_s = received / self._limits.body_bytes_per_s
+        self._set(self._body_began + self._limits.body_s + rate_s, BODY_TIMEOUT)
+        return is_first
+
+    def set_for_close(self) -> None:
+        """Set the deadline for the client to close; called for everything that it still sends."""
+        now, linger_s = self._clock.seconds(), self._limits.linger_s
+        self._linger_ends = min(self._linger_ends, now + _LINGER_TIMES * linger_s)
+        self._set(min(now + linger_s, self._linger_ends), None)
+
+    def extend_for_close(self, now: float) -> None:
+        """Give a client time that is still reading what was sent before the close."""
+        self._at = now + self._limits.linger_s
+
+    def has_passed(self, now: float) -> bool:
+        """Return whether there is a deadline and it is over."""
+        return self.is_set and now >= self._at
+
+    def _set(self, at: float, error: ErrorReply | None) -> None:
+        self.is_set = True
+        self.error = error
+        self._at = at
+
+
+class HeldBody:
+    """What one connection holds of a body that is not complete, or not answered.
+
+    It is counted among those of all connections, as the part of a message that has arrived is. One
+    client address may have one of `SHARES` equal parts of the bound, but one whole body in any
+    case, so that one client leaves room for the bodies of others.
+
+    Attributes:
+        held: how many bytes.
+        address: that they are counted for; empty if that has no bound of its own.
+
+    """
+
+    __slots__ = ("_bodies", "_limits", "_share", "address", "held")
+
+    def __init__(self, held: HeldBytes, limits: Limits, address: str = "") -> None:
+        """Count it among the bodies of `held`, within `limits`."""
+        self._bodies = held.bodies
+        self.held = 0
+        self.address = address
+        self._limits = limits
+        self._share = max(limits.held_body_bytes // SHARES, limits.write_body_bytes)
+
+    def count(self, held: int) -> bool:
+        """Count so many bytes; return whether the address, and all together, may hold them."""
+        bodies, grown = self._bodies, held - self.held
+        bodies.add(grown)
+        bodies.add_for(self.address, grown)
+        self.held = held
+        return (
+            bodies.total <= self._limits.held_body_bytes
+            and bodies.count_of(self.address) <= self._share
+        )
+
+    def release(self) -> None:
+        """Count nothing any more."""
+        self.count(0)
 
 
 SWEEP_S: Final = 1.0
@@ -440,7 +437,7 @@ class Connections:
         It is counted for `address` unless that is empty. A refused connection is registered too,
         until it is closed.
         """
-        self.now = self.clock.seconds()  # it may be old: the last sweep had nobody to sweep
+        self.now = self.clock.seconds()  # it may be old: the last sweep had no connections
         # First counted, then compared: others may admit connections at the same time.
         self._count(address, 1)
         error = self._error_for(address)

@@ -10,18 +10,12 @@ One client address may keep no more than a share of the bound waiting, so client
 leave room for those that do. Content that is small is never refused: the number of connections
 bounds it.
 
-Content that flows: its readers send what is made already, while the rest is being made.
-
-Theory of operation. A large read is rendered at the speed of the disk, into memory and then into a
-temporary file (`Storage`). Each reader has a position of its own in it and sends what is there; at
-the end of what is there it waits until there is more. When all is made, the content is complete,
-and its readers go on in it. If the work fails in the middle, the readers must cut their connections
-off, so that no client takes a part for the whole.
-
-What waits in the file is counted while it grows; an address that has no room left for more loses
-this reader.
-
-A count of bytes that many connections share.
+A large read is a `Flow`, which is rendered at the speed of the disk, into memory and then into a
+temporary file (`Storage`), while its readers send what is there already. Each `FlowReader` has a
+position of its own; at the end of what is there it waits until there is more. When all is made, the
+content is complete, and its readers go on in it. If the work fails in the middle, the readers must
+cut their connections off, so that no client takes a part for the whole. What waits in the file is
+counted while it grows; an address that has no room left for more loses this reader.
 """
 
 from __future__ import annotations
@@ -35,16 +29,6 @@ from typing import IO, Final, Protocol, TypeAlias
 from treedbd.files import close_temporary
 from treedbd.held_bytes import ByteCount
 from treedbd.limits import KIB
-
-
-class Tally:
-    """How many `bytes` were sent past the writers of the connections, which count their own."""
-
-    __slots__ = ("bytes",)
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
 
 SMALL_BYTES: Final = 16 * KIB
 """Content up to this size is never refused, and need not be counted for one connection."""
@@ -131,6 +115,20 @@ class WaitingBytes(ByteCount):
     def _fits_share(self, address: str, size: int, own: int = 0) -> bool:
         waiting = self.count_of(address)
         return waiting <= own or waiting + size <= self._share
+
+
+class Tally:
+    """A count that all connections share.
+
+    Attributes:
+        bytes: how many were sent past the writers of the connections, which count their own.
+
+    """
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
 
 
 class Content:
@@ -303,7 +301,7 @@ class Storage(Protocol):
 
 
 class Flow:
-    """Content that grows.
+    """Content that grows while it is read.
 
     Attributes:
         source: what renders it.

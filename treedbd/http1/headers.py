@@ -1,8 +1,8 @@
-"""Header fields of a request as one plain dictionary.
+"""The header fields of a request, and what a server reads in them.
 
-Which media types a client prefers and accepts (RFC 9110, section 12.5.1).
-
-Content codings of request bodies (RFC 9110, section 8.4): which one, and decoding it.
+Fields are one plain dictionary (`Headers`). Two of them need more than a look-up: `Accept`, from
+which the media type of a response is chosen (RFC 9110, section 12.5.1), and `Content-Encoding`,
+the coding of a request body (section 8.4), which is decoded here too.
 
 Decoding is incremental and stops at the limit, so a small body that would decode to gigabytes costs
 what a body of that limit costs. A body is one gzip member or one zstd frame: of several, a body of
@@ -23,6 +23,11 @@ from werkzeug.http import parse_accept_header
 from treedbd.caches import short_cache
 from treedbd.errors import in_one_line
 from treedbd.tree.types import InvalidData
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 Header: TypeAlias = tuple[bytes, bytes]
 """Name and value of a field of a response."""
@@ -89,11 +94,6 @@ def accepts_events(headers: Headers) -> bool:
     return False
 
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
 Coding: TypeAlias = Literal["gzip", "zstd"]
 
 ACCEPTED: Final[Header] = (b"Accept-Encoding", b"gzip, zstd")
@@ -102,7 +102,7 @@ ZSTD_WINDOW_LOG: Final = 23
 """The largest window of the coding zstd is 8 MiB (RFC 9659, section 3)."""
 
 _CODINGS: Final[dict[str, Coding]] = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
-_NONE: Final = frozenset({"", "identity"})
+_NO_CODING: Final = frozenset({"", "identity"})
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 _MAX_SHOWN_CHARACTERS: Final = 64
 
@@ -136,7 +136,7 @@ def parse_coding(headers: Headers) -> Coding | None:
     field = joined(headers, b"content-encoding")
     if field is None:
         return None
-    names = [name for part in field.split(",") if (name := part.strip().lower()) not in _NONE]
+    names = [name for part in field.split(",") if (name := part.strip().lower()) not in _NO_CODING]
     if not names:
         return None
     coding = _CODINGS.get(names[0])

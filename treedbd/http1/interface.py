@@ -1,4 +1,4 @@
-"""The interfaces between this HTTP server and the resources that it serves.
+"""The interfaces between the HTTP server and the resources that it serves.
 
 A request of this server is an ordinary request of `twisted.web` and, beyond that, an
 `IHttp1Request`. A resource that is written for it is an `IHttp1Resource`; any other resource of

@@ -10,33 +10,19 @@ complete; what follows it stays unread until the next call. The work is shared:
   header lines, which of Content-Length and Transfer-Encoding frames the body, keep-alive. It is
   given a fixed request line in place of the client's.
 - llhttp does not report where in its input a message ended, so it never gets a byte beyond the end:
-  a head is cut at its empty line, a body is counted, a chunked one is followed chunk by chunk. If
-  the two parsers could disagree, the request is refused.
+  a head is cut at its empty line, a body is counted, a chunked one is followed chunk by chunk
+  (`ChunkFollower`). If the two parsers could disagree, the request is refused.
 
 A request to upgrade the protocol is answered in the protocol it came in (RFC 9110, section 7.8).
 
 Clients repeat themselves: a request whose head has the very bytes of the one before it, and all of
-which has arrived when it is looked for, is not parsed again.
+which has arrived when it is looked for, is not parsed again. What resources and logs made of such a
+head is kept in a `HeadMemory`.
 
-The request line of a head (RFC 9112, section 3), and what no head may hold.
-
-Where a chunked body ends: its chunks and trailer are measured, not parsed (RFC 9112, 7.1).
-
-A long body in memory, in segments.
-
-A single buffer that grows to hundreds of megabytes is moved each time that it grows, and while the
-system does that nobody is answered.
-
-What is remembered of a head, for the requests that repeat it byte for byte.
-
-The errors that the HTTP server sends by itself, and the bytes of their replies.
-
-An error here concerns the protocol, not the database: bytes that are not a request, a limit that is
-exceeded, too many connections. Its reply has the same form as all errors and ends the connection.
-Errors in complete requests are up to the resource. A reply that has begun cannot become an error:
-it is cut off.
-
-Percent-encoding of paths and query strings (RFC 3986, section 2.1), decoded strictly.
+The errors here are all that the HTTP server sends by itself. They concern the protocol, not the
+database: bytes that are not a request, a limit that is exceeded, too many connections. The reply to
+one has the same form as all errors and ends the connection. Errors in complete requests are up to
+the resource. A reply that has begun cannot become an error: it is cut off (`CutOff`).
 """
 
 from __future__ import annotations
@@ -54,85 +40,16 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from treedbd.http1.headers import Header, Headers
 from treedbd.limits import KIB, Limits
 
-SEGMENT_BYTES: Final = 256 * KIB
-
-
-class LongBody(BufferedIOBase):
-    """A binary file in memory, to which is only appended, whatever position it is read at."""
-
-    def __init__(self) -> None:
-        """Begin without content."""
-        self._segments: list[bytearray] = []
-        self._size = 0
-        self._at = 0
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]  # of bytes only
-        """Append to the end, which becomes the position."""
-        rest = memoryview(data)
-        while rest:
-            if self._size % SEGMENT_BYTES == 0:
-                self._segments.append(bytearray())
-            part = rest[: SEGMENT_BYTES - self._size % SEGMENT_BYTES]
-            self._segments[-1] += part
-            self._size += len(part)
-            rest = rest[len(part) :]
-        self._at = self._size
-        return len(data)
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes, all that are left without a size."""
-        end = self._size if size is None or size < 0 else min(self._size, self._at + size)
-        parts = []
-        while self._at < end:
-            number, begin = divmod(self._at, SEGMENT_BYTES)
-            part = self._segments[number][begin : begin + end - self._at]
-            parts.append(part)
-            self._at += len(part)
-        return b"".join(parts)
-
-    def seek(self, offset: int, whence: int = SEEK_SET) -> int:
-        """Set the position, and return it."""
-        self._at = max(0, offset + {SEEK_SET: 0, SEEK_CUR: self._at, SEEK_END: self._size}[whence])
-        return self._at
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-
-class HeadMemory:
-    """What the resource remembers for requests of one connection with one head.
-
-    Attributes:
-        question: what the resource made of the head, of any type; None at first.
-        forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
-        logged: what the access log made of it, likewise.
-        identity: who has opened a stream with it, likewise.
-
-    """
-
-    question: object = None
-    forwarded: object = None
-    logged: object = None
-    identity: object = None
-
+HTTP_1_1: Final = b"HTTP/1.1"
+CutOff: TypeAlias = Literal["client", "slow", "timeout", "stop", "failed"]
+"""Why a reply did not reach its end: its client went, read too slowly, or not within the time that
+it allowed itself; the server stops; or there was an error."""
 
 ERROR_HEADERS: Final = (
     (b"Content-Type", b"application/json; charset=utf-8"),
     (b"X-Content-Type-Options", b"nosniff"),
     (b"Cache-Control", b"no-store"),
 )
-CutOff: TypeAlias = Literal["client", "slow", "timeout", "stop", "failed"]
-"""Why a reply did not reach its end: its client went, read too slowly, or not within the time that
-it allowed itself; the server stops; or there was an error."""
 STATUS_LINES: Final = {
     int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
 }
@@ -218,8 +135,25 @@ def format_reply(error: ErrorReply, date_lines: bytes, headers: Iterable[Header]
     )
 
 
+class HeadMemory:
+    """What is remembered of a head, for the requests of one connection that repeat it.
+
+    Attributes:
+        question: what the resource made of the head, of any type; None at first.
+        forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
+        logged: what the access log made of it, likewise.
+        identity: who has opened a stream with it, likewise.
+
+    """
+
+    question: object = None
+    forwarded: object = None
+    logged: object = None
+    identity: object = None
+
+
 REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^\x00-\x20\x7f]+) (HTTP/1\.[01])\r\n")
-"""Method, target, version."""
+"""Method, target, version (RFC 9112, section 3)."""
 _LINE_WITH_BAD_TARGET = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^\r\n]* HTTP/1\.[01]\r\n")
 _TARGET_BUT_A_PATH = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://.*|\*")
 NEVER_IN_A_HEAD = re.compile(rb"(?<!\r)\n|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -243,7 +177,9 @@ _CHUNK_LINE_BYTES: Final = 1024
 
 
 class ChunkFollower:
-    """Follows one chunked body through the pieces in which it arrives.
+    """Finds where a chunked body ends, through the pieces in which it arrives (RFC 9112, 7.1).
+
+    Its chunks and trailer are measured here, not parsed.
 
     Attributes:
         has_ended: whether the empty line after the trailer was found.
@@ -307,36 +243,63 @@ class ChunkFollower:
         return step
 
 
-_BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+SEGMENT_BYTES: Final = 256 * KIB
 
 
-class BadEncoding(ValueError):
-    """Bytes that do not decode to text; `problem` says why, from the verb on."""
+class LongBody(BufferedIOBase):
+    """A long body in memory: a binary file that is appended to, wherever it is read.
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    It is kept in segments: a single buffer that grows to hundreds of megabytes is moved each time
+    that it grows, and no client is answered while the system does that.
+    """
 
+    def __init__(self) -> None:
+        """Begin without content."""
+        self._segments: list[bytearray] = []
+        self._size = 0
+        self._at = 0
 
-def decode(raw: bytes) -> str:
-    """Return the text of percent-encoded UTF-8; raise `BadEncoding`."""
-    if b"%" in raw:
-        if _BROKEN.search(raw):
-            raise BadEncoding("holds a % without two hexadecimal digits")
-        raw = decode_leniently(raw)
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise BadEncoding("is not UTF-8") from None
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # of bytes only
+        """Append to the end, which becomes the position."""
+        rest = memoryview(data)
+        while rest:
+            if self._size % SEGMENT_BYTES == 0:
+                self._segments.append(bytearray())
+            part = rest[: SEGMENT_BYTES - self._size % SEGMENT_BYTES]
+            self._segments[-1] += part
+            self._size += len(part)
+            rest = rest[len(part) :]
+        self._at = self._size
+        return len(data)
 
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes, all that are left without a size."""
+        end = self._size if size is None or size < 0 else min(self._size, self._at + size)
+        parts = []
+        while self._at < end:
+            number, begin = divmod(self._at, SEGMENT_BYTES)
+            part = self._segments[number][begin : begin + end - self._at]
+            parts.append(part)
+            self._at += len(part)
+        return b"".join(parts)
 
-def decode_leniently(raw: bytes) -> bytes:
-    """Return the bytes of percent-encoded ones; a broken escape stays as it is."""
-    return _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw)
+    def seek(self, offset: int, whence: int = SEEK_SET) -> int:
+        """Set the position, and return it."""
+        self._at = max(0, offset + {SEEK_SET: 0, SEEK_CUR: self._at, SEEK_END: self._size}[whence])
+        return self._at
 
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
 
-HTTP_1_1: Final = b"HTTP/1.1"
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
 
 _EMPTY_LINES = re.compile(rb"(?:\r\n)+")
 _MAX_EMPTY_LINES: Final = 8
@@ -668,3 +631,32 @@ class Http1Parser:
 
 def _explain(error: HttpParserError) -> ProtocolError:
     return malformed(f"The request is not valid HTTP: {error}.")
+
+
+_BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+
+
+class BadEncoding(ValueError):
+    """Bytes that do not decode to text; `problem` says why, from the verb on."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def decode(raw: bytes) -> str:
+    """Return the text of percent-encoded UTF-8 (RFC 3986, section 2.1); raise `BadEncoding`."""
+    if b"%" in raw:
+        if _BROKEN.search(raw):
+            raise BadEncoding("holds a % without two hexadecimal digits")
+        raw = decode_leniently(raw)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise BadEncoding("is not UTF-8") from None
+
+
+def decode_leniently(raw: bytes) -> bytes:
+    """Return the bytes of percent-encoded ones; a broken escape stays as it is."""
+    return _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw)

@@ -1,20 +1,19 @@
-"""What trusted proxies say of a request: `Forwarded` (RFC 7239) and `X-Forwarded-*`.
+"""What trusted proxies say of their clients: the PROXY protocol, `Forwarded`, `X-Forwarded-*`.
 
-Each proxy appends what it knows at the right, so a list is read from there: past the addresses of
+A header of the PROXY protocol, versions 1 and 2, begins a connection and names the client for whom
+the proxy has opened it (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt). Nothing here
+reads or writes: `read_proxy_header` parses bytes. Twisted has parsers too, but these accept text in
+place of an address, end with other errors for some malformed headers, and need the header in one
+piece.
+
+The fields `Forwarded` (RFC 7239) and `X-Forwarded-*` are in each request (`read_forwarded`). Each
+proxy appends what it knows at the right, so a list is read from there: past the addresses of
 trusted proxies to the first other one, which is the client. What is further left the client has
-sent, and it may be anything. Scheme and host are those that the outermost trusted proxy names.
+sent, and it may be anything. Scheme and host are those that the outermost trusted proxy names. Most
+proxies write one family of fields and pass on the other as the client sent it. So if both are there
+and disagree, neither counts.
 
-Most proxies write one family of headers and pass on the other as the client sent it. So if both are
-there and disagree, neither counts.
-
-A request that a trusted proxy has sent: it looks as the client sent it to the proxy.
-
-The header of the PROXY protocol, with which a proxy begins a connection: versions 1 and 2.
-
-It names the client for whom the proxy has opened the connection
-(https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt). Nothing here reads or writes: bytes
-are parsed. Twisted has parsers too, but these accept text in place of an address, end with other
-errors for some malformed headers, and need the header in one piece.
+A `ProxiedRequest` looks as the client sent it to the proxy.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ class HiddenAddress:
     port: int = 0
 
 
-Client: TypeAlias = IPv4Address | IPv6Address | HiddenAddress
+Client: TypeAlias = ClientAddress | HiddenAddress
 
 
 @attrs.frozen

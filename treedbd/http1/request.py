@@ -1,32 +1,23 @@
-"""The request object of the server: a stock request whose parts are made when they are first read.
+"""Requests and their replies: stock requests whose parts are made when they are first read.
 
-It works with all that renders a stock request: resources of `twisted.web`, Klein, and Werkzeug
-through it. What a request for a small value never needs (header objects, arguments, cookies, an
-empty body, addresses) costs nothing. A form body arrives untouched in `content`. `reply` writes the
-reply.
+A `Request` works with all that renders a stock request: resources of `twisted.web`, Klein, and
+Werkzeug through it. What a request for a small value never needs (header objects, arguments,
+cookies, an empty body, addresses) costs nothing. A form body arrives untouched in `content`.
 
-The reply of a request: `twisted.web.server.Request` with cheaper writing.
+Its base class `Reply` writes the reply. Beside the ordinary `write` and `finish` there is `send`,
+which puts a whole reply into one write of the connection, and `send_content` for a long one. It
+differs from the stock request where that one is wrong for this service: errors are JSON; no reply
+names the server; writing after the client has gone does nothing; what is logged never holds the
+query of a URI, which may hold a token.
 
-Beside the ordinary `write` and `finish` there is `send`, which puts a whole reply into one write of
-the connection, and `send_content` for a long one. It differs from the stock request where that one
-is wrong for this service: errors are JSON; no reply names the server; writing after the client has
-gone does nothing; what is logged never holds the query of a URI, which may hold a token.
+Each request has an id, by which the log, a proxy before the daemon, and a client mean the same one:
+the proxy's own if a trusted one sends `X-Request-Id`, and else a random one that cannot be guessed.
+It is made when it is first read, and sent with errors of the server. All responses carry it only if
+the daemon has an access log (`IdentifiedRequest`), whose lines it belongs to; so the heads of all
+other responses stay the same bytes.
 
-The id of a request: by it the log, a proxy before the daemon, and a client mean the same one.
-
-It is the proxy's own if a trusted one sends `X-Request-Id`, and else a random one that nobody can
-guess. It is made when it is first read.
-
-The path of a request as a log may show it: without a query, and without what may be a token.
-
-Both get into a path by mistake: a client encodes the whole target, some twice, or appends a token
-to the path. So a path is also looked at as it is when everything in it has been decoded, as often
-as that takes; a segment that hides something then is not shown at all.
-
-Requests whose responses all carry their id, for a daemon with an access log.
-
-Only then is there a line that the id is of. Other daemons send it with errors of the server alone,
-so that the heads of all other responses stay the same bytes.
+The path of a request is shown to logs without a query, and without what may be a token
+(`shown_path`).
 """
 
 from __future__ import annotations
@@ -71,12 +62,111 @@ from treedbd.http1.writer import ConnectionWriter, DirectSend, UpgradedConnectio
 from treedbd.limits import MAX_DEPTH
 from treedbd.traces import Trace
 
+REQUEST_ID: Final = b"X-Request-Id"
+MAX_REQUEST_ID_CHARACTERS: Final = 128
+_REQUEST_ID_FIELD: Final = REQUEST_ID.lower()
+_VALID_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,%d}" % MAX_REQUEST_ID_CHARACTERS)
+_RANDOM_BYTES: Final = 8
+
+
+def request_id_of(request: Any) -> str:
+    """Return the id of an `IHttp1Request`, another one each time unless a proxy has given it one.
+
+    The request itself keeps it.
+    """
+    return choose_request_id(request.headers, is_trusted=is_trusted_peer(request))
+
+
+def choose_request_id(headers: Headers, *, is_trusted: bool) -> str:
+    """Return the id that a trusted sender gives to a request, else a new one."""
+    if is_trusted and _REQUEST_ID_FIELD in headers:
+        (given, *others) = headers[_REQUEST_ID_FIELD]
+        if not others and _VALID_REQUEST_ID.fullmatch(given):
+            return given.decode("ascii")
+    return os.urandom(_RANDOM_BYTES).hex()
+
+
+def is_trusted_peer(request: object) -> bool:
+    """Return whether a request came by a proxy whose word counts."""
+    return bool(getattr(request, "came_by_trusted_proxy", False))
+
+
+def id_header(request: Any) -> Header:
+    """Return the header that shows the id of a request to its client."""
+    request_id: str = request.request_id
+    return REQUEST_ID, request_id.encode("ascii")
+
+
+HIDDEN: Final = "…"
+MAX_DECODINGS: Final = 8
+"""How often a segment is decoded; one that is encoded more often is hidden."""
+MAX_SEGMENTS: Final = 2 * MAX_DEPTH
+"""How many are looked at one by one; the others are shown or hidden together."""
+
+# What begins a query, or was meant to: encoded by mistake, perhaps more than once.
+_QUERY = re.compile(r"[?#;]|%(?:25)*(?:3F|23|3B)", re.IGNORECASE)
+# Three or more parts of base64url, joined by dots, or a part that begins as a JSON object does in
+# base64; each run of letters is read once.
+_TOKEN = re.compile(
+    r"(?<![\w-])(?:[\w-]{10,}+(?:\.[\w-]*+){2,}+|eyJ[\w-]{8,}+)",
+    re.ASCII | re.IGNORECASE,
+)
+_PARAMETER = re.compile(rf"((?:auth|access_token)=)[^&/{HIDDEN}]+", re.IGNORECASE)
+
+
+def shown_path(path: bytes) -> str:
+    """Return the raw path of a request target for a log; what is not ASCII in it is escaped.
+
+    It has no query, and nothing that may be a token. Both get into a path by mistake: a client
+    encodes the whole target, some twice, or appends a token to the path. So a path is also looked
+    at as it is when everything in it has been decoded, as often as that takes; a segment that hides
+    something then is not shown at all.
+    """
+    text = _QUERY.split(path.decode("ascii", "backslashreplace"), 1)[0]
+    if _is_plain(text):
+        return text
+    shown = []
+    for segment in text.split("/", MAX_SEGMENTS):
+        plain = _decode_fully(segment)
+        if plain is None or _QUERY.search(plain):
+            shown.append(HIDDEN)
+            break
+        shown.append(_hide(segment) if plain == segment or _is_plain(segment) else HIDDEN)
+    return "/".join(shown)
+
+
+def hide_tokens(text: str) -> str:
+    """Return text of a client without what may be a token in it."""
+    return _hide(text)
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether nothing has to be hidden of text, even when all of it is decoded."""
+    plain = _decode_fully(text)
+    return plain is not None and not _QUERY.search(plain) and _hide(plain) == plain
+
+
+def _hide(text: str) -> str:
+    return _PARAMETER.sub(rf"\1{HIDDEN}", _TOKEN.sub(HIDDEN, text))
+
+
+def _decode_fully(text: str) -> str | None:
+    """Return text without any percent-encoding, None if it is encoded too often."""
+    raw = text.encode()
+    for _ in range(MAX_DECODINGS):
+        decoded = decode_leniently(raw)
+        if decoded == raw:
+            return raw.decode(errors="backslashreplace")
+        raw = decoded
+    return None
+
+
 _CRLF: Final = b"\r\n"
 _CLOSE: Final = b"Connection: close\r\n"
 _KEEP_ALIVE: Final = b"Connection: keep-alive\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-_REMEMBERED_FIELDS: Final = 128
 _OWN_FIELDS: Final = frozenset({b"Connection", b"Date", b"Server", b"Transfer-Encoding"})
+_REMEMBERED_FIELDS: Final = 128
 
 
 class RequestConnection(Protocol):
@@ -419,99 +509,6 @@ def _format_fields(headers: tuple[Header, ...]) -> bytes:
     return lines
 
 
-REQUEST_ID: Final = b"X-Request-Id"
-MAX_CHARACTERS: Final = 128
-_FIELD: Final = REQUEST_ID.lower()
-_VALID: Final = re.compile(rb"[A-Za-z0-9._-]{1,%d}" % MAX_CHARACTERS)
-_RANDOM_BYTES: Final = 8
-
-
-def request_id_of(request: Any) -> str:
-    """Return the id of an `IHttp1Request`, another one each time unless a proxy has given it one.
-
-    The request itself keeps it.
-    """
-    return choose_request_id(request.headers, is_trusted=is_trusted_peer(request))
-
-
-def choose_request_id(headers: Headers, *, is_trusted: bool) -> str:
-    """Return the id that a trusted sender gives to a request, else a new one."""
-    if is_trusted and _FIELD in headers:
-        (given, *others) = headers[_FIELD]
-        if not others and _VALID.fullmatch(given):
-            return given.decode("ascii")
-    return os.urandom(_RANDOM_BYTES).hex()
-
-
-def is_trusted_peer(request: object) -> bool:
-    """Return whether a request came by a proxy whose word counts."""
-    return bool(getattr(request, "came_by_trusted_proxy", False))
-
-
-def id_header(request: Any) -> Header:
-    """Return the header that shows the id of a request to its client."""
-    request_id: str = request.request_id
-    return REQUEST_ID, request_id.encode("ascii")
-
-
-HIDDEN: Final = "…"
-MAX_DECODINGS: Final = 8
-"""How often a segment is decoded; one that is encoded more often is hidden."""
-MAX_SEGMENTS: Final = 2 * MAX_DEPTH
-"""How many are looked at one by one; the others are shown or hidden together."""
-
-# What begins a query, or was meant to: encoded by mistake, perhaps more than once.
-_QUERY = re.compile(r"[?#;]|%(?:25)*(?:3F|23|3B)", re.IGNORECASE)
-# Three or more parts of base64url, joined by dots, or a part that begins as a JSON object does in
-# base64; each run of letters is read once.
-_TOKEN = re.compile(
-    r"(?<![\w-])(?:[\w-]{10,}+(?:\.[\w-]*+){2,}+|eyJ[\w-]{8,}+)",
-    re.ASCII | re.IGNORECASE,
-)
-_PARAMETER = re.compile(rf"((?:auth|access_token)=)[^&/{HIDDEN}]+", re.IGNORECASE)
-
-
-def shown_path(path: bytes) -> str:
-    """Return the raw path of a request target for a log; what is not ASCII in it is escaped."""
-    text = _QUERY.split(path.decode("ascii", "backslashreplace"), 1)[0]
-    if _is_plain(text):
-        return text
-    shown = []
-    for segment in text.split("/", MAX_SEGMENTS):
-        plain = _decode_fully(segment)
-        if plain is None or _QUERY.search(plain):
-            shown.append(HIDDEN)
-            break
-        shown.append(_hide(segment) if plain == segment or _is_plain(segment) else HIDDEN)
-    return "/".join(shown)
-
-
-def hide_tokens(text: str) -> str:
-    """Return text of a client without what may be a token in it."""
-    return _hide(text)
-
-
-def _is_plain(text: str) -> bool:
-    """Return whether nothing has to be hidden of text, even when all of it is decoded."""
-    plain = _decode_fully(text)
-    return plain is not None and not _QUERY.search(plain) and _hide(plain) == plain
-
-
-def _hide(text: str) -> str:
-    return _PARAMETER.sub(rf"\1{HIDDEN}", _TOKEN.sub(HIDDEN, text))
-
-
-def _decode_fully(text: str) -> str | None:
-    """Return text without any percent-encoding, None if it is encoded too often."""
-    raw = text.encode()
-    for _ in range(MAX_DECODINGS):
-        decoded = decode_leniently(raw)
-        if decoded == raw:
-            return raw.decode(errors="backslashreplace")
-        raw = decoded
-    return None
-
-
 class _Lazy:
     """An attribute that is made when it is first read, and may be assigned before or after."""
 
@@ -743,18 +740,15 @@ def _parse_cookies(headers: Headers) -> dict[bytes, bytes]:
     return cookies
 
 
-_EMPTY_LINE: Final = b"\r\n"
-
-
 class IdentifiedRequest(Request):
-    """A request whose response has its id."""
+    """A request whose response has its id, whatever its status."""
 
     def _format_head(self, status: int, headers: Iterable[Header], length: int) -> bytes:
         fields = tuple(headers)
         head = super()._format_head(status, fields, length)
         if status >= 500 and any(name == REQUEST_ID for name, _ in fields):
             return head  # as errors of the server always have it
-        return b"%b%b: %b\r\n\r\n" % (head.removesuffix(_EMPTY_LINE), *id_header(self))
+        return b"%b%b: %b\r\n\r\n" % (head.removesuffix(_CRLF), *id_header(self))
 
     def _begin(self, length: int | None) -> bytes:
         name, content = id_header(self)

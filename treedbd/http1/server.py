@@ -1,20 +1,17 @@
 """The HTTP/1.1 server of the daemon: a factory to give to an endpoint, plain or `ssl:`.
 
-It replaces `twisted.web.server.Site` and renders the same resources. `connection` is the protocol
-of a connection, `parser` parses requests, `request` and `reply` represent them, `connections`
-counts, times and ends connections, and `treedbd.limits` bounds them. Nothing here knows what the
-resource serves.
+`Http1Factory` replaces `twisted.web.server.Site` and renders the same resources. `connection` is
+the protocol of a connection and the registry that counts, times and ends connections, `parser`
+parses requests, `request` represents them and their replies, and `treedbd.limits` bounds them.
+Nothing here knows what the resource serves.
 
-Connections from a proxy that begin with a header of the PROXY protocol, before TLS.
-
-A `ProxiedConnection` reads that header and nothing else; then the transport, with the address of
-the client instead of the proxy's, goes to the protocol of the connection proper, which is made only
-now. So from there on nothing is slower or different, and everything that asks for the address of a
-client, limits and logs, gets that of the client. Twisted's own wrapper would announce the
-connection before it knows the address.
-
-A peer that is not trusted is closed at once. Until its header is complete, a connection counts for
-`connections`, and ends after `handshake_s`.
+A `ProxiedFactory` is for connections from a proxy that begin with a header of the PROXY protocol,
+before TLS. A `ProxiedConnection` reads that header and nothing else; then the transport, with the
+address of the client instead of the proxy's, goes to the protocol of the connection proper, which
+is made only now. So from there on nothing is slower or different, and everything that asks for the
+address of a client, limits and logs, gets that of the client. Twisted's own wrapper would announce
+the connection before it knows the address. A peer that is not trusted is closed at once. Until its
+header is complete, a connection counts for `limits.connections`, and ends after `handshake_s`.
 """
 
 from __future__ import annotations
@@ -56,6 +53,92 @@ from treedbd.limits import Limits
 _WARN_S: Final = 60.0
 
 _log = Logger()
+
+
+@implementer(IProtocolNegotiationFactory)
+class Http1Factory(Factory):
+    """Makes an `Http1Connection` for every connection of one or more ports."""
+
+    noisy = False
+
+    def __init__(
+        self,
+        resource: IResource,
+        limits: Limits,
+        clock: IReactorTime,
+        options: ServerOptions = DEFAULT_OPTIONS,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Serve `resource`: a leaf gets every request, else its children are looked up.
+
+        Time limits are counted with `clock`; `wall_clock` returns the seconds since 1970 for the
+        Date of replies.
+        """
+        served = ServedResource(
+            resource,
+            bool(resource.isLeaf),
+            IHttp1Resource.providedBy(resource),
+            Site(resource, reactor=clock),
+            options,
+        )
+        self._connections = Connections(served, limits, clock, wall_clock)
+        self.protocol = partial(Http1Connection, self._connections)
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open, without those that were turned away."""
+        return self._connections.count
+
+    @property
+    def bytes_sent(self) -> int:
+        """How many bytes were written so far, to closed connections too."""
+        return self._connections.bytes_sent
+
+    @property
+    def errors(self) -> dict[int, int]:
+        """How many errors the server has sent by itself, by status."""
+        return dict(self._connections.errors)
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """How many errors the server has sent by itself without any resource, by code."""
+        return dict(self._connections.refusals)
+
+    @property
+    def cut_off(self) -> dict[str, int]:
+        """How many replies ended before their end, by the reason."""
+        return dict(self._connections.cut_off)
+
+    @property
+    def held(self) -> HeldBytes:
+        """What the connections make the server hold."""
+        return self._connections.held
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """Return the protocols to negotiate over TLS."""
+        return [b"http/1.1"]
+
+    def behind_proxy(
+        self, factory: IProtocolFactory, is_trusted: Callable[[str], bool]
+    ) -> ProxiedFactory:
+        """Return the factory of a port whose connections begin with a PROXY protocol header.
+
+        `factory` is this one, or one that wraps it for TLS; `is_trusted` says from which addresses
+        proxies connect.
+        """
+        return ProxiedFactory(self._connections, factory, is_trusted)
+
+    def drain(self) -> Deferred[None]:
+        """Close idle connections now, the others after the request under way.
+
+        New connections are refused from now on. Fires when no connection is left; the caller
+        decides how long to wait.
+        """
+        return self._connections.drain()
+
+    def abort(self) -> None:
+        """Drop all connections that are left."""
+        self._connections.abort()
 
 
 class ProxiedFactory(Factory):
@@ -186,89 +269,3 @@ class ProxiedConnection(Protocol):
         protocol.makeConnection(transport)
         if rest:
             protocol.dataReceived(rest)
-
-
-@implementer(IProtocolNegotiationFactory)
-class Http1Factory(Factory):
-    """Makes an `Http1Connection` for every connection of one or more ports."""
-
-    noisy = False
-
-    def __init__(
-        self,
-        resource: IResource,
-        limits: Limits,
-        clock: IReactorTime,
-        options: ServerOptions = DEFAULT_OPTIONS,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Serve `resource`: a leaf gets every request, else its children are looked up.
-
-        Time limits are counted with `clock`; `wall_clock` returns the seconds since 1970 for the
-        Date of replies.
-        """
-        served = ServedResource(
-            resource,
-            bool(resource.isLeaf),
-            IHttp1Resource.providedBy(resource),
-            Site(resource, reactor=clock),
-            options,
-        )
-        self._connections = Connections(served, limits, clock, wall_clock)
-        self.protocol = partial(Http1Connection, self._connections)
-
-    @property
-    def connections(self) -> int:
-        """How many connections are open, without those that were turned away."""
-        return self._connections.count
-
-    @property
-    def bytes_sent(self) -> int:
-        """How many bytes were written so far, to closed connections too."""
-        return self._connections.bytes_sent
-
-    @property
-    def errors(self) -> dict[int, int]:
-        """How many errors the server has sent by itself, by status."""
-        return dict(self._connections.errors)
-
-    @property
-    def refusals(self) -> dict[str, int]:
-        """How many errors the server has sent by itself without any resource, by code."""
-        return dict(self._connections.refusals)
-
-    @property
-    def cut_off(self) -> dict[str, int]:
-        """How many replies ended before their end, by the reason."""
-        return dict(self._connections.cut_off)
-
-    @property
-    def held(self) -> HeldBytes:
-        """What the connections make the server hold."""
-        return self._connections.held
-
-    def acceptableProtocols(self) -> list[bytes]:
-        """Return the protocols to negotiate over TLS."""
-        return [b"http/1.1"]
-
-    def behind_proxy(
-        self, factory: IProtocolFactory, is_trusted: Callable[[str], bool]
-    ) -> ProxiedFactory:
-        """Return the factory of a port whose connections begin with a PROXY protocol header.
-
-        `factory` is this one, or one that wraps it for TLS; `is_trusted` says from which addresses
-        proxies connect.
-        """
-        return ProxiedFactory(self._connections, factory, is_trusted)
-
-    def drain(self) -> Deferred[None]:
-        """Close idle connections now, the others after the request under way.
-
-        New connections are refused from now on. Fires when no connection is left; the caller
-        decides how long to wait.
-        """
-        return self._connections.drain()
-
-    def abort(self) -> None:
-        """Drop all connections that are left."""
-        self._connections.abort()

@@ -1,52 +1,28 @@
-"""Writes to a connection: sends bytes, paces producers, and observes whether the client reads.
+"""What is sent over a connection: replies as their clients read, several connections in each turn.
 
-To its transport a `ConnectionWriter` is the one producer of everything that is written; the
-producers that requests register are paced through it. What the buffer of the transport holds is
-read, never changed; only its size is set.
+Theory of operation. To its transport a `ConnectionWriter` is the one producer of everything that is
+written; the producers that requests register are paced through it. What the buffer of the transport
+holds is read, never changed; only its size is set. Four ways lead to a client:
 
-Sends bytes directly, without the buffers of Twisted's transports, if these are empty.
+- A reply in one piece is sent directly (`find_direct_send`), without the buffers of Twisted's
+  transports, if these are empty. A transport would send what is written to it in the next turn of
+  the poll loop, which costs two system calls in addition to the one that sends; over TLS it would
+  first wait for another turn, to join small writes, which costs a timer. A reply of this service is
+  one write and gains nothing from either.
+- Content is sent as its client reads it (`ContentSender`): what the client has not taken stays in
+  the one shared copy.
+- Content that flows is sent as it is made (`FlowSender`), in a content coding if it has one.
+- An event goes to each of its streams by a `ContentWriter`, past the request, its connection and
+  the transport, while nothing waits in the connection.
 
-A transport sends what is written to it in the next turn of the poll loop, which costs two system
-calls in addition to the one that sends; over TLS it first waits for another turn, to join small
-writes, which costs a timer. A reply of this service is one write and gains nothing from either.
+The connections whose clients have sent more requests than are rendered at once, and those whose
+clients read long replies as fast as these are sent, go on in one `Ring`, which has a share of each
+turn of the reactor. A connection that was upgraded to another protocol is an `UpgradedConnection`;
+what the protocol writes goes out as it is.
 
-This reads private attributes of Twisted's transports. They are looked up once
-for each connection; if one is missing, and for every transport of another kind, nothing is sent
-directly and everything goes the usual way.
-
-Sends content as a client reads it: what it has not taken stays in the one shared copy.
-
-Sends content that flows: as it is made, as the client reads, in a content coding if it has one.
-
-A client that takes less than `MIN_BYTES` in `PACE_SECONDS`, although there was more for it, is cut
-off: what waits for it takes room that others need. Otherwise a body may take as long as it needs,
-unless its request says how long.
-
-Writes content that many replies contain, such as an event to all its streams, one after another.
-
-Theory of operation. A reply that ends with its connection is sent as it is written. As long as its
-client keeps up, nothing waits in the connection between two writes. Then content goes to the socket
-directly. That touches none of the objects between, which are the request, its connection and the
-transport: those of a thousand streams do not fit into the caches of a processor, and reading them
-took longer than the work.
-
-Whatever else is written to the reply goes through this writer and ends that state, and so does a
-socket that did not take all. The next content is then written the usual way, and after it the
-state is looked up again.
-
-Connections whose clients have sent more requests than are rendered at once, in a ring.
-
-However many such connections there are, together they have one share of each turn of the reactor:
-each renders a few requests and goes to the end, in the order in which they came. So a client that
-sends one request at a time never waits for what others have sent ahead, only for a turn. A client
-alone in the ring has the whole share. Those that read long replies as fast as these are sent are
-in the ring too: each is sent a piece.
-
-A connection that was upgraded to another protocol (RFC 9110, section 7.8).
-
-The request that asked for the upgrade stays under way as long as the connection lives: its client
-is counted, logged and found dead as that of any request is. What the client sends from then on goes
-to the receiver of the other protocol, and what that writes goes out as it is.
+Direct sending reads private attributes of Twisted's transports. They are looked up once for each
+connection; if one is missing, and for every transport of another kind, nothing is sent directly and
+everything goes the usual way.
 """
 
 from __future__ import annotations
@@ -78,13 +54,15 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff
 from treedbd.limits import KIB, MIB
 
-AT_ONCE_BYTES: Final = 256 * 1024
+_log = Logger()
+
+MAX_DIRECT_BYTES: Final = 256 * KIB
 """More is not sent directly: a socket does not take it at once."""
-_PAIRED_BYTES: Final = 4 * 1024 * 1024
-TLS_PIECE_BYTES: Final = 64 * 1024
+_PAIRED_BYTES: Final = 4 * MIB
+TLS_PIECE_BYTES: Final = 64 * KIB
 """What is encrypted at a time: OpenSSL keeps a buffer as large as its largest output, as long as
 the connection lives. What Twisted encrypts at a time is as much."""
-_OUTGOING_BYTES: Final = TLS_PIECE_BYTES + 16 * 1024
+_OUTGOING_BYTES: Final = TLS_PIECE_BYTES + 16 * KIB
 
 _TCP_NAMES: Final = (
     "connected",
@@ -142,7 +120,7 @@ def find_free_send(transport: object) -> DirectSend | None:
 class _TcpDirectSend:
     __slots__ = ("_limit", "_tcp")
 
-    def __init__(self, tcp: Connection, limit: int = AT_ONCE_BYTES) -> None:
+    def __init__(self, tcp: Connection, limit: int = MAX_DIRECT_BYTES) -> None:
         self._tcp = tcp
         self._limit = limit
 
@@ -186,12 +164,12 @@ class _TlsDirectSend:
     def __init__(self, tls: BufferingTLSTransport, tcp: Connection) -> None:
         self._tls = tls
         self._tcp = tcp
-        self._send_records = _TcpDirectSend(tcp, 2 * AT_ONCE_BYTES).send  # records are longer
+        self._send_records = _TcpDirectSend(tcp, 2 * MAX_DIRECT_BYTES).send  # records are longer
 
     def send(self, data: Buffer) -> int:
         tls = self._tls
         if (
-            len(data) > AT_ONCE_BYTES
+            len(data) > MAX_DIRECT_BYTES
             or tls._lostTLSConnection
             or tls.disconnecting
             or tls._appSendBuffer
@@ -239,148 +217,6 @@ def _has(transport: object, names: tuple[str, ...]) -> bool:
     return all(hasattr(transport, name) for name in names)
 
 
-PIECE_BYTES: Final = 64 * KIB
-PACE_SECONDS: Final = 60.0
-MIN_BYTES: Final = 256 * KIB
-
-
-class Encoder(Protocol):
-    """A content coding, applied piece by piece."""
-
-    def encode(self, data: bytes) -> bytes:
-        """Return what can be sent of the encoded bytes so far; it may be nothing."""
-
-    def flush(self) -> bytes:
-        """Return what is needed to decode all that was encoded so far."""
-
-    def finish(self) -> bytes:
-        """Return the end of the encoded bytes."""
-
-
-@implementer(IPushProducer)
-class FlowSender:
-    """The producer of the body of one reply that was started."""
-
-    def __init__(
-        self,
-        request: IHttp1Request,
-        reader: FlowReader,
-        clock: IReactorTime,
-        encoder: Encoder | None,
-        slices: Slices,
-    ) -> None:
-        """Send what `reader` reads, then close it and finish the request.
-
-        It is encoded and sent in `slices`, which all bodies of a service share.
-        """
-        self._slices = slices
-        self._is_sending = False
-        self._request = request
-        self._reader = reader
-        self._clock = clock
-        self._encoder = encoder
-        self._is_paused = False
-        self._is_flushed = True
-        self._taken = 0
-        self._pace: IDelayedCall | None = None
-        self._end: IDelayedCall | None = None
-
-    def start(self, cut_off_at: float | None = None) -> None:
-        """Begin to send; cut the client off that has not read all at a time of the clock."""
-        if cut_off_at is not None:
-            wait_s = max(0.0, cut_off_at - self._clock.seconds())
-            self._end = self._clock.callLater(wait_s, self._cut_off, "timeout")
-        self._pace = self._clock.callLater(PACE_SECONDS, self._check_pace)
-        self._reader.on_more = self._schedule
-        self._request.registerProducer(self, True)
-        self._schedule()
-
-    def resumeProducing(self) -> None:
-        """Send until the client does not keep up."""
-        self._is_paused = False
-        self._schedule()
-
-    def pauseProducing(self) -> None:
-        """Send no more for now."""
-        self._is_paused = True
-
-    def stopProducing(self) -> None:
-        """Release the content: it is no longer read."""
-        self._is_paused = True
-        for call in (self._pace, self._end):
-            if call is not None and call.active():
-                call.cancel()
-        self._pace = self._end = None
-        self._reader.close()
-
-    def _schedule(self) -> None:
-        if self._is_paused:
-            if self._reader.has_failed:
-                self._cut_off()
-        elif not self._is_sending:
-            self._is_sending = True
-            self._slices.start(self._send())
-
-    def _send(self) -> Steps:
-        while self._send_piece():
-            yield
-        self._is_sending = False
-
-    def _send_piece(self) -> bool:
-        """Send one piece; return whether there may be more to send now."""
-        if self._is_paused:
-            return False
-        try:
-            piece = bytes(self._reader.read(PIECE_BYTES))
-            self._taken += len(piece)
-            if piece:
-                self._write(piece)
-            else:
-                self._pass_end()
-        except Exception:
-            _log.failure("A reply failed in the middle.")
-            self._cut_off()
-            return False
-        return bool(piece)
-
-    def _write(self, piece: bytes) -> None:
-        encoder = self._encoder
-        if encoder is not None:
-            piece = encoder.encode(piece)
-            self._is_flushed = False
-        if piece:
-            self._request.write(piece)
-
-    def _pass_end(self) -> None:
-        """Finish at the end; at that of what is made so far, wait for more."""
-        encoder, reader = self._encoder, self._reader
-        if reader.has_failed:
-            self._cut_off()
-        elif reader.is_at_end:
-            if encoder is not None:
-                self._request.write(encoder.finish())
-            self._request.unregisterProducer()
-            self.stopProducing()
-            self._request.finish()
-        elif encoder is not None and not self._is_flushed:
-            self._is_flushed = True
-            self._request.write(encoder.flush())
-
-    def _check_pace(self) -> None:
-        self._pace = None
-        if self._is_paused and self._taken < MIN_BYTES:
-            self._cut_off("slow")
-            return
-        self._taken = 0
-        self._pace = self._clock.callLater(PACE_SECONDS, self._check_pace)
-
-    def _cut_off(self, reason: CutOff = "failed") -> None:
-        """Drop the connection, so that the client does not take a part for the whole."""
-        self._request.unregisterProducer()
-        self.stopProducing()
-        self._request.abort(reason)
-
-
 VISITS: Final = 8
 """How often connections go on in one turn, all together."""
 SHARE_SECONDS: Final = 0.008
@@ -388,7 +224,13 @@ SHARE_SECONDS: Final = 0.008
 
 
 class Ring:
-    """Calls what waits, in order, a few in each turn; a call may add itself again."""
+    """Calls what waits, in order, a few in each turn; a call may add itself again.
+
+    However many connections wait here, together they have one share of each turn of the reactor:
+    each renders a few requests, or sends a piece of a long reply, and goes to the end, in the order
+    in which they came. So a client that sends one request at a time never waits for what others
+    have sent ahead, only for a turn. A client alone in the ring has the whole share.
+    """
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -418,99 +260,6 @@ class Ring:
         self._clock.callLater(0, self._take_turn)
 
 
-_AT_ONCE_BYTES: Final = MIB
-"""Bytes that a reply sends when its client has made room, however fast that reads."""
-_VISIT_BYTES: Final = 256 * KIB
-"""Bytes that it sends at a visit of the ring, in which it waits to go on."""
-
-
-class PieceWriter(Protocol):
-    """What the sender knows of the writer of its connection."""
-
-    @property
-    def piece_bytes(self) -> int:
-        """How many bytes are best sent at a time."""
-
-    def write_some(self, data: Buffer) -> int:
-        """Send the front of `data`; return how many bytes were taken, sent or still waiting."""
-
-    def unregister_producer(self) -> None:
-        """Release the producer."""
-
-    def abort(self) -> None:
-        """Drop the connection."""
-
-
-@implementer(IPushProducer)
-class ContentSender:
-    """The producer of one reply whose body is read from shared content."""
-
-    def __init__(
-        self,
-        writer: PieceWriter,
-        reader: ContentReader,
-        ring: Ring,
-        done: Callable[[], None],
-    ) -> None:
-        """Send what `reader` reads, close it and call `done`; not called if the client is gone.
-
-        A client that reads fast shares the turns of the reactor with the others in the `ring`.
-        """
-        self._writer = writer
-        self._reader = reader
-        self._ring = ring
-        self._done = done
-        self._is_paused = False
-        self._is_in_ring = False
-
-    def resumeProducing(self) -> None:
-        """Send until the client does not keep up."""
-        self._is_paused = False
-        if not self._is_in_ring:
-            self._send(_AT_ONCE_BYTES)
-
-    def pauseProducing(self) -> None:
-        """Send no more for now."""
-        self._is_paused = True
-
-    def stopProducing(self) -> None:
-        """Release the content: it is no longer read."""
-        self._is_paused = True
-        self._reader.close()
-
-    def _go_on(self) -> None:
-        self._is_in_ring = False
-        if not self._is_paused:
-            self._send(_VISIT_BYTES)
-
-    def _send(self, limit: int) -> None:
-        try:
-            self._send_pieces(limit)
-        except Exception:
-            _log.failure("A reply failed in the middle.")
-            self.stopProducing()
-            self._writer.abort()
-
-    def _send_pieces(self, limit: int) -> None:
-        reader, writer = self._reader, self._writer
-        end = max(0, reader.remaining - limit)
-        while reader.remaining and not self._is_paused:
-            if reader.remaining <= end:
-                self._is_in_ring = True
-                self._ring.add(self._go_on)
-                return
-            piece = reader.peek(writer.piece_bytes)
-            if not piece:
-                raise EOFError("The content is shorter than it was.")
-            reader.skip(writer.write_some(piece))
-        if not reader.remaining:
-            writer.unregister_producer()
-            reader.close()
-            self._done()
-
-
-_log = Logger()
-
 _COPIED_BYTES: Final = 256 * KIB
 _UNSENT_BYTES: Final = 128 * KIB
 """Bytes that may wait in the kernel to be sent. Without a limit megabytes would, and a client that
@@ -520,7 +269,7 @@ _BUFFERED_BYTES: Final = 4 * KIB
 there is more to send: content that waits is shared, but its bytes in a buffer are a copy."""
 
 _UNKNOWN_BUFFER_BYTES: Final = 64 * KIB
-"""The same for a transport whose buffer cannot be set."""
+"""As `_BUFFERED_BYTES`, for a transport whose buffer cannot be set."""
 
 
 @implementer(IPushProducer)
@@ -550,7 +299,7 @@ class ConnectionWriter:
         self._descriptor = _find_descriptor(transport)
         _bound_buffers(self._descriptor)
         is_tls = isinstance(transport, BufferingTLSTransport)
-        self.piece_bytes: Final = TLS_PIECE_BYTES if is_tls else AT_ONCE_BYTES
+        self.piece_bytes: Final = TLS_PIECE_BYTES if is_tls else MAX_DIRECT_BYTES
         self._handed_bytes = (
             _UNKNOWN_BUFFER_BYTES if self._descriptor is None else _BUFFERED_BYTES
         ) + 1
@@ -772,6 +521,298 @@ def _find_descriptor(transport: object) -> FileDescriptor | None:
     return None
 
 
+_RESUMED_BYTES: Final = MIB
+"""Bytes that a reply sends when its client has made room, however fast that reads."""
+_VISIT_BYTES: Final = 256 * KIB
+"""Bytes that it sends at a visit of the ring, in which it waits to go on."""
+
+
+class PieceWriter(Protocol):
+    """What the sender knows of the writer of its connection."""
+
+    @property
+    def piece_bytes(self) -> int:
+        """How many bytes are best sent at a time."""
+
+    def write_some(self, data: Buffer) -> int:
+        """Send the front of `data`; return how many bytes were taken, sent or still waiting."""
+
+    def unregister_producer(self) -> None:
+        """Release the producer."""
+
+    def abort(self) -> None:
+        """Drop the connection."""
+
+
+@implementer(IPushProducer)
+class ContentSender:
+    """The producer of one reply whose body is read from shared content."""
+
+    def __init__(
+        self,
+        writer: PieceWriter,
+        reader: ContentReader,
+        ring: Ring,
+        done: Callable[[], None],
+    ) -> None:
+        """Send what `reader` reads, close it and call `done`; not called if the client is gone.
+
+        A client that reads fast shares the turns of the reactor with the others in the `ring`.
+        """
+        self._writer = writer
+        self._reader = reader
+        self._ring = ring
+        self._done = done
+        self._is_paused = False
+        self._is_in_ring = False
+
+    def resumeProducing(self) -> None:
+        """Send until the client does not keep up."""
+        self._is_paused = False
+        if not self._is_in_ring:
+            self._send(_RESUMED_BYTES)
+
+    def pauseProducing(self) -> None:
+        """Send no more for now."""
+        self._is_paused = True
+
+    def stopProducing(self) -> None:
+        """Release the content: it is no longer read."""
+        self._is_paused = True
+        self._reader.close()
+
+    def _go_on(self) -> None:
+        self._is_in_ring = False
+        if not self._is_paused:
+            self._send(_VISIT_BYTES)
+
+    def _send(self, limit: int) -> None:
+        try:
+            self._send_pieces(limit)
+        except Exception:
+            _log.failure("A reply failed in the middle.")
+            self.stopProducing()
+            self._writer.abort()
+
+    def _send_pieces(self, limit: int) -> None:
+        reader, writer = self._reader, self._writer
+        end = max(0, reader.remaining - limit)
+        while reader.remaining and not self._is_paused:
+            if reader.remaining <= end:
+                self._is_in_ring = True
+                self._ring.add(self._go_on)
+                return
+            piece = reader.peek(writer.piece_bytes)
+            if not piece:
+                raise EOFError("The content is shorter than it was.")
+            reader.skip(writer.write_some(piece))
+        if not reader.remaining:
+            writer.unregister_producer()
+            reader.close()
+            self._done()
+
+
+PIECE_BYTES: Final = 64 * KIB
+PACE_SECONDS: Final = 60.0
+MIN_BYTES: Final = 256 * KIB
+
+
+class Encoder(Protocol):
+    """A content coding, applied piece by piece."""
+
+    def encode(self, data: bytes) -> bytes:
+        """Return what can be sent of the encoded bytes so far; it may be nothing."""
+
+    def flush(self) -> bytes:
+        """Return what is needed to decode all that was encoded so far."""
+
+    def finish(self) -> bytes:
+        """Return the end of the encoded bytes."""
+
+
+@implementer(IPushProducer)
+class FlowSender:
+    """The producer of the body of one reply that was started: content that flows.
+
+    A client that takes less than `MIN_BYTES` in `PACE_SECONDS`, although there was more for it, is
+    cut off: what waits for it takes room that others need. Otherwise a body may take as long as it
+    needs, unless its request says how long.
+    """
+
+    def __init__(
+        self,
+        request: IHttp1Request,
+        reader: FlowReader,
+        clock: IReactorTime,
+        encoder: Encoder | None,
+        slices: Slices,
+    ) -> None:
+        """Send what `reader` reads, then close it and finish the request.
+
+        It is encoded and sent in `slices`, which all bodies of a service share.
+        """
+        self._slices = slices
+        self._is_sending = False
+        self._request = request
+        self._reader = reader
+        self._clock = clock
+        self._encoder = encoder
+        self._is_paused = False
+        self._is_flushed = True
+        self._taken = 0
+        self._pace: IDelayedCall | None = None
+        self._end: IDelayedCall | None = None
+
+    def start(self, cut_off_at: float | None = None) -> None:
+        """Begin to send; cut the client off that has not read all at a time of the clock."""
+        if cut_off_at is not None:
+            wait_s = max(0.0, cut_off_at - self._clock.seconds())
+            self._end = self._clock.callLater(wait_s, self._cut_off, "timeout")
+        self._pace = self._clock.callLater(PACE_SECONDS, self._check_pace)
+        self._reader.on_more = self._schedule
+        self._request.registerProducer(self, True)
+        self._schedule()
+
+    def resumeProducing(self) -> None:
+        """Send until the client does not keep up."""
+        self._is_paused = False
+        self._schedule()
+
+    def pauseProducing(self) -> None:
+        """Send no more for now."""
+        self._is_paused = True
+
+    def stopProducing(self) -> None:
+        """Release the content: it is no longer read."""
+        self._is_paused = True
+        for call in (self._pace, self._end):
+            if call is not None and call.active():
+                call.cancel()
+        self._pace = self._end = None
+        self._reader.close()
+
+    def _schedule(self) -> None:
+        if self._is_paused:
+            if self._reader.has_failed:
+                self._cut_off()
+        elif not self._is_sending:
+            self._is_sending = True
+            self._slices.start(self._send())
+
+    def _send(self) -> Steps:
+        while self._send_piece():
+            yield
+        self._is_sending = False
+
+    def _send_piece(self) -> bool:
+        """Send one piece; return whether there may be more to send now."""
+        if self._is_paused:
+            return False
+        try:
+            piece = bytes(self._reader.read(PIECE_BYTES))
+            self._taken += len(piece)
+            if piece:
+                self._write(piece)
+            else:
+                self._pass_end()
+        except Exception:
+            _log.failure("A reply failed in the middle.")
+            self._cut_off()
+            return False
+        return bool(piece)
+
+    def _write(self, piece: bytes) -> None:
+        encoder = self._encoder
+        if encoder is not None:
+            piece = encoder.encode(piece)
+            self._is_flushed = False
+        if piece:
+            self._request.write(piece)
+
+    def _pass_end(self) -> None:
+        """Finish at the end; at that of what is made so far, wait for more."""
+        encoder, reader = self._encoder, self._reader
+        if reader.has_failed:
+            self._cut_off()
+        elif reader.is_at_end:
+            if encoder is not None:
+                self._request.write(encoder.finish())
+            self._request.unregisterProducer()
+            self.stopProducing()
+            self._request.finish()
+        elif encoder is not None and not self._is_flushed:
+            self._is_flushed = True
+            self._request.write(encoder.flush())
+
+    def _check_pace(self) -> None:
+        self._pace = None
+        if self._is_paused and self._taken < MIN_BYTES:
+            self._cut_off("slow")
+            return
+        self._taken = 0
+        self._pace = self._clock.callLater(PACE_SECONDS, self._check_pace)
+
+    def _cut_off(self, reason: CutOff = "failed") -> None:
+        """Drop the connection, so that the client does not take a part for the whole."""
+        self._request.unregisterProducer()
+        self.stopProducing()
+        self._request.abort(reason)
+
+
+class ContentWriter:
+    """Writes the body of one reply, above all content that many replies contain, as an event.
+
+    Theory of operation. A reply that ends with its connection is sent as it is written. As long as
+    its client keeps up, nothing waits in the connection between two writes. Then content goes to
+    the socket directly. That touches none of the objects between, which are the request, its
+    connection and the transport: those of a thousand streams do not fit into the caches of a
+    processor, and reading them took longer than the work.
+
+    Whatever else is written to the reply goes through this writer and ends that state, and so does
+    a socket that did not take all. The next content is then written the usual way, and after it the
+    state is looked up again. Nothing else may write to the reply.
+    """
+
+    __slots__ = ("_request", "_send", "_tally")
+
+    def __init__(self, request: IHttp1Request | UpgradedConnection) -> None:
+        """Write to `request`, or to a connection that was upgraded."""
+        self._request = request
+        self._send: DirectSend | None = None
+        self._tally: Tally | None = None
+
+    def write(self, data: bytes) -> None:
+        """Write a piece of the body."""
+        self.settle()
+        self._request.write(data)
+
+    def write_content(self, content: Content) -> None:
+        """Write a short piece of the body that other replies contain too."""
+        send, tally = self._send, self._tally
+        if send is None or tally is None:
+            self._request.write_content(content)
+            self._send, self._tally = self._request.find_free_send()
+            return
+        data = content.whole()
+        try:
+            sent = send(data)
+        except OSError:  # full, or not connected: the transport finds out which
+            sent = 0
+        tally.bytes += sent
+        self._request.sentLength += content.size
+        if sent < content.size:
+            self.settle(data[sent:])
+
+    def settle(self, rest: bytes = b"") -> None:
+        """Let the request write again, and first the rest of content.
+
+        Must be called before anything else is done with the request.
+        """
+        if self._send is not None:
+            self._send = None
+            self._request.continue_after(rest)
+
+
 class UpgradedRequest(Protocol):
     """The request that asked for the upgrade."""
 
@@ -785,7 +826,11 @@ class UpgradedRequest(Protocol):
 
 
 class UpgradedConnection:
-    """What the other protocol does with its connection.
+    """A connection that was upgraded to another protocol (RFC 9110, section 7.8).
+
+    The request that asked for the upgrade stays under way as long as the connection lives: its
+    client is counted, logged and found dead as that of any request is. What the client sends from
+    then on goes to the receiver of the other protocol.
 
     Attributes:
         unread: what the client has sent already after its request.
@@ -851,46 +896,3 @@ class UpgradedConnection:
     def abort(self) -> None:
         """Drop the connection, and with it what has not been sent."""
         self._request.abort()
-
-
-class ContentWriter:
-    """Writes the body of one reply; nothing else may write to it."""
-
-    __slots__ = ("_request", "_send", "_tally")
-
-    def __init__(self, request: IHttp1Request | UpgradedConnection) -> None:
-        """Write to `request`, or to a connection that was upgraded."""
-        self._request = request
-        self._send: DirectSend | None = None
-        self._tally: Tally | None = None
-
-    def write(self, data: bytes) -> None:
-        """Write a piece of the body."""
-        self.settle()
-        self._request.write(data)
-
-    def write_content(self, content: Content) -> None:
-        """Write a short piece of the body that other replies contain too."""
-        send, tally = self._send, self._tally
-        if send is None or tally is None:
-            self._request.write_content(content)
-            self._send, self._tally = self._request.find_free_send()
-            return
-        data = content.whole()
-        try:
-            sent = send(data)
-        except OSError:  # full, or not connected: the transport finds out which
-            sent = 0
-        tally.bytes += sent
-        self._request.sentLength += content.size
-        if sent < content.size:
-            self.settle(data[sent:])
-
-    def settle(self, rest: bytes = b"") -> None:
-        """Let the request write again, and first the rest of content.
-
-        Must be called before anything else is done with the request.
-        """
-        if self._send is not None:
-            self._send = None
-            self._request.continue_after(rest)
