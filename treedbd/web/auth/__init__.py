@@ -1,8 +1,8 @@
-"""Who sends a request: tokens, keys, providers.
+"""Who sends a request: tokens, the keys that verify them, and identities.
 
-identity    what a token says of its bearer
-verifier    from a token to an identity, in all projects
-jwt         JSON Web Tokens and keys
-providers   OpenID providers and their keys
-fetch       small documents over verified TLS
+identity    what the claims of a token say of a caller; the override of `auth`; admins
+verifier    from a token, or the application's own login, to an identity, in each project
+jwt         JSON Web Tokens and JSON Web Keys: parsed, verified, minted
+providers   OpenID providers and their keys: fetched, cached, refreshed
+fetch       small documents over verified TLS; CA certificates
 """

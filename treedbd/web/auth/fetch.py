@@ -1,19 +1,15 @@
 """Small documents fetched over verified TLS: one GET, no redirect, a bounded body.
 
-This module sets no timeout; cancelling the Deferred of a fetch closes the connection.
+A fetch has no timeout of its own; cancelling its Deferred closes the connection.
 
-One GET over verified TLS, by the client of Twisted.
+A `TrustStore` verifies the certificate and the name of every server, without exception. Twisted's
+own client options accept a server when the names in its certificate cannot be parsed: when there
+are none, or when one is a wildcard like `*.localhost`, which development mode's certificate has.
+Here such a name is ignored, and a certificate without a matching name is refused. The commands use
+the same `TrustStore` for their connections.
 
-The client takes about a megabyte of memory. Few daemons fetch anything, so `fetch` imports this
-module at the first fetch.
-
-TLS clients that verify their server: its certificate and its name, without exception.
-
-Twisted's own client options accept a server when the names in its certificate cannot be parsed:
-when there are none, or when one is a wildcard like `*.localhost`, which development mode's
-certificate has. Here such a name is ignored, and a certificate without a matching name is refused.
-
-This module knows neither what is requested of a server nor where CA certificates are stored.
+Twisted's client takes about a megabyte of memory, and few daemons fetch anything. So it is imported
+at the first fetch.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from __future__ import annotations
 import ipaddress
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from cryptography import x509
 from OpenSSL import SSL
@@ -36,7 +32,6 @@ from service_identity.hazmat import (
     ServiceID,
     verify_service_identity,
 )
-from treq.client import HTTPClient
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import (
@@ -56,16 +51,179 @@ from twisted.internet.ssl import (
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
-from twisted.web.client import URI, Agent
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
+
+if TYPE_CHECKING:
+    from twisted.web.client import URI
+
+
+Fetch: TypeAlias = Callable[[str], Deferred[bytes]]
+"""From an https URL to the document there.
+
+The Deferred fails with `FetchFailed`, or with the error of the connection.
+"""
+
+MAX_BODY_BYTES: Final = 262_144
+MAX_AUTHORITY_BYTES: Final = 1_048_576
+
+
+class FetchFailed(Exception):
+    """A document that could not be fetched.
+
+    Attributes:
+        problem: what the server did wrong, from the verb on: "answered with the status 404".
+
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"The server {problem}.")
+        self.problem = problem
+
+
+class BadAuthority(ValueError):
+    """A file of CA certificates that cannot be used.
+
+    Attributes:
+        problem: what is wrong with the file, from the verb on.
+
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"The file of CA certificates {problem}.")
+        self.problem = problem
+
+
+def read_authority(file: pathlib.Path) -> bytes:
+    """Return the PEM text of the CA certificates in a file; raise `BadAuthority`."""
+    try:
+        with file.open("rb") as opened:
+            pem = opened.read(MAX_AUTHORITY_BYTES)
+    except OSError as error:
+        raise BadAuthority(f"cannot be read ({error.strerror})") from None
+    parse_authority(pem)
+    return pem
+
+
+def parse_authority(pem: bytes) -> list[Certificate]:
+    """Return the CA certificates in a PEM text, at least one; raise `BadAuthority`."""
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        raise BadAuthority("holds no certificate in PEM") from None
+    return [Certificate(X509.from_cryptography(each)) for each in found]
+
+
+def failure_reason(error: BaseException | None) -> str:
+    """Return why a fetch failed with an error, as a clause without a full stop."""
+    if isinstance(error, FetchFailed):
+        return f"the server {error.problem}"
+    # `ResponseFailed` has the errors that caused it; to import it is to import the whole client.
+    causes = getattr(error, "reasons", None)
+    if causes:
+        return failure_reason(causes[0].value)
+    if isinstance(error, VerificationError):
+        return "the certificate of the server is for another name"
+    if isinstance(error, SSLError) and error.args[0]:
+        return f"TLS failed: {error.args[0][0][-1]}"
+    return f"{str(error) or 'the connection failed'} ({type(error).__name__})"
+
+
+def make_fetch(reactor: Any, authority: bytes | None = None) -> Fetch:
+    """Return a function that fetches documents from servers that an authority has certified.
+
+    `authority` is a PEM text of CA certificates, None for those of the system. Raises
+    `BadAuthority`.
+    """
+    authorities = None if authority is None else parse_authority(authority)
+    # Each fetch has its own trust store: the system's authorities change while a daemon runs.
+    return lambda url: Deferred.fromCoroutine(get(reactor, TrustStore(authorities), url))
+
+
+async def get(reactor: Any, trust: TrustStore, url: str) -> bytes:
+    """Return the document at an https URL, of a server that `trust` has certified.
+
+    Raises `FetchFailed`, or the error of the connection.
+    """
+    # Not imported at the top, because of the memory that they take.
+    agent: Any = namedAny("twisted.web.client.Agent")
+    make_client: Any = namedAny("treq.client.HTTPClient")
+    connector = _Connector(reactor, trust)
+    client = make_client(agent.usingEndpointFactory(reactor, connector))
+    body = bytearray()
+
+    def collect(data: bytes) -> None:
+        if len(body) + len(data) > MAX_BODY_BYTES:
+            raise FetchFailed(f"sent more than {MAX_BODY_BYTES} bytes")
+        body.extend(data)
+
+    try:
+        response = await client.get(
+            url,
+            headers=Headers({"Accept": ["application/json"]}),
+            allow_redirects=False,
+            unbuffered=True,
+            reactor=reactor,
+        )
+        if response.code != 200:
+            raise FetchFailed(f"answered with the status {response.code}")
+        await response.collect(collect)
+    finally:
+        connector.abort()
+    return bytes(body)
+
+
+@implementer(IAgentEndpointFactory)
+class _Connector:
+    """Opens TLS connections, and aborts all that it opened.
+
+    An orderly close would have to wait for the peer, which may be what hangs.
+    """
+
+    def __init__(self, reactor: Any, trust: TrustStore) -> None:
+        self._reactor = reactor
+        self._trust = trust
+        self._opened: list[IProtocol] = []
+
+    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
+        if uri.scheme != b"https":
+            raise FetchFailed("is not at an https URL")
+        tls = self._trust.creator_for(uri.host.decode("ascii"))
+        endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port)
+        return _RecordingEndpoint(wrapClientTLS(tls, endpoint, self._reactor), self._opened)
+
+    def abort(self) -> None:
+        for protocol in self._opened:
+            cast(TLSMemoryBIOProtocol, cast(Protocol, protocol).transport).abortConnection()
+
+
+@implementer(IStreamClientEndpoint)
+class _RecordingEndpoint:
+    """An endpoint that records the protocols it connected."""
+
+    def __init__(self, endpoint: IStreamClientEndpoint, opened: list[IProtocol]) -> None:
+        self._endpoint = endpoint
+        self._opened = opened
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        def record(protocol: IProtocol) -> IProtocol:
+            self._opened.append(protocol)
+            return protocol
+
+        cast(Factory, protocolFactory).noisy = False  # else each fetch is logged
+        connected: Deferred[IProtocol] = self._endpoint.connect(protocolFactory)
+        return connected.addCallback(record)
+
 
 _VERIFY_MODE: Final = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
 
 
 class TrustStore:
-    """The CA certificates by which servers are verified."""
+    """The CA certificates by which servers are verified.
+
+    It knows neither what is requested of a server nor where CA certificates are stored.
+    """
 
     def __init__(self, authorities: Sequence[Certificate] | None = None) -> None:
         """Trust certificates that these authorities have signed; for None those of the system."""
@@ -149,163 +307,3 @@ def _service_id(host: str) -> ServiceID:
         return IPAddress_ID(str(ipaddress.ip_address(host)))
     except ValueError:
         return DNS_ID(host)
-
-
-Fetch: TypeAlias = Callable[[str], Deferred[bytes]]
-"""From an https URL to the document there.
-
-The Deferred fails with `FetchFailed`, or with the error of the connection.
-"""
-
-MAX_BODY_BYTES: Final = 262_144
-MAX_AUTHORITY_BYTES: Final = 1_048_576
-
-
-class FetchFailed(Exception):
-    """A document that could not be fetched.
-
-    Attributes:
-        problem: what the server did wrong, from the verb on: "answered with the status 404".
-
-    """
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"The server {problem}.")
-        self.problem = problem
-
-
-class BadAuthority(ValueError):
-    """A file of CA certificates that cannot be used.
-
-    Attributes:
-        problem: what is wrong with the file, from the verb on.
-
-    """
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"The file of CA certificates {problem}.")
-        self.problem = problem
-
-
-def read_authority(file: pathlib.Path) -> bytes:
-    """Return the PEM text of the CA certificates in a file; raise `BadAuthority`."""
-    try:
-        with file.open("rb") as opened:
-            pem = opened.read(MAX_AUTHORITY_BYTES)
-    except OSError as error:
-        raise BadAuthority(f"cannot be read ({error.strerror})") from None
-    parse_authority(pem)
-    return pem
-
-
-def parse_authority(pem: bytes) -> list[Certificate]:
-    """Return the CA certificates in a PEM text, at least one; raise `BadAuthority`."""
-    try:
-        found = x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        raise BadAuthority("holds no certificate in PEM") from None
-    return [Certificate(X509.from_cryptography(each)) for each in found]
-
-
-def make_fetch(reactor: Any, authority: bytes | None = None) -> Fetch:
-    """Return a function that fetches documents from servers that an authority has certified.
-
-    `authority` is a PEM text of CA certificates, None for those of the system. Raises
-    `BadAuthority`.
-    """
-    authorities = None if authority is None else parse_authority(authority)
-    # Each fetch has its own trust store: the system's authorities change while a daemon runs.
-    return lambda url: _get(reactor, TrustStore(authorities), url)
-
-
-def _get(reactor: Any, trust: TrustStore, url: str) -> Deferred[bytes]:
-    # Not imported at the top, because of the memory that it takes.
-    get = namedAny("treedbd.web.auth.fetch.get")
-    return Deferred.fromCoroutine(get(reactor, trust, url))
-
-
-def failure_reason(error: BaseException | None) -> str:
-    """Return why a fetch failed with an error, as a clause without a full stop."""
-    if isinstance(error, FetchFailed):
-        return f"the server {error.problem}"
-    # `ResponseFailed` has the errors that caused it; to import it is to import the whole client.
-    causes = getattr(error, "reasons", None)
-    if causes:
-        return failure_reason(causes[0].value)
-    if isinstance(error, VerificationError):
-        return "the certificate of the server is for another name"
-    if isinstance(error, SSLError) and error.args[0]:
-        return f"TLS failed: {error.args[0][0][-1]}"
-    return f"{str(error) or 'the connection failed'} ({type(error).__name__})"
-
-
-async def get(reactor: Any, trust: TrustStore, url: str) -> bytes:
-    """Return the document at an https URL, of a server that `trust` has certified.
-
-    Raises `FetchFailed`, or the error of the connection.
-    """
-    connector = _Connector(reactor, trust)
-    client = HTTPClient(Agent.usingEndpointFactory(reactor, connector))
-    body = bytearray()
-
-    def collect(data: bytes) -> None:
-        if len(body) + len(data) > MAX_BODY_BYTES:
-            raise FetchFailed(f"sent more than {MAX_BODY_BYTES} bytes")
-        body.extend(data)
-
-    try:
-        response = await client.get(
-            url,
-            headers=Headers({"Accept": ["application/json"]}),
-            allow_redirects=False,
-            unbuffered=True,
-            reactor=reactor,
-        )
-        if response.code != 200:
-            raise FetchFailed(f"answered with the status {response.code}")
-        await response.collect(collect)
-    finally:
-        connector.abort()
-    return bytes(body)
-
-
-@implementer(IAgentEndpointFactory)
-class _Connector:
-    """Opens TLS connections, and aborts all that it opened.
-
-    An orderly close would have to wait for the peer, which may be what hangs.
-    """
-
-    def __init__(self, reactor: Any, trust: TrustStore) -> None:
-        self._reactor = reactor
-        self._trust = trust
-        self._opened: list[IProtocol] = []
-
-    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        if uri.scheme != b"https":
-            raise FetchFailed("is not at an https URL")
-        tls = self._trust.creator_for(uri.host.decode("ascii"))
-        endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port)
-        return _RecordingEndpoint(wrapClientTLS(tls, endpoint, self._reactor), self._opened)
-
-    def abort(self) -> None:
-        for protocol in self._opened:
-            cast(TLSMemoryBIOProtocol, cast(Protocol, protocol).transport).abortConnection()
-
-
-@implementer(IStreamClientEndpoint)
-class _RecordingEndpoint:
-    """An endpoint that records the protocols it connected."""
-
-    def __init__(self, endpoint: IStreamClientEndpoint, opened: list[IProtocol]) -> None:
-        self._endpoint = endpoint
-        self._opened = opened
-
-    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        def record(protocol: IProtocol) -> IProtocol:
-            self._opened.append(protocol)
-            return protocol
-
-        cast(Factory, protocolFactory).noisy = False  # else each fetch is logged
-        connected: Deferred[IProtocol] = self._endpoint.connect(protocolFactory)
-        return connected.addCallback(record)

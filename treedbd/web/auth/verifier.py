@@ -1,24 +1,16 @@
-"""From a token to an identity: the verifier of one project.
+"""From a token to an identity: the verifiers of all projects, and the application's own login.
 
-The project's configuration determines the key and the algorithm: a token whose issuer is one of
-the providers is verified with that provider's keys, any other with the project's secrets. Verified
-tokens are cached, because a client sends the same one with every request.
+An `Authenticator` identifies the callers of each project by its `Verifier`. The project's
+configuration determines the key and the algorithm: a token whose issuer is one of the providers is
+verified with that provider's keys, any other with the project's secrets. Verified tokens are
+cached, because a client sends the same one with every request. An invalid token is an error; its
+sender is never treated as an anonymous caller.
 
-An invalid token is an error; its sender is never treated as an anonymous caller.
+Unsigned tokens (`"alg": "none"`), with which clients of the Firebase emulator name a user, count in
+emulator mode only, where every client may be any user, and only for the real-time protocol
+(`unsigned_identity`).
 
-Authentication of requests: the verifiers of all projects, and from a token to an identity.
-
-Unsigned tokens (`"alg": "none"`), with which clients of the Firebase emulator name a user.
-
-They count in emulator mode only, where every client may be any user, and only for the real-time
-protocol. Nothing of them is verified; times in them are not looked at.
-
-The login of the application that embeds the service: it says who sends a request.
-
-The application is called with each request of which the caller matters, and nothing of what it
-returns is kept: the next request of the same connection may be that of another user. What it raises
-refuses the request. Only the kind and the place of such an error are logged, because its text may
-contain what the request has shown to be secret.
+An application that embeds the service may say itself who sends a request (`HostLogin`).
 """
 
 from __future__ import annotations
@@ -40,6 +32,7 @@ from twisted.python.failure import Failure
 
 from treedbd.database.requests import DeadlinePassed
 from treedbd.limits import MAX_CLAIM_LEVELS
+from treedbd.names import SERVICE_PROVIDER
 from treedbd.tree.types import InvalidData, Json
 from treedbd.tree.value import compact
 from treedbd.tree.value import parse as parse_json
@@ -67,150 +60,70 @@ from treedbd.web.auth.jwt import (
 )
 from treedbd.web.auth.providers import Provider, ProviderKeys
 
-_NONE: Final = "none"
-_PROVIDER: Final = "custom"
-
-
-def unsigned_identity(text: str) -> Identity | None:
-    """Return the identity that an unsigned token names, None for a token of any other kind.
-
-    Raises `BadToken` for an unsigned one that names nobody.
-    """
-    try:
-        token = parse(text)
-    except BadToken:
-        return None  # the verifier knows other tokens too, and says what is wrong
-    if token.algorithm.lower() != _NONE or token.signature:
-        return None
-    return Identity(False, auth_of_provider_token(token.claims, _PROVIDER), source="unsigned")
-
-
-class HostAdmin(Enum):
-    """The type of `ADMIN`."""
-
-    ADMIN = "admin"
-
-
-ADMIN: Final = HostAdmin.ADMIN
-"""Who is not bound by rules; as the answer of `identify`, and as the `auth` of a database."""
-
-Auth: TypeAlias = Mapping[str, Json] | HostAdmin | None
-"""Who uses a database: the variable `auth` of the rules, None for anonymous, or `ADMIN`."""
-Identify: TypeAlias = Callable[[Any], Auth | Awaitable[Auth]]
-"""Returns who sends a request of `twisted.web`; None if it is not logged in."""
-
-
-class IdentifyFailed(Exception):
-    """The application did not say who sends a request; its error has been logged."""
-
-    def __init__(self) -> None:
-        super().__init__("An internal error occurred; it has been logged.")
-
-
-class ClientGone(Exception):
-    """The client has disconnected before it was known who it is: nobody waits for an answer."""
-
-
-class HostLogin:
-    """Asks the application who sends a request."""
-
-    _log = Logger()
-
-    def __init__(self, identify: Identify, clock: IReactorTime) -> None:
-        """Ask `identify`, and wait by `clock` for its answer."""
-        self._identify = identify
-        self._clock = clock
-
-    async def find(
-        self, request: object, timeout_s: float, until: Callable[[], Deferred[None]]
-    ) -> Identity | None:
-        """Return who sends a request, None if the application knows no user of it.
-
-        What `until` returns fails when the client disconnects: then an answer that is awaited is
-        cancelled. Raises `IdentifyFailed`, `ClientGone`, or `DeadlinePassed` if the answer takes
-        longer than the time.
-        """
-        try:
-            auth: Any = self._identify(request)
-            if isinstance(auth, Awaitable):
-                auth = await self._wait(as_deferred(auth), timeout_s, until())
-            return None if auth is None else identity_of(auth)
-        except (DeadlinePassed, ClientGone):
-            raise
-        except (Exception, asyncio.CancelledError) as error:
-            self._log.error(
-                "identify raised {kind} at {place}: the request was answered with 500.",
-                kind=type(error).__name__,
-                place=_place_of(error),
-            )
-            raise IdentifyFailed from None
-
-    async def _wait(self, waiting: Deferred[Any], timeout_s: float, until: Deferred[None]) -> Auth:
-        gone: list[Failure] = []
-
-        def cancel(failure: Failure) -> None:
-            gone.append(failure)
-            waiting.cancel()
-
-        until.addErrback(cancel)
-        try:
-            auth: Auth = await waiting.addTimeout(timeout_s, self._clock, _time_out_login)
-        except (Exception, asyncio.CancelledError):
-            if gone:
-                raise ClientGone from None
-            raise
-        if gone:
-            raise ClientGone
-        return auth
-
-
-def as_deferred(waiting: Awaitable[Any]) -> Deferred[Any]:
-    """Return a Deferred of what a program waits for: a coroutine, a future of asyncio, or one."""
-    if isinstance(waiting, Deferred):
-        return waiting
-    if asyncio.isfuture(waiting):
-        return Deferred.fromFuture(waiting)
-    if isinstance(waiting, Coroutine):
-        return Deferred.fromCoroutine(waiting)
-    raise TypeError(f"{type(waiting).__name__} is not a Deferred, a coroutine or a future")
-
-
-def identity_of(auth: Auth) -> Identity:
-    """Return the identity for an `auth`, of which it keeps a copy.
-
-    Raises `TypeError` for what is not one, or `InvalidData` for what is not JSON.
-    """
-    if auth is None:
-        return ANONYMOUS
-    if isinstance(auth, HostAdmin):
-        return Identity(True, None, source=HOST_SOURCE)
-    if not isinstance(auth, Mapping):
-        raise TypeError(f"auth must be a dict, None or ADMIN, not {type(auth).__name__}")
-    try:
-        copied = parse_json(compact(dict(auth)))
-    except TypeError as error:
-        raise InvalidData(f"auth is not JSON: {error}.") from None
-    if not isinstance(copied, dict) or exceeds_levels(copied, MAX_CLAIM_LEVELS):
-        raise InvalidData(f"auth is nested deeper than {MAX_CLAIM_LEVELS} levels.")
-    return Identity(False, copied, source=HOST_SOURCE)
-
-
-def _place_of(error: BaseException) -> str:
-    """Return where an error was raised, without its text."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1]
-    return f"{last.filename}:{last.lineno}, in {last.name}"
-
-
-def _time_out_login(_: object, __: float) -> NoReturn:
-    raise DeadlinePassed("the application said who the caller is")
-
-
 # The token that admin clients of Firebase send to an emulator.
 OWNER_TOKEN: Final = "owner"  # noqa: S105 - not a secret
 MAX_CACHED_TOKENS: Final = 4096
 
 _ASYMMETRIC: Final = frozenset({"RS256", "ES256"})
+
+
+class Authenticator:
+    """Identifies the callers of each project."""
+
+    def __init__(
+        self,
+        verifier: Callable[[str], Verifier | None],
+        clock: IReactorTime,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """Identify by the verifier of a project; `verifier` returns None if it trusts no token.
+
+        `clock` measures timeouts; `wall_clock` returns seconds since 1970, for the times in tokens.
+        """
+        self._verifier = verifier
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    async def identify(
+        self,
+        project: str,
+        token: str | None,
+        override: AuthOverride | None,
+        timeout_s: float,
+        known: Identity | None = None,
+    ) -> Identity:
+        """Return the identity that a token has in a project; waits only for a provider's keys.
+
+        Who is `known` without a token, needs none. Raises `BadToken`, `ProviderUnavailable`,
+        `AuthRequired`, `NotAdmin` or `DeadlinePassed`.
+        """
+        if known is not None:
+            return override_auth(known, override)
+        if token is None:
+            return override_auth(ANONYMOUS, override)
+        verifier = self._verifier(project)
+        if verifier is None:
+            raise BadToken("The token has an unknown issuer.", "issuer")
+        identity = verifier.verify(token, self._wall_clock())
+        if isinstance(identity, Deferred):
+            identity = await identity.addTimeout(timeout_s, self._clock, _time_out_keys)
+        return override_auth(identity, override)
+
+    def recall(self, project: str, token: str) -> Identity | None:
+        """Return the identity of a token that was verified before, None if it must be verified."""
+        verifier = self._verifier(project)
+        return None if verifier is None else verifier.recall(token, self._wall_clock())
+
+    def trusts(self, project: str, identity: Identity) -> bool:
+        """Return whether a project still trusts the secret or provider that an identity is from."""
+        if identity.source == HOST_SOURCE:
+            return True
+        verifier = self._verifier(project)
+        return verifier is not None and verifier.trusts(identity)
+
+
+def _time_out_keys(_: object, __: float) -> NoReturn:
+    raise DeadlinePassed("the identity provider answered")
 
 
 @attrs.frozen
@@ -348,7 +261,7 @@ class Verifier:
         """Verify with a provider's keys; first come the checks without one, to save a fetch."""
         keys = self._keys_for(issuer, _audiences(token.claims))
         if token.algorithm not in _ASYMMETRIC:
-            raise _unsigned("The token's signature must be made with RS256 or ES256.")
+            raise _refused("The token's signature must be made with RS256 or ES256.")
         if "exp" not in token.claims:
             raise BadToken("The token is malformed: a provider's token must have exp.")
         life = lifetime(token.claims, now, self._max_life_s)
@@ -363,9 +276,9 @@ class Verifier:
 
         def finish(key: PublicKey | None) -> Identity:
             if key is None:
-                raise _unsigned("The token's signature is by a key that its issuer does not have.")
+                raise _refused("The token's signature is by a key that its issuer does not have.")
             if not key.verify(token.signed, token.signature):
-                raise _unsigned("The token's signature is wrong.")
+                raise _refused("The token's signature is wrong.")
             # A reload may have removed the provider while the keys were fetched.
             if self._providers.get(keys.provider) is not keys:
                 raise BadToken("The token has an unknown issuer.", "issuer")
@@ -406,64 +319,153 @@ def _audiences(claims: Claims) -> list[str]:
     return strings if len(strings) == len(entries) else []
 
 
-def _unsigned(message: str) -> BadToken:
+def _refused(message: str) -> BadToken:
+    """Return the error of a token that is refused for its signature."""
     return BadToken(message, "signature")
 
 
-class Authenticator:
-    """Identifies the callers of each project."""
+_NO_ALGORITHM: Final = "none"
 
-    def __init__(
-        self,
-        verifier: Callable[[str], Verifier | None],
-        clock: IReactorTime,
-        wall_clock: Callable[[], float],
-    ) -> None:
-        """Identify by the verifier of a project; `verifier` returns None if it trusts no token.
 
-        `clock` measures timeouts; `wall_clock` returns seconds since 1970, for the times in tokens.
-        """
-        self._verifier = verifier
+def unsigned_identity(text: str) -> Identity | None:
+    """Return the identity that an unsigned token names, None for a token of any other kind.
+
+    Nothing of it is verified; times in it are not looked at. Raises `BadToken` for an unsigned one
+    without a valid `sub`.
+    """
+    try:
+        token = parse(text)
+    except BadToken:
+        return None  # the verifier knows other tokens too, and says what is wrong
+    if token.algorithm.lower() != _NO_ALGORITHM or token.signature:
+        return None
+    return Identity(
+        False, auth_of_provider_token(token.claims, SERVICE_PROVIDER), source="unsigned"
+    )
+
+
+class HostAdmin(Enum):
+    """The type of `ADMIN`."""
+
+    ADMIN = "admin"
+
+
+ADMIN: Final = HostAdmin.ADMIN
+"""Who is not bound by rules; as the answer of `identify`, and as the `auth` of a database."""
+
+Auth: TypeAlias = Mapping[str, Json] | HostAdmin | None
+"""Who uses a database: the variable `auth` of the rules, None for anonymous, or `ADMIN`."""
+Identify: TypeAlias = Callable[[Any], Auth | Awaitable[Auth]]
+"""Returns who sends a request of `twisted.web`; None if it is not logged in."""
+
+
+class IdentifyFailed(Exception):
+    """The application did not say who sends a request; its error has been logged."""
+
+    def __init__(self) -> None:
+        super().__init__("An internal error occurred; it has been logged.")
+
+
+class ClientGone(Exception):
+    """The client has disconnected before it was known who it is; no response is needed."""
+
+
+class HostLogin:
+    """Asks the application that embeds the service who sends a request.
+
+    The application is called with each request of which the caller matters, and nothing of what it
+    returns is kept: the next request of the same connection may be that of another user. What it
+    raises refuses the request. Only the kind and the place of such an error are logged, because its
+    text may contain what the request has shown to be secret.
+    """
+
+    _log = Logger()
+
+    def __init__(self, identify: Identify, clock: IReactorTime) -> None:
+        """Ask `identify`, and wait by `clock` for its answer."""
+        self._identify = identify
         self._clock = clock
-        self._wall_clock = wall_clock
 
-    async def identify(
-        self,
-        project: str,
-        token: str | None,
-        override: AuthOverride | None,
-        timeout_s: float,
-        known: Identity | None = None,
-    ) -> Identity:
-        """Return the identity that a token has in a project; waits only for a provider's keys.
+    async def find(
+        self, request: object, timeout_s: float, until: Callable[[], Deferred[None]]
+    ) -> Identity | None:
+        """Return who sends a request, None if the application knows no user of it.
 
-        Who is `known` without a token, needs none. Raises `BadToken`, `ProviderUnavailable`,
-        `AuthRequired`, `NotAdmin` or `DeadlinePassed`.
+        What `until` returns fails when the client disconnects: then an answer that is awaited is
+        cancelled. Raises `IdentifyFailed`, `ClientGone`, or `DeadlinePassed` if the answer takes
+        longer than the time.
         """
-        if known is not None:
-            return override_auth(known, override)
-        if token is None:
-            return override_auth(ANONYMOUS, override)
-        verifier = self._verifier(project)
-        if verifier is None:
-            raise BadToken("The token has an unknown issuer.", "issuer")
-        identity = verifier.verify(token, self._wall_clock())
-        if isinstance(identity, Deferred):
-            identity = await identity.addTimeout(timeout_s, self._clock, _time_out)
-        return override_auth(identity, override)
+        try:
+            auth: Any = self._identify(request)
+            if isinstance(auth, Awaitable):
+                auth = await self._wait(as_deferred(auth), timeout_s, until())
+            return None if auth is None else identity_of(auth)
+        except (DeadlinePassed, ClientGone):
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            self._log.error(
+                "identify raised {kind} at {place}: the request was answered with 500.",
+                kind=type(error).__name__,
+                place=_place_of(error),
+            )
+            raise IdentifyFailed from None
 
-    def recall(self, project: str, token: str) -> Identity | None:
-        """Return the identity of a token that was verified before, None if it must be verified."""
-        verifier = self._verifier(project)
-        return None if verifier is None else verifier.recall(token, self._wall_clock())
+    async def _wait(self, waiting: Deferred[Any], timeout_s: float, until: Deferred[None]) -> Auth:
+        gone: list[Failure] = []
 
-    def trusts(self, project: str, identity: Identity) -> bool:
-        """Return whether a project still trusts the secret or provider that an identity is from."""
-        if identity.source == HOST_SOURCE:
-            return True
-        verifier = self._verifier(project)
-        return verifier is not None and verifier.trusts(identity)
+        def cancel(failure: Failure) -> None:
+            gone.append(failure)
+            waiting.cancel()
+
+        until.addErrback(cancel)
+        try:
+            auth: Auth = await waiting.addTimeout(timeout_s, self._clock, _time_out_login)
+        except (Exception, asyncio.CancelledError):
+            if gone:
+                raise ClientGone from None
+            raise
+        if gone:
+            raise ClientGone
+        return auth
 
 
-def _time_out(_: object, __: float) -> NoReturn:
-    raise DeadlinePassed("the identity provider answered")
+def as_deferred(waiting: Awaitable[Any]) -> Deferred[Any]:
+    """Return a Deferred of what a program waits for: a coroutine, a future of asyncio, or one."""
+    if isinstance(waiting, Deferred):
+        return waiting
+    if asyncio.isfuture(waiting):
+        return Deferred.fromFuture(waiting)
+    if isinstance(waiting, Coroutine):
+        return Deferred.fromCoroutine(waiting)
+    raise TypeError(f"{type(waiting).__name__} is not a Deferred, a coroutine or a future")
+
+
+def identity_of(auth: Auth) -> Identity:
+    """Return the identity for an `auth`, of which it keeps a copy.
+
+    Raises `TypeError` for what is not one, or `InvalidData` for what is not JSON.
+    """
+    if auth is None:
+        return ANONYMOUS
+    if isinstance(auth, HostAdmin):
+        return Identity(True, None, source=HOST_SOURCE)
+    if not isinstance(auth, Mapping):
+        raise TypeError(f"auth must be a dict, None or ADMIN, not {type(auth).__name__}")
+    try:
+        copied = parse_json(compact(dict(auth)))
+    except TypeError as error:
+        raise InvalidData(f"auth is not JSON: {error}.") from None
+    if not isinstance(copied, dict) or exceeds_levels(copied, MAX_CLAIM_LEVELS):
+        raise InvalidData(f"auth is nested deeper than {MAX_CLAIM_LEVELS} levels.")
+    return Identity(False, copied, source=HOST_SOURCE)
+
+
+def _place_of(error: BaseException) -> str:
+    """Return where an error was raised, without its text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1]
+    return f"{last.filename}:{last.lineno}, in {last.name}"
+
+
+def _time_out_login(_: object, __: float) -> NoReturn:
+    raise DeadlinePassed("the application said who the caller is")
