@@ -8,15 +8,14 @@ encryption.
 A client may resume a session with a ticket, which saves both sides most of a handshake. The keys of
 tickets belong to the context and never leave it, so no session outlives a reload or the process.
 
-The certificate authority of development mode with `--lan`, kept in the data directory.
-
-A device that trusts its certificate trusts what it issues. So it issues no other authority, and its
-name constraints (RFC 5280, section 4.2.1.10) permit no names but those of this machine, `localhost`
-and `local`. They are not marked as critical, because the TLS libraries of small boards refuse a
-critical extension that they do not know; browsers and systems obey them all the same. Addresses
-are not constrained: they change.
-
-A certificate and its key are in one file, which is replaced as a whole.
+Development mode has a certificate for this machine that signs itself (`ensure_local_certificate`).
+With `--lan` it has a certificate authority (`ensure_lan_certificate`), which is kept in the data
+directory. A device that trusts its certificate trusts what it issues. So it issues no other
+authority, and its name constraints (RFC 5280, section 4.2.1.10) permit no names but those of this
+machine, `localhost` and `local`. They are not marked as critical, because the TLS libraries of
+small boards refuse a critical extension that they do not know; browsers and systems obey them all
+the same. Addresses are not constrained: they change. The issued certificate and its key are in one
+file, which is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -72,15 +71,8 @@ GROUPS: Final = ("X25519MLKEM768:X25519:P-256:P-384", "X25519:P-256:P-384")
 No preference is worth a further round trip: a client that has sent a share for any of them is
 served with that. Signing with a certificate's key is not bound to these groups.
 """
-LOCAL_LIFE: Final = datetime.timedelta(days=365)
-
-# OpenSSL does not accept a wildcard directly under a top-level name, so the project of development
-# mode is listed in full as well.
-LOCAL_NAMES: Final = ("localhost", "*.localhost", "demo.localhost", "default--demo.localhost")
-LOCAL_ADDRESSES: Final = ("127.0.0.1", "::1")
 _ACCEPTABLE_CIPHERS: Final = AcceptableCiphers.fromOpenSSLCipherString(":".join(CIPHERS))
 _SESSION_ID: Final = b"treedb"
-_RENEW_BEFORE: Final = datetime.timedelta(days=1)
 
 PrivateKey: TypeAlias = (
     rsa.RSAPrivateKey
@@ -150,93 +142,6 @@ def read_context(files: CertificateFiles) -> SSL.Context:
     return context
 
 
-def _check_pair(certificate: x509.Certificate, key: PrivateKey, files: CertificateFiles) -> None:
-    if certificate.public_key() != key.public_key():
-        raise BadCertificate(
-            f"the privateKey in {files.key}",
-            f"is not that of the certificate in {files.certificate}",
-            "use a key and a certificate that belong together",
-        )
-
-
-def ensure_local_certificate(folder: pathlib.Path, now: datetime.datetime) -> CertificateFiles:
-    """Return the certificate of development mode; create it if it is missing, bad or expired.
-
-    `now` is in UTC. The files are in `folder`, with access for their owner only. Raises
-    `BadCertificate`.
-    """
-    files = CertificateFiles(folder / LOCAL_KEY, folder / LOCAL_CERTIFICATE)
-    if not _is_current(files, now):
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _make_local_certificate(key, now)
-        try:
-            write_atomically(
-                files.key,
-                key.private_bytes(
-                    serialization.Encoding.PEM,
-                    serialization.PrivateFormat.PKCS8,
-                    serialization.NoEncryption(),
-                ),
-            )
-            write_atomically(
-                files.certificate, certificate.public_bytes(serialization.Encoding.PEM)
-            )
-        except OSError as error:
-            raise BadCertificate(
-                f"the certificate for localhost in {folder}",
-                f"cannot be written ({error.strerror})",
-                "let the user that runs treedb write there, or choose another data directory",
-            ) from None
-    return files
-
-
-def _is_current(files: CertificateFiles, now: datetime.datetime) -> bool:
-    try:
-        read_context(files)
-    except BadCertificate:
-        return False
-    certificate = read_certificates(files.certificate, "certKey")[0]
-    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - _RENEW_BEFORE
-
-
-def _make_local_certificate(
-    key: ec.EllipticCurvePrivateKey, now: datetime.datetime
-) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "treedb development")])
-    names = [x509.DNSName(each) for each in LOCAL_NAMES]
-    addresses = [x509.IPAddress(ipaddress.ip_address(each)) for each in LOCAL_ADDRESSES]
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + LOCAL_LIFE)
-        .add_extension(x509.SubjectAlternativeName([*names, *addresses]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(identifier, critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
-            critical=False,
-        )
-        .sign(key, hashes.SHA256())
-    )
-
-
-def _read(file: pathlib.Path, what: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise BadCertificate(
-            f"the {what} {file}",
-            f"cannot be read ({error.strerror})",
-            "let the user that runs treedb read it, or choose another file",
-        ) from None
-
-
 def read_key(file: pathlib.Path) -> PrivateKey:
     """Read a private key; raise `BadCertificate`."""
     try:
@@ -268,6 +173,26 @@ def read_certificates(file: pathlib.Path, what: str) -> list[x509.Certificate]:
         ) from None
 
 
+def _read(file: pathlib.Path, what: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise BadCertificate(
+            f"the {what} {file}",
+            f"cannot be read ({error.strerror})",
+            "let the user that runs treedb read it, or choose another file",
+        ) from None
+
+
+def _check_pair(certificate: x509.Certificate, key: PrivateKey, files: CertificateFiles) -> None:
+    if certificate.public_key() != key.public_key():
+        raise BadCertificate(
+            f"the privateKey in {files.key}",
+            f"is not that of the certificate in {files.certificate}",
+            "use a key and a certificate that belong together",
+        )
+
+
 def _restrict_groups(context: SSL.Context) -> None:
     """Let key exchanges use `GROUPS` only."""
     # pyOpenSSL has no method for that: its `set_tmp_ecdh` leaves a single group.
@@ -291,11 +216,82 @@ def _load_parameters(context: SSL.Context, file: pathlib.Path) -> None:
         ) from None
 
 
+LOCAL_LIFE: Final = datetime.timedelta(days=365)
+
+# OpenSSL does not accept a wildcard directly under a top-level name, so the project of development
+# mode is listed in full as well.
+LOCAL_NAMES: Final = ("localhost", "*.localhost", "demo.localhost", "default--demo.localhost")
+LOCAL_ADDRESSES: Final = ("127.0.0.1", "::1")
+_RENEW_LOCAL_BEFORE: Final = datetime.timedelta(days=1)
+
+
+def ensure_local_certificate(folder: pathlib.Path, now: datetime.datetime) -> CertificateFiles:
+    """Return the certificate of development mode; create it if it is missing, bad or expired.
+
+    `now` is in UTC. The files are in `folder`, with access for their owner only. Raises
+    `BadCertificate`.
+    """
+    files = CertificateFiles(folder / LOCAL_KEY, folder / LOCAL_CERTIFICATE)
+    if not _is_local_current(files, now):
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _make_local_certificate(key, now)
+        try:
+            write_atomically(files.key, _private_pem(key))
+            write_atomically(files.certificate, _public_pem(certificate))
+        except OSError as error:
+            raise BadCertificate(
+                f"the certificate for localhost in {folder}",
+                f"cannot be written ({error.strerror})",
+                "let the user that runs treedb write there, or choose another data directory",
+            ) from None
+    return files
+
+
+def _is_local_current(files: CertificateFiles, now: datetime.datetime) -> bool:
+    try:
+        read_context(files)
+    except BadCertificate:
+        return False
+    certificate = read_certificates(files.certificate, "certKey")[0]
+    return (
+        certificate.not_valid_before_utc
+        <= now
+        < certificate.not_valid_after_utc - _RENEW_LOCAL_BEFORE
+    )
+
+
+def _make_local_certificate(
+    key: ec.EllipticCurvePrivateKey, now: datetime.datetime
+) -> x509.Certificate:
+    name = _name("treedb development")
+    names = [x509.DNSName(each) for each in LOCAL_NAMES]
+    addresses = [x509.IPAddress(ipaddress.ip_address(each)) for each in LOCAL_ADDRESSES]
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + LOCAL_LIFE)
+        .add_extension(x509.SubjectAlternativeName([*names, *addresses]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(identifier, critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+
+
 AUTHORITY_KEY: Final = "authority.key.pem"
 LAN_CERTIFICATE: Final = "lan.pem"
 """The file of the issued certificate and its key."""
 AUTHORITY_LIFE: Final = datetime.timedelta(days=3650)
-_RENEW_AUTHORITY_BEFORE: Final = datetime.timedelta(days=30)
+_RENEW_ISSUED_BEFORE: Final = datetime.timedelta(days=30)
 _MULTICAST_DOMAIN: Final = "local"
 _REMEDY: Final = (
     "restore it, or remove both files of the authority: the next start makes another, which every "
@@ -332,7 +328,7 @@ def ensure_lan_certificate(
         authority = _ensure_authority(folder, network, now)
         names = [each for each in (*LOCAL_NAMES, *network.names) if authority.permits(each)]
         addresses = [*LOCAL_ADDRESSES, *network.addresses]
-        if not _is_current_for(file, authority, {*names, *addresses}, now):
+        if not _is_issued_current(file, authority, {*names, *addresses}, now):
             write_atomically(file, issue(authority, names, addresses, now))
     except OSError as error:
         raise BadCertificate(
@@ -406,7 +402,7 @@ def issue(
     return _private_pem(key) + _public_pem(certificate)
 
 
-def _is_current_for(
+def _is_issued_current(
     file: pathlib.Path, authority: Authority, hosts: set[str], now: datetime.datetime
 ) -> bool:
     """Return whether a certificate is valid for all hosts, and for long enough."""
@@ -421,7 +417,7 @@ def _is_current_for(
     named |= {str(each) for each in found.get_values_for_type(x509.IPAddress)}
     end = min(certificate.not_valid_after_utc, now + LOCAL_LIFE)
     is_ending = (
-        end - _RENEW_AUTHORITY_BEFORE <= now and end < authority.certificate.not_valid_after_utc
+        end - _RENEW_ISSUED_BEFORE <= now and end < authority.certificate.not_valid_after_utc
     )
     return hosts <= named and certificate.not_valid_before_utc <= now < end and not is_ending
 

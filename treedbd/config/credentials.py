@@ -1,10 +1,11 @@
-"""Credentials of the projects: secrets, providers and rules files, loaded and reloaded.
+"""The credentials of the projects: secrets, providers and rules files, loaded and reloaded.
 
 All files are read before any takes effect: at the start an invalid file is an error that ends it,
 and at a reload everything stays as it was. Only a secret file that has been removed since is not an
 error at a reload: that is how a secret is withdrawn.
 
-The secrets of projects: those that files hold, and that of development mode.
+Development mode has a secret of its own, in the data directory, from which that of each project is
+derived.
 """
 
 from __future__ import annotations
@@ -48,50 +49,12 @@ from treedbd.web.auth.verifier import Verifier
 DEVELOPMENT_SECRET: Final = "development.secret"  # noqa: S105 - the name of a file
 _SECRET_BYTES: Final = 32
 
+MAX_UNCONFIGURED: Final = 256
+"""Verifiers of projects that are not configured, in development mode."""
+
 
 class BadCredentials(OperatorError):
     """A file of secrets, keys or rules that cannot be used."""
-
-
-def read_project_secret(file: pathlib.Path, location: SettingLocation) -> bytes:
-    """Return a secret of the project with its keys at `location`; raise `BadCredentials`."""
-    try:
-        return read_secret(file)
-    except BadSecret as error:
-        raise BadCredentials(
-            location.at("secret_files"),
-            f"names {file}, which {error.problem}",
-            f"use a file with {MIN_SECRET_BYTES} random bytes or more that the user that runs "
-            "treedb can read",
-        ) from None
-
-
-def ensure_development_secret(data: pathlib.Path) -> bytes:
-    """Return the secret of development mode, made on its first use; raise `BadCredentials`."""
-    file = data / DEVELOPMENT_SECRET
-    try:
-        if not file.exists():
-            create_directory(data)
-            write_atomically(file, secrets.token_urlsafe(_SECRET_BYTES).encode())
-    except OSError as error:
-        raise BadCredentials(
-            file,
-            f"cannot be created ({error.strerror})",
-            f"let the user that runs treedb write to {data}",
-        ) from None
-    try:
-        return read_secret(file)
-    except BadSecret as error:
-        raise BadCredentials(file, error.problem, "remove it: the next use makes another") from None
-
-
-def derive_project_secret(secret: bytes, project: str) -> bytes:
-    """Return the secret that signs one project's tokens in development mode, and no other's."""
-    return hmac.new(secret, project.encode(), hashlib.sha256).hexdigest().encode()
-
-
-MAX_UNCONFIGURED: Final = 256
-"""Verifiers of projects that are not configured, in development mode."""
 
 
 @attrs.frozen
@@ -329,3 +292,40 @@ def _make_provider(settings: ProviderSettings, location: SettingLocation) -> Pro
             f"names {settings.issuer}, of which the {error.field} {error.problem}",
             "correct it or remove it",
         ) from None
+
+
+def read_project_secret(file: pathlib.Path, location: SettingLocation) -> bytes:
+    """Return a secret of the project with its keys at `location`; raise `BadCredentials`."""
+    try:
+        return read_secret(file)
+    except BadSecret as error:
+        raise BadCredentials(
+            location.at("secret_files"),
+            f"names {file}, which {error.problem}",
+            f"use a file with {MIN_SECRET_BYTES} random bytes or more that the user that runs "
+            "treedb can read",
+        ) from None
+
+
+def ensure_development_secret(data: pathlib.Path) -> bytes:
+    """Return the secret of development mode, made on its first use; raise `BadCredentials`."""
+    file = data / DEVELOPMENT_SECRET
+    try:
+        if not file.exists():
+            create_directory(data)
+            write_atomically(file, secrets.token_urlsafe(_SECRET_BYTES).encode())
+    except OSError as error:
+        raise BadCredentials(
+            file,
+            f"cannot be created ({error.strerror})",
+            f"let the user that runs treedb write to {data}",
+        ) from None
+    try:
+        return read_secret(file)
+    except BadSecret as error:
+        raise BadCredentials(file, error.problem, "remove it: the next use makes another") from None
+
+
+def derive_project_secret(secret: bytes, project: str) -> bytes:
+    """Return the secret that signs one project's tokens in development mode, and no other's."""
+    return hmac.new(secret, project.encode(), hashlib.sha256).hexdigest().encode()

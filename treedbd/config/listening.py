@@ -1,10 +1,12 @@
-"""Open the ports of endpoints; an error says why one cannot be opened, a URL where one is.
+"""The ports of a service: opened at its endpoints or adopted, with certificates and URLs.
+
+`open_endpoint` opens one; its error says why that is not possible, `url_of` where it is.
+`Listening` has all the endpoints that one key of the settings names, with their certificates, and
+the data directory that both may need.
 
 A socket that is open already is adopted: one that systemd has passed, or that the parent of workers
 has opened. It belongs to its opener too, so nothing here changes or ends it: at the stop only this
 process's reference to it is closed, and what connects then waits for the next process.
-
-The endpoints of a service and their certificates, and the data directory that both may need.
 """
 
 from __future__ import annotations
@@ -54,6 +56,32 @@ from treedbd.store.lock import DirectoryInUse, find_other
 
 ACCEPTED_AT_ONCE: Final = 16
 """Connections of a port that are accepted before others have their turn, each some 0.5 ms."""
+OpenPort: TypeAlias = Callable[[Endpoint, IProtocolFactory, ServerContext | None], IListeningPort]
+BehindProxy: TypeAlias = Callable[[IProtocolFactory], IProtocolFactory]
+"""Returns a factory whose connections begin with a header of the PROXY protocol."""
+
+NEXT_PORTS: Final = 20
+"""How many ports are tried in place of a default one that is in use."""
+
+
+class CannotStart(Exception):
+    """The service cannot start; `str()` is one sentence for the operator."""
+
+    @classmethod
+    def because(cls, error: Exception) -> CannotStart:
+        """Return the error of a start that fails with `error`.
+
+        If another daemon serves the data directory, it says where.
+        """
+        if not isinstance(error, DirectoryInUse) or not error.urls:
+            return cls(str(error))
+        urls, holder = " ".join(error.urls), f"process {error.holder}"
+        return cls(
+            in_one_line(
+                f"treedb runs already: {urls} ({holder} with the data directory "
+                f"{error.directory}): {error.remedy}."
+            )
+        )
 
 
 class CannotListen(OperatorError):
@@ -110,6 +138,23 @@ def accept_at_most(count: int, port: IListeningPort) -> IListeningPort:
 
         own.doRead = accept_few
     return port
+
+
+def url_of(endpoint: Endpoint, address: object) -> str:
+    """Return the URL of an open endpoint, at its address, as this machine reaches it.
+
+    That of an endpoint for a proxy begins with `haproxy:`: others cannot use it.
+    """
+    if endpoint.is_proxied:
+        return f"haproxy:{url_of(attrs.evolve(endpoint, is_proxied=False), address)}"
+    if isinstance(address, UNIXAddress):
+        return f"unix:{os.fsdecode(address.name or b'')}"
+    if not isinstance(address, IPv4Address | IPv6Address):
+        return endpoint.text
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound
+    host = local.get(address.host, address.host)
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if endpoint.is_secure else 'http'}://{shown}:{address.port}"
 
 
 def in_tls(factory: IProtocolFactory, context: ServerContext) -> IProtocolFactory:
@@ -209,23 +254,6 @@ def _open_passed(endpoint: Endpoint, reactor: Any, factory: IProtocolFactory) ->
     return adopt_port(reactor, descriptor, family, factory)
 
 
-def url_of(endpoint: Endpoint, address: object) -> str:
-    """Return the URL of an open endpoint, at its address, as this machine reaches it.
-
-    That of an endpoint for a proxy begins with `haproxy:`: others cannot use it.
-    """
-    if endpoint.is_proxied:
-        return f"haproxy:{url_of(attrs.evolve(endpoint, is_proxied=False), address)}"
-    if isinstance(address, UNIXAddress):
-        return f"unix:{os.fsdecode(address.name or b'')}"
-    if not isinstance(address, IPv4Address | IPv6Address):
-        return endpoint.text
-    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound
-    host = local.get(address.host, address.host)
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if endpoint.is_secure else 'http'}://{shown}:{address.port}"
-
-
 def _cannot_listen(endpoint: Endpoint, error: BaseException | None) -> CannotListen:
     if isinstance(error, CannotListenError) and isinstance(error.socketError, OSError):
         error = error.socketError
@@ -244,34 +272,6 @@ def _cannot_listen(endpoint: Endpoint, error: BaseException | None) -> CannotLis
     elif number == errno.EADDRNOTAVAIL:
         remedy = "use an address of this machine as its interface"
     return CannotListen(endpoint.text, f"cannot be opened ({reason})", remedy)
-
-
-OpenPort: TypeAlias = Callable[[Endpoint, IProtocolFactory, ServerContext | None], IListeningPort]
-BehindProxy: TypeAlias = Callable[[IProtocolFactory], IProtocolFactory]
-"""Returns a factory whose connections begin with a header of the PROXY protocol."""
-
-NEXT_PORTS: Final = 20
-"""How many ports are tried in place of a default one that is in use."""
-
-
-class CannotStart(Exception):
-    """The service cannot start; `str()` is one sentence for the operator."""
-
-    @classmethod
-    def because(cls, error: Exception) -> CannotStart:
-        """Return the error of a start that fails with `error`.
-
-        If another daemon serves the data directory, it says where.
-        """
-        if not isinstance(error, DirectoryInUse) or not error.urls:
-            return cls(str(error))
-        urls, holder = " ".join(error.urls), f"process {error.holder}"
-        return cls(
-            in_one_line(
-                f"treedb runs already: {urls} ({holder} with the data directory "
-                f"{error.directory}): {error.remedy}."
-            )
-        )
 
 
 class Listening:

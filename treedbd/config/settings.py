@@ -1,26 +1,10 @@
 """The settings of the daemon, read from a TOML file and from flags.
 
 The records below, and those of `limits`, are the table of keys: a field is a key of the same name,
-with its default and its reader; a new key is one new field. Flags override the file, the file
-overrides the defaults. A bad setting is a `ConfigError` that names the file, the key and the
-remedy. The configuration file itself is the only file that is opened here.
-
-The settings of the storage engine and of the processes that use it, as they are read.
-
-The settings of the interface over HTTP, `[http]`.
-
-The settings of the log, `[log]`.
-
-The settings of the projects, `[projects.<name>]`.
-
-The settings of identity providers: who signs tokens of a project, and whom its users are.
-
-Two providers can give the same `sub` to different persons. So with several of them each has a
-prefix for its uids, and the prefixes are such that no uid of one can be that of another.
-
-The settings of the real-time protocol, `[realtime]`.
-
-The settings of OpenTelemetry, `[tracing]`.
+with its default and its reader; a new key is one new field. There is a record for each table of the
+file, `Settings` for what is above the tables. Flags override the file, the file overrides the
+defaults. A bad setting is a `ConfigError` that names the file, the key and the remedy. The
+configuration file itself is the only file that is opened here.
 """
 
 from __future__ import annotations
@@ -210,6 +194,9 @@ def _uid_prefix(raw: object, location: SettingLocation) -> str:
 class ProviderSettings:
     """`[[projects.<name>.providers]]`: an issuer of tokens, and who its users are in the rules.
 
+    Two providers can give the same `sub` to different persons. So with several of them each has a
+    prefix for its uids, and the prefixes are such that no uid of one can be that of another.
+
     `name` is `auth.provider`, the host of the issuer if it is empty. `uid_prefix` precedes the
     `sub` of a token in `auth.uid`; only the provider of a project that has no other may omit it.
     """
@@ -330,10 +317,10 @@ class RealtimeSettings:
 
 
 _LIBRARIES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-_PATH: Final = "/v1/traces"
+_TRACES_PATH: Final = "/v1/traces"
 
 
-def _endpoint(raw: object, location: SettingLocation) -> str:
+def _collector_url(raw: object, location: SettingLocation) -> str:
     """Read the URL of a collector; one without a path gets that of OTLP over HTTP."""
     url = text(raw, location)
     if not url:
@@ -348,10 +335,10 @@ def _endpoint(raw: object, location: SettingLocation) -> str:
             "must be a URL such as http://127.0.0.1:4318, without a user, a query or a fragment",
             "correct it, and put what is secret into OTEL_EXPORTER_OTLP_HEADERS",
         )
-    return url if parts.path.strip("/") else url.rstrip("/") + _PATH
+    return url if parts.path.strip("/") else url.rstrip("/") + _TRACES_PATH
 
 
-def _name(raw: object, location: SettingLocation) -> str:
+def _service_name(raw: object, location: SettingLocation) -> str:
     name = text(raw, location)
     if not name or not name.isprintable():
         raise location.error("must be a name")
@@ -362,17 +349,17 @@ def _name(raw: object, location: SettingLocation) -> str:
 class TracingSettings:
     """`[tracing]`: where spans are sent, which part of the requests, and by which name."""
 
-    endpoint: str = key("", _endpoint)
+    endpoint: str = key("", _collector_url)
     sample: float = key(1.0, number(0, 1))
-    service_name: str = key("treedb", _name)
+    service_name: str = key("treedb", _service_name)
 
     def check_libraries(self, location: SettingLocation) -> None:
         """Raise `ConfigError` if spans are to be sent and the libraries are not installed."""
         if self.endpoint and not all(map(_is_installed, _LIBRARIES)):
-            raise _missing(location)
+            raise _missing_libraries(location)
 
 
-def _missing(location: SettingLocation) -> ConfigError:
+def _missing_libraries(location: SettingLocation) -> ConfigError:
     return location.at("endpoint").error(
         "needs the libraries of OpenTelemetry, which are not installed",
         f"run {read_installation().line_for('opentelemetry')}",
@@ -504,7 +491,7 @@ class Settings:
 
     @property
     def has_default_ports(self) -> bool:
-        """Whether nobody has named an endpoint, so that others do as well."""
+        """Whether the ports are development mode's: where one is in use, the next is tried."""
         return self.listen_location.source == DEVELOPMENT_MODE
 
     @property
