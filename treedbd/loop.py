@@ -1,42 +1,35 @@
-"""How long the turns of an event loop last: while one lasts, everybody else waits.
+"""The event loop: how long its turns last, and work that is divided so that they are short.
 
-A turn is the time from the end of one wait for events to the beginning of the next. `Turns` counts
-turns by their length, in nanoseconds of a monotonic clock, so that counting one takes less than a
-microsecond. `TurnPoller` stands in for the poller of a loop, and sees where turns begin and end.
+A turn is the time from the end of one wait for events to the beginning of the next; while one
+lasts, everything else waits. `Turns` counts turns by their length, in nanoseconds of a monotonic
+clock, so that counting one takes less than a microsecond. `TurnPoller` stands in for the poller of
+a loop, and sees where turns begin and end.
 
-It also bounds what is done in a turn for the connections that are ready. Each has its events
-handled in one go, but once `EVENTS_S` have passed, those that are left wait for the next turn. In
-it they alternate with those that have become ready meanwhile, and addresses of clients take turns.
-So none is left out, and a client that comes with one request does not wait until another had a
-thousand answered.
+The poller also bounds what is done in a turn for the connections that are ready. Each has its
+events handled in one go, but once `EVENTS_S` have passed, those that are left wait for the next
+turn. In it they alternate with those that have become ready meanwhile, and the addresses of clients
+alternate too. So none is left out, and a client that comes with one request does not wait until
+another had a thousand answered.
 
-Pauses within plain functions: a long computation lets others run without being a generator.
+Long work is divided in one of two ways. Generators of `Steps` yield after some tens of microseconds
+to a millisecond of work, and return their result: a rules document may hold a mebibyte, and the
+reactor must not wait for all of it. The caller decides how many steps make a slice: `finish` runs
+all of them at once.
 
-Applying a large write goes through rules, nodes and rows, which are functions that call each other
-and return values. `in_steps` runs such a function in a greenlet, which has a stack of its own: at
-each `pause` in it, however deep, the step that is under way ends, and the next one goes on there.
-Anywhere else `pause` does nothing, so the same functions serve commands and tests. To end a step
-costs some microseconds, so with a clock a step goes on until it has lasted `STEP_SECONDS`.
+Plain functions pause. Applying a large write goes through rules, nodes and rows, which are
+functions that call each other and return values. `in_steps` runs such a function in a greenlet,
+which has a stack of its own: at each `pause` in it, however deep, the step that is under way ends,
+and the next one goes on there. Anywhere else `pause` does nothing, so the same functions serve
+commands and tests. To end a step costs some microseconds, so with a clock a step goes on until it
+has lasted `STEP_SECONDS`. What cannot be divided, as a call of the store with a row of megabytes,
+is done by `run_beside` in another thread, and the steps go on when it is done. What steps that are
+closed have collected is freed there too (`free_beside`), since they have no further step for it. A
+function that pauses must not be called within `Engine.read`, whose moment ends with the step.
 
-What cannot be divided, as a call of the store with a row of megabytes, is done by `run_beside` in
-another thread, and the steps go on when it is done. What steps that are closed have collected is
-freed there too (`free_beside`), since they have no further step for it.
-
-A function that pauses must not be called within `Engine.read`, whose moment ends with the step.
-
-How much there is of what has a limit: connections and streams, and what callers do in a second.
-
-`Counts` and `Levels` are of one process; where several serve the same clients, others count for all
-of them (`workers.board`). What is counted by the address of a client is so by `network_of` it.
-
-A histogram: how many observations fall into each bucket, and their sum.
-
-Work that can be interrupted: generators that yield whenever a short piece of it is done.
-
-A rules document may hold a mebibyte, and the reactor must not wait for all of it. What goes through
-documents and expressions is therefore written as a generator which yields after some tens of
-microseconds to a millisecond of work, and returns its result. Its caller decides how many steps
-make a slice: `finish` runs all of them at once.
+What has a limit is counted here as well: connections and streams (`Counts`), and what callers do in
+a second (`Levels`). These are of one process; where several serve the same clients, others count
+for all of them (`treedbd.workers.board`). Clients are counted by `network_of`
+their addresses. A `Histogram` counts observations, such as how long something took.
 """
 
 from __future__ import annotations
@@ -59,336 +52,6 @@ import attrs
 from greenlet import GreenletExit, getcurrent, greenlet
 
 T = TypeVar("T")
-Seconds: TypeAlias = Callable[[], float]
-
-Awaited: TypeAlias = Any
-"""What a step yields: the `Future` of work in a thread that the next step waits for, else None.
-
-It is not called so, because mypy then wants a value of each `yield`.
-"""
-
-STEP_SECONDS: Final = 0.000_25
-PAUSE_AFTER: Final = 256
-"""Items that take some hundred microseconds."""
-
-SORTED_AT_ONCE: Final = 512
-"""Items that are sorted in one step."""
-
-_OVER: Final = object()
-
-
-class _Idle(threading.local):
-    """The greenlets of a thread that have nothing to do: making one costs more than using it."""
-
-    def __init__(self) -> None:
-        self.workers: list[_Worker] = []
-
-
-_idle: Final = _Idle()
-_threads: Final = ThreadPoolExecutor(2, thread_name_prefix="treedb-beside")
-_freeing: Final = ThreadPoolExecutor(1, thread_name_prefix="treedb-freeing")
-
-
-class _Worker(greenlet):
-    """Runs one function after the other, each in steps; no step ends before `until`.
-
-    Functions and results are handed over as attributes, since an idle greenlet would hold arguments
-    of its calls and its locals, and with them the whole batch of a write, until the next one.
-    """
-
-    seconds: Seconds
-    until: float
-    work: Callable[[], object] | None
-    result: object
-
-    def run(self) -> NoReturn:
-        """Run `work` at each `resume` that follows `_OVER`."""
-        while True:
-            try:
-                self.result = self.work()  # type: ignore[misc]  # it has work when it is resumed
-            except GreenletExit:
-                raise
-            except BaseException as error:
-                self.result = _Failure(error)
-            self.resumer.switch(_OVER)
-
-    def resume(self) -> Any:
-        """Go on; return `_OVER`, or what the next step waits for, None where it only paused."""
-        self.resumer = self.parent = getcurrent()
-        return self.switch()
-
-    def take(self) -> object:
-        """Return the result, and hold neither it nor the work any more."""
-        result = self.result
-        self.work = self.result = None
-        return result
-
-
-class _Failure:
-    """What a function raised."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-def sort_in_steps(items: Iterable[T]) -> Generator[None, None, list[T]]:
-    """Sort items that compare, some in each step."""
-    runs: list[list[T]] = []
-    items = iter(items)
-    while run := sorted(islice(items, SORTED_AT_ONCE)):  # type: ignore[type-var]
-        runs.append(run)
-        yield
-    found: list[T] = []
-    merged = merge(*runs)  # type: ignore[type-var]
-    while some := list(islice(merged, SORTED_AT_ONCE)):
-        found += some
-        yield
-    return found
-
-
-def run_paused(steps: Generator[None, None, T]) -> T:
-    """Return what steps return at their end, with a pause after each."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        pause()
-
-
-def pause() -> None:
-    """End the step that is under way, if the caller is run in steps and it has lasted enough."""
-    current = getcurrent()
-    if type(current) is _Worker and current.seconds() >= current.until:
-        current.resumer.switch(None)
-
-
-def paused(items: Iterable[T], every: int = PAUSE_AFTER) -> Iterator[T]:
-    """Iterate, with a pause after every so many items."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % every == 0:
-            pause()
-
-
-def run_beside(work: Callable[[], T]) -> T:
-    """Run `work` and return its result: if the caller is run in steps, in another thread.
-
-    What `work` uses must not be used by anyone else meanwhile. It ends before this function does,
-    also if the steps are closed.
-    """
-    current = getcurrent()
-    if type(current) is not _Worker:
-        return work()
-    future = _threads.submit(work)
-    try:
-        while not future.done():
-            current.resumer.switch(future)
-    finally:
-        wait((future,))
-    return future.result()
-
-
-def free_beside(collected: list[Any]) -> None:
-    """Free what a list holds, item by item, in another thread: others run in between.
-
-    Nothing else must refer to the items, and each must be freed in less than some milliseconds.
-    """
-    if collected:
-        with suppress(RuntimeError):  # the process ends
-            _freeing.submit(_free, collected)
-
-
-def _free(collected: list[Any]) -> None:
-    while collected:
-        collected.pop()
-
-
-def _no_time() -> float:
-    return inf  # any step has lasted enough
-
-
-def in_steps(work: Callable[[], T], seconds: Seconds | None = None) -> Generator[Awaited, None, T]:
-    """Run a function in steps, and return its result.
-
-    A step ends at the next pause; if `seconds` returns the time, at the first one after
-    `STEP_SECONDS`. Yielded is what the next step waits for, if it does. If the generator is closed,
-    `work` ends at its pause with `GreenletExit`.
-    """
-    seconds = seconds or _no_time
-    workers = _idle.workers
-    worker = workers.pop() if workers else _Worker()
-    is_over = False
-    worker.seconds, worker.work = seconds, work
-    try:
-        worker.until = seconds() + STEP_SECONDS
-        while (awaited := worker.resume()) is not _OVER:
-            yield awaited
-            worker.until = seconds() + STEP_SECONDS
-        is_over = True
-    finally:
-        if not is_over:
-            worker.parent = getcurrent()
-            worker.throw(GreenletExit)
-    result = worker.take()
-    workers.append(worker)
-    if type(result) is _Failure:
-        try:
-            raise result.error
-        finally:
-            del result  # its traceback would hold it here
-    done: T = result  # type: ignore[assignment]
-    return done
-
-
-KEPT_LEVELS: Final = 32_768
-"""Levels of one generation in `Levels`: at most twice as many are kept."""
-_NETWORK: Final = ((1 << 64) - 1) << 64
-
-
-class Counting(Protocol):
-    """Counts by key."""
-
-    def total(self, key: str) -> int:
-        """Return how many there are, at all processes together."""
-        ...
-
-    def add(self, key: str) -> None:
-        """Count one more at this process."""
-        ...
-
-    def remove(self, key: str) -> None:
-        """Count one less at this process."""
-        ...
-
-
-class Counts:
-    """Counts of one process alone."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def total(self, key: str) -> int:
-        """Return how many there are."""
-        return self._counts[key]
-
-    def add(self, key: str) -> None:
-        """Count one more."""
-        self._counts[key] += 1
-
-    def remove(self, key: str) -> None:
-        """Count one less."""
-        self._counts[key] -= 1
-        if not self._counts[key]:
-            del self._counts[key]
-
-
-class Levelling(Protocol):
-    """The levels of token buckets by key.
-
-    A level is a time: when the bucket will be full again if nothing more is taken from it.
-    """
-
-    def get(self, key: str) -> float:
-        """Return a level; in the past for a bucket that is full, or that nobody has used."""
-        ...
-
-    def set(self, key: str, level: float) -> None:
-        """Set a level."""
-        ...
-
-
-class Levels:
-    """The levels of one process alone, in bounded memory.
-
-    They are kept in two generations. When the younger one is full, the older one is forgotten: what
-    was set longest ago. A bucket that was forgotten is full.
-    """
-
-    def __init__(self, kept: int = KEPT_LEVELS) -> None:
-        """Keep at least the `kept` levels that were set last, and at most twice as many."""
-        self._kept = kept
-        self._young: dict[str, float] = {}
-        self._old: dict[str, float] = {}
-
-    def __len__(self) -> int:
-        return len(self._young.keys() | self._old.keys())
-
-    def get(self, key: str) -> float:
-        """Return a level."""
-        level = self._young.get(key)
-        return self._old.get(key, 0.0) if level is None else level
-
-    def set(self, key: str, level: float) -> None:
-        """Set a level."""
-        self._young[key] = level
-        if len(self._young) > self._kept:
-            self._old, self._young = self._young, {}
-
-
-@lru_cache(maxsize=4096)
-def network_of(address: str) -> str:
-    """Return whose an address is: of IPv6, which a client has many of, the first 64 bits.
-
-    An IPv4 address that is mapped into IPv6 is itself.
-    """
-    if ":" not in address:
-        return address
-    try:
-        parsed = IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return f"{IPv6Address(int(parsed) & _NETWORK)}/64"
-
-
-SECONDS: Final = (
-    *(0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005),
-    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-)
-"""Upper bounds of buckets for what takes from 50 µs to 10 s."""
-
-
-class Histogram:
-    """Counts observations by the upper bounds of buckets.
-
-    Attributes:
-        bounds: the upper bounds, in order, each of which belongs to its bucket.
-        counts: observations in each bucket; a last one has no bound.
-        total: the sum of all observations.
-
-    """
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        """Count by these bounds; nothing is observed yet."""
-        self.bounds: Final = tuple(bounds)
-        self.counts: Final = [0] * (len(self.bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one observation."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-
-Result = TypeVar("Result")
-
-Steps: TypeAlias = Generator[None, None, Result]
-
-
-def finish(steps: Steps[Result]) -> Result:
-    """Run all steps that are left, and return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-
 
 BUCKETS_S: Final = (
     *(0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005),
@@ -584,3 +247,333 @@ def record_turns(reactor: Any, turns: Turns) -> bool:
 
     reactor._poller = TurnPoller(poller, turns, address_of)
     return True
+
+
+Steps: TypeAlias = Generator[None, None, T]
+
+
+def finish(steps: Steps[T]) -> T:
+    """Run all steps that are left, and return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+
+SORTED_AT_ONCE: Final = 512
+"""Items that are sorted in one step."""
+
+
+def sort_in_steps(items: Iterable[T]) -> Generator[None, None, list[T]]:
+    """Sort items that compare, some in each step."""
+    runs: list[list[T]] = []
+    items = iter(items)
+    while run := sorted(islice(items, SORTED_AT_ONCE)):  # type: ignore[type-var]
+        runs.append(run)
+        yield
+    found: list[T] = []
+    merged = merge(*runs)  # type: ignore[type-var]
+    while some := list(islice(merged, SORTED_AT_ONCE)):
+        found += some
+        yield
+    return found
+
+
+Seconds: TypeAlias = Callable[[], float]
+
+Awaited: TypeAlias = Any
+"""What a step yields: the `Future` of work in a thread that the next step waits for, else None.
+
+It is not called so, because mypy then wants a value of each `yield`.
+"""
+
+STEP_SECONDS: Final = 0.000_25
+PAUSE_AFTER: Final = 256
+"""Items that take some hundred microseconds."""
+
+_OVER: Final = object()
+
+
+class _Idle(threading.local):
+    """The greenlets of a thread that have nothing to do: making one costs more than using it."""
+
+    def __init__(self) -> None:
+        self.workers: list[_Worker] = []
+
+
+_idle: Final = _Idle()
+_threads: Final = ThreadPoolExecutor(2, thread_name_prefix="treedb-beside")
+_freeing: Final = ThreadPoolExecutor(1, thread_name_prefix="treedb-freeing")
+
+
+class _Worker(greenlet):
+    """Runs one function after the other, each in steps; no step ends before `until`.
+
+    Functions and results are handed over as attributes, since an idle greenlet would hold arguments
+    of its calls and its locals, and with them the whole batch of a write, until the next one.
+    """
+
+    seconds: Seconds
+    until: float
+    work: Callable[[], object] | None
+    result: object
+
+    def run(self) -> NoReturn:
+        """Run `work` at each `resume` that follows `_OVER`."""
+        while True:
+            try:
+                self.result = self.work()  # type: ignore[misc]  # it has work when it is resumed
+            except GreenletExit:
+                raise
+            except BaseException as error:
+                self.result = _Failure(error)
+            self.resumer.switch(_OVER)
+
+    def resume(self) -> Any:
+        """Go on; return `_OVER`, or what the next step waits for, None where it only paused."""
+        self.resumer = self.parent = getcurrent()
+        return self.switch()
+
+    def take(self) -> object:
+        """Return the result, and hold neither it nor the work any more."""
+        result = self.result
+        self.work = self.result = None
+        return result
+
+
+class _Failure:
+    """What a function raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def run_paused(steps: Generator[None, None, T]) -> T:
+    """Return what steps return at their end, with a pause after each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        pause()
+
+
+def pause() -> None:
+    """End the step that is under way, if the caller is run in steps and it has lasted enough."""
+    current = getcurrent()
+    if type(current) is _Worker and current.seconds() >= current.until:
+        current.resumer.switch(None)
+
+
+def paused(items: Iterable[T], every: int = PAUSE_AFTER) -> Iterator[T]:
+    """Iterate, with a pause after every so many items."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % every == 0:
+            pause()
+
+
+def run_beside(work: Callable[[], T]) -> T:
+    """Run `work` and return its result: if the caller is run in steps, in another thread.
+
+    What `work` uses must not be used by anyone else meanwhile. It ends before this function does,
+    also if the steps are closed.
+    """
+    current = getcurrent()
+    if type(current) is not _Worker:
+        return work()
+    future = _threads.submit(work)
+    try:
+        while not future.done():
+            current.resumer.switch(future)
+    finally:
+        wait((future,))
+    return future.result()
+
+
+def free_beside(collected: list[Any]) -> None:
+    """Free what a list holds, item by item, in another thread: others run in between.
+
+    Nothing else must refer to the items, and each must be freed in less than some milliseconds.
+    """
+    if collected:
+        with suppress(RuntimeError):  # the process ends
+            _freeing.submit(_free, collected)
+
+
+def _free(collected: list[Any]) -> None:
+    while collected:
+        collected.pop()
+
+
+def _no_time() -> float:
+    return inf  # any step has lasted enough
+
+
+def in_steps(work: Callable[[], T], seconds: Seconds | None = None) -> Generator[Awaited, None, T]:
+    """Run a function in steps, and return its result.
+
+    A step ends at the next pause; if `seconds` returns the time, at the first one after
+    `STEP_SECONDS`. Yielded is what the next step waits for, if it does. If the generator is closed,
+    `work` ends at its pause with `GreenletExit`.
+    """
+    seconds = seconds or _no_time
+    workers = _idle.workers
+    worker = workers.pop() if workers else _Worker()
+    is_over = False
+    worker.seconds, worker.work = seconds, work
+    try:
+        worker.until = seconds() + STEP_SECONDS
+        while (awaited := worker.resume()) is not _OVER:
+            yield awaited
+            worker.until = seconds() + STEP_SECONDS
+        is_over = True
+    finally:
+        if not is_over:
+            worker.parent = getcurrent()
+            worker.throw(GreenletExit)
+    result = worker.take()
+    workers.append(worker)
+    if type(result) is _Failure:
+        try:
+            raise result.error
+        finally:
+            del result  # its traceback would hold it here
+    done: T = result  # type: ignore[assignment]
+    return done
+
+
+KEPT_LEVELS: Final = 32_768
+"""Levels of one generation in `Levels`: at most twice as many are kept."""
+_NETWORK: Final = ((1 << 64) - 1) << 64
+
+
+class Counting(Protocol):
+    """Counts by key."""
+
+    def total(self, key: str) -> int:
+        """Return how many there are, at all processes together."""
+        ...
+
+    def add(self, key: str) -> None:
+        """Count one more at this process."""
+        ...
+
+    def remove(self, key: str) -> None:
+        """Count one less at this process."""
+        ...
+
+
+class Counts:
+    """Counts of one process alone."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def total(self, key: str) -> int:
+        """Return how many there are."""
+        return self._counts[key]
+
+    def add(self, key: str) -> None:
+        """Count one more."""
+        self._counts[key] += 1
+
+    def remove(self, key: str) -> None:
+        """Count one less."""
+        self._counts[key] -= 1
+        if not self._counts[key]:
+            del self._counts[key]
+
+
+class Levelling(Protocol):
+    """The levels of token buckets by key.
+
+    A level is a time: when the bucket will be full again if nothing more is taken from it.
+    """
+
+    def get(self, key: str) -> float:
+        """Return a level; in the past for a bucket that is full, or that was never used."""
+        ...
+
+    def set(self, key: str, level: float) -> None:
+        """Set a level."""
+        ...
+
+
+class Levels:
+    """The levels of one process alone, in bounded memory.
+
+    They are kept in two generations. When the younger one is full, the older one is forgotten: what
+    was set longest ago. A bucket that was forgotten is full.
+    """
+
+    def __init__(self, kept: int = KEPT_LEVELS) -> None:
+        """Keep at least the `kept` levels that were set last, and at most twice as many."""
+        self._kept = kept
+        self._young: dict[str, float] = {}
+        self._old: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._young.keys() | self._old.keys())
+
+    def get(self, key: str) -> float:
+        """Return a level."""
+        level = self._young.get(key)
+        return self._old.get(key, 0.0) if level is None else level
+
+    def set(self, key: str, level: float) -> None:
+        """Set a level."""
+        self._young[key] = level
+        if len(self._young) > self._kept:
+            self._old, self._young = self._young, {}
+
+
+@lru_cache(maxsize=4096)
+def network_of(address: str) -> str:
+    """Return whose an address is: of IPv6, which a client has many of, the first 64 bits.
+
+    An IPv4 address that is mapped into IPv6 is itself.
+    """
+    if ":" not in address:
+        return address
+    try:
+        parsed = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{IPv6Address(int(parsed) & _NETWORK)}/64"
+
+
+SECONDS: Final = (
+    *(0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005),
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+"""Upper bounds of buckets for what takes from 50 µs to 10 s."""
+
+
+class Histogram:
+    """Counts observations by the upper bounds of buckets.
+
+    Attributes:
+        bounds: the upper bounds, in order, each of which belongs to its bucket.
+        counts: observations in each bucket; a last one has no bound.
+        total: the sum of all observations.
+
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        """Count by these bounds; nothing is observed yet."""
+        self.bounds: Final = tuple(bounds)
+        self.counts: Final = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value

@@ -5,30 +5,22 @@ directory is locked, 4 its databases are found, 5 secrets, providers and rules f
 loaded. A step that fails undoes those before it and raises `CannotStart`.
 
 Stop, within `STOP_SECONDS`: 1 the endpoints close, so no connection is accepted any more; 2
-requests under way are answered, writes once they are durable; those that still wait for their turn
-after `QUEUE_SECONDS` are refused; 3 streams end, and after `DRAIN_SECONDS` all connections that are
-left are dropped; 4 the stores are closed, unless the disk does not respond until the end of that
-time; 5 the endpoints for operators close, and the data directory is unlocked. A stopped service
-does not start again.
+requests under way are answered, writes once they are durable; those that are still queued after
+`QUEUE_SECONDS` are refused; 3 streams and sockets end (`drain`), and after
+`DRAIN_SECONDS` all connections that are left are dropped; 4 the stores are closed, unless the disk
+does not respond until the end of that time; 5 the endpoints for operators close, and the data
+directory is unlocked. A stopped service does not start again.
 
 To embed the service, a program adds it to its own and mounts `resource()` in its own site, under
 any prefix, or uses `database()`; `Settings.listen` may then be empty. The service changes nothing
 of the process, neither signals nor the clock nor the exit status: that is done by `daemon`.
 
-The parts of a service, made as its settings say: the packages below do not know the settings.
-
-How the clients of a service that stops are let go: requests are answered, then streams end.
-
-Sockets of the real-time protocol end with the streams; what their clients have left for that is
-written before the service goes on to stop.
-
-The link of a service to PostgreSQL, which needs libraries that not everybody installs.
-
-The link of a service to OpenTelemetry, whose libraries are loaded only if spans are exported.
-
-What a service is given that is one of several workers, which serve the same databases.
-
-How many connections and open databases fit into the files that a process may open.
+The parts of a service are made here as its settings say (`make_runtime` to `project_specs`): the
+packages below do not know the settings. PostgreSQL (`ClusterLink`) and OpenTelemetry
+(`make_tracer`) need libraries that are not installed everywhere, so what uses them is imported only
+if the settings ask for it. A `WorkerContext` is what a service is given that is one of several
+workers, which serve the same databases. A `DescriptorPlan` says how many connections and open
+databases fit into the files that a process may open.
 """
 
 from __future__ import annotations
@@ -120,467 +112,6 @@ from treedbd.web.request_log import (
 from treedbd.web.resource import RESERVED, TreeResource
 from treedbd.web.response import Cors
 from treedbd.web.streams.registry import StreamRegistry
-
-DRAIN_SECONDS: Final = 5.0
-"""For requests under way."""
-STREAMS_SECONDS: Final = 1.5
-"""After these streams and sockets end, though requests are under way."""
-DRAIN_POLL_S: Final = 0.02
-WRITTEN_SECONDS: Final = 2.0
-"""For what streams and sockets write when they end."""
-
-
-async def drain(
-    factory: Http1Factory,
-    streams: StreamRegistry,
-    sockets: RealtimeDoor,
-    clock: Any,
-    follow: Callable[[], None] | None,
-) -> None:
-    """Let requests under way finish, then end streams and sockets, which receive until then.
-
-    `follow` is called before, if other processes write too, so that what they have acknowledged is
-    sent. After `DRAIN_SECONDS` all connections that are left are dropped. At last, what streams and
-    sockets write when they end is waited for, `WRITTEN_SECONDS` at most.
-    """
-    streams_end_at = clock.seconds() + STREAMS_SECONDS
-
-    def end_streams() -> None:
-        nonlocal follow
-        if follow is not None:
-            # That is sent in the slices until the next call.
-            follow_once, follow = follow, None
-            follow_once()
-            return
-        is_late = clock.seconds() >= streams_end_at
-        if is_late or factory.connections <= streams.connected + sockets.connected:
-            streams.end()
-            sockets.end()
-
-    drained = factory.drain()
-    polling = LoopingCall(end_streams)
-    polling.clock = clock
-    polling.start(DRAIN_POLL_S)
-    late = clock.callLater(DRAIN_SECONDS, factory.abort)
-    await drained
-    polling.stop()
-    streams.end()
-    if late.active():
-        late.cancel()
-    # What is not written by then is left to the next process.
-    written = DeferredList([streams.written(), sockets.ended()], consumeErrors=True)
-    await written.addTimeout(WRITTEN_SECONDS, clock, lambda _, __: None)
-
-
-class ClusterLink(Protocol):
-    """What a service has of PostgreSQL (`cluster.service`)."""
-
-    @property
-    def make_files(self) -> MakeFiles:
-        """Makes the files of a catalog."""
-        ...
-
-    def make_owner(self, make_file: Callable[[], OwnerFile]) -> SessionOwner:
-        """Return the owner of the sessions of this daemon."""
-        ...
-
-    def lag_ms(self) -> int:
-        """Return how old, in milliseconds, what reads show may be."""
-        ...
-
-    def connect(self) -> None:
-        """Connect, and check the server; blocks.
-
-        Raises `StoreUnreachable` or `CannotOpenStore`.
-        """
-        ...
-
-    def start(self) -> None:
-        """Begin to follow the other daemons."""
-        ...
-
-    async def stop(self) -> bool:
-        """Follow no more, and close all connections; return False if one does not end in time."""
-        ...
-
-    def close_at_once(self) -> None:
-        """Close all connections in this thread; nothing may be under way."""
-        ...
-
-    def run_in_thread(self, work: Callable[[], None]) -> Deferred[None]:
-        """Run what blocks in a thread that nothing waits for at the end of the process."""
-        ...
-
-
-def make_cluster(settings: Settings, reactor: Any) -> ClusterLink | None:
-    """Return the link that the settings ask for, None if they ask for none.
-
-    Raises `ConfigError` if the libraries are not installed.
-    """
-    if not settings.is_cluster:
-        return None
-    try:
-        make = namedAny("treedbd.cluster.service.ClusterService")
-        make_settings = namedAny("treedbd.store.postgresql.connection.PostgresqlSettings")
-    except ImportError:
-        raise settings.location.at("engine").error(
-            "needs the library psycopg, which is not installed",
-            f"run {read_installation().line_for('postgresql')}",
-        ) from None
-    postgresql = make_settings(
-        settings.engine,
-        is_cluster="," in settings.engine.partition("//")[2].partition("/")[0],
-    )
-    is_strict, retain = settings.reads == "strict", settings.streams.retain_events
-    link: ClusterLink = make(postgresql, reactor, retain=retain, is_strict=is_strict)
-    return link
-
-
-def make_tracer(settings: TracingSettings, reactor: Any) -> Tracer | None:
-    """Return what exports spans as the settings say, None if they do not want any."""
-    if not settings.endpoint:
-        return None
-    make = namedAny("treedbd.operating.opentelemetry.OpenTelemetryTracer")
-    tracer: Tracer = make(settings.endpoint, settings.sample, settings.service_name, reactor)
-    return tracer
-
-
-class WorkerContext(Protocol):
-    """The other workers, and what they share.
-
-    Attributes:
-        checks_files: whether this one, and no other, checks files for damage.
-        lock: that of the data directory, which their parent holds.
-        counts: the connections and streams of them all.
-        levels: what the callers of them all have used of their rates.
-        samples: what each of them counts for metrics.
-
-    """
-
-    @property
-    def checks_files(self) -> bool:
-        """Whether this worker checks files for damage."""
-        ...
-
-    @property
-    def lock(self) -> DirectoryLock:
-        """The lock of the data directory."""
-        ...
-
-    @property
-    def samples(self) -> SampleBoard:
-        """What the workers show each other of what they count for metrics."""
-        ...
-
-    @property
-    def counts(self) -> Counting:
-        """How many connections and streams all workers have."""
-        ...
-
-    @property
-    def levels(self) -> Levelling:
-        """What the callers of all workers have used of their rates."""
-        ...
-
-    def adopt_port(
-        self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
-    ) -> IListeningPort:
-        """Accept connections of an endpoint that the parent has opened."""
-        ...
-
-    def adopt_ops_port(
-        self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
-    ) -> IListeningPort:
-        """Accept connections of an endpoint for operators that the parent has opened."""
-        ...
-
-    def send_hint(self, name: DatabaseName) -> None:
-        """Tell the others that this worker has written a database."""
-        ...
-
-    def find_problems(self) -> Awaitable[list[Problem]]:
-        """Find what keeps the others from serving databases as they should."""
-        ...
-
-    def find_activity(self, project: str) -> Awaitable[list[ProjectActivity]]:
-        """Find what clients do at the others with the databases of a project."""
-        ...
-
-    def tell_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
-        """Let the others refuse a database that this worker has found damaged."""
-        ...
-
-    def rules_of(self, project: str) -> RulesExchange:
-        """Return how the workers agree on the rules of a project."""
-        ...
-
-
-RESERVED_FILES: Final = 512
-"""Descriptors for everything else: connections that are turned away, temporary files, snapshots."""
-UNLIMITED: Final = 2**31 - 1
-_DEFAULT: Final = Limits()
-
-
-@attrs.frozen
-class DescriptorPlan:
-    """How many connections and databases are open at a time.
-
-    `warning` is a sentence for the operator if that is less than he has asked for.
-    """
-
-    connections: int
-    open_databases: int
-    warning: str | None = None
-
-
-def descriptor_limit() -> int:
-    """Return how many files this process may have open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
-
-
-def plan_descriptors(limits: Limits, per_database: int, available: int) -> DescriptorPlan:
-    """Divide the `available` descriptors, of which an open database needs `per_database`.
-
-    If there are too few, databases receive a quarter, or what connections leave. That is worth a
-    warning only if the limits are not the defaults, which nobody has asked for.
-    """
-    reserved = min(RESERVED_FILES, available // 4)
-    needed = limits.connections + limits.open_databases * per_database + RESERVED_FILES
-    if needed <= available:
-        return DescriptorPlan(limits.connections, limits.open_databases)
-    free = available - reserved
-    for_databases = max(free // 4, free - limits.connections) // per_database
-    most_databases = max(1, min(limits.open_databases, for_databases))
-    for_connections = free - most_databases * per_database
-    most_connections = max(1, min(limits.connections, for_connections))
-    if (limits.connections, limits.open_databases) == (
-        _DEFAULT.connections,
-        _DEFAULT.open_databases,
-    ):
-        return DescriptorPlan(most_connections, most_databases)
-    return DescriptorPlan(
-        most_connections,
-        most_databases,
-        f"The process may open {available} files, and the settings connections = "
-        f"{limits.connections} and open_databases = {limits.open_databases} need {needed}: at most "
-        f"{most_connections} connections and {most_databases} databases are open at a time. Raise "
-        "the limit (LimitNOFILE= in a unit of systemd, ulimit -n in a shell), or lower the "
-        "settings.",
-    )
-
-
-_THIS_MACHINE: Final = parse_trusted_proxies(("127.0.0.0/8", "::1", "unix"))
-
-
-def make_runtime(
-    settings: Settings, reactor: Any, cluster: ClusterLink | None, context: WorkerContext | None
-) -> Runtime:
-    """Return what all databases are given; commits and rules are measured for metrics only."""
-    return Runtime(
-        reactor,
-        os.urandom,
-        partial(deferToThreadPool, reactor, reactor.getThreadPool())
-        if cluster is None
-        else cluster.run_in_thread,
-        AnswerPool(settings.limits.kept_answer_bytes),
-        entry_bytes=settings.streams.retain_entry_bytes,
-        followed_bytes=EVENT_BYTES if context or cluster else 0,
-        watched_fields=settings.limits.watched_fields_per_path,
-        send_hint=_tell_nobody if context is None else context.send_hint,
-        measure_rules=_measure_rules(settings, reactor),
-        statistics=Statistics(is_measuring=bool(settings.ops_listen)),
-        owner=_make_owner(settings, reactor, cluster),
-    )
-
-
-def _make_owner(settings: Settings, reactor: Any, cluster: ClusterLink | None) -> SessionOwner:
-    """Return what the sessions of this process belong to."""
-    if settings.engine == "memory":
-        return MemoryOwner()
-    run_in_thread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
-    if cluster is None:
-        return OwnerFile(settings.data, run_in_thread, os.urandom)
-    return cluster.make_owner(
-        # Other daemons keep theirs in data directories of their own.
-        partial(OwnerFile, settings.data, run_in_thread, os.urandom, knows_all=False)
-    )
-
-
-def make_catalog(
-    settings: Settings,
-    plan: DescriptorPlan,
-    runtime: Runtime,
-    cluster: ClusterLink | None,
-    context: WorkerContext | None,
-) -> Catalog:
-    """Return the databases; nothing is opened yet."""
-    return Catalog(
-        settings.data,
-        settings.engine,
-        project_specs(settings),
-        any_project=settings.development,
-        first_rules=OPEN if settings.development else DENY,
-        max_databases=settings.limits.databases,
-        bounds=OpenBounds(plan.open_databases, settings.limits.cache_bytes),
-        rules_limits=settings.rules,
-        runtime=runtime,
-        retain_events=settings.streams.retain_events,
-        others=context,
-        make_files=DatabaseFiles if cluster is None else cluster.make_files,
-    )
-
-
-def _measure_rules(settings: Settings, reactor: Any) -> MeasureRules | None:
-    least_ms = settings.log.slow_rule_ms
-    return SlowRulesLog(least_ms / 1000, reactor.seconds).measure if least_ms else None
-
-
-def make_activity(
-    settings: Settings, reactor: Any, context: WorkerContext | None, requests: RequestCounts
-) -> Activity:
-    """Return what counts the requests of clients; `requests` does so only if there are metrics."""
-
-    async def measure(names: Sequence[DatabaseName]) -> Sequence[int]:
-        def add_up() -> list[int]:
-            return [stored_bytes(settings.data, name) for name in names]
-
-        return await deferToThreadPool(reactor, reactor.getThreadPool(), add_up)
-
-    return Activity(
-        reactor,
-        None if settings.engine == "memory" else measure,
-        None if context is None else context.find_activity,
-        requests.add if settings.ops_listen else None,
-    )
-
-
-def make_request_log(
-    settings: Settings, options: WebOptions, find_identity: FindIdentity, reactor: Any
-) -> RequestLog:
-    """Return what logs requests, as the settings say."""
-    form: AccessLogForm = "none"
-    if settings.http.access_log:
-        form = "combined" if settings.http.access_log == "combined" else "fields"
-    parser = RequestParser(options)
-    return RequestLog(
-        RequestLogOptions(form, settings.log.sample, settings.log.slow_request_s),
-        find_identity,
-        lambda request: parser.locate(request).name,
-        reactor.seconds,
-    )
-
-
-def _tell_nobody(_: DatabaseName) -> None:
-    pass
-
-
-def web_options(
-    settings: Settings, context: WorkerContext | None, requests: RequestCounts
-) -> WebOptions:
-    """Return the options of the interface; refusals are counted by `requests` if there are metrics.
-
-    What has a limit is counted for all workers.
-    """
-    is_local = settings.development or settings.emulator
-    # A service that does not listen by itself is mounted in a program that knows its own hosts.
-    has_own_hosts = bool(settings.domains and settings.listen)
-    return WebOptions(
-        domains=settings.domains,
-        default_project=settings.default_project,
-        etag_headers=settings.http.etag_headers,
-        cors_origins=settings.http.cors_origins,
-        compression=settings.http.compression,
-        any_host=not is_local and not has_own_hosts,
-        only_local_pages=is_local,
-        own_hosts=_own_hosts(settings) if is_local else (),
-        admin_token=None if settings.network is None else settings.network.admin_token,
-        limits=settings.limits,
-        streams=settings.streams,
-        rates=settings.rates,
-        project_rates={
-            name: attrs.evolve(settings.rates, **project.rates)
-            for name, project in settings.projects.items()
-            if project.rates
-        },
-        counts=None if context is None else context.counts,
-        levels=None if context is None else context.levels,
-        trusted_proxies=settings.trusted_proxies,
-        logs_requests=settings.development and not settings.quiet,
-        has_page=settings.http.page,
-        has_realtime=settings.realtime.enabled,
-        development=_development_facts(settings) if settings.development else None,
-        refused=requests.note_refusal if settings.ops_listen else None,
-    )
-
-
-def server_options(
-    settings: Settings,
-    options: WebOptions,
-    logs: RequestLogging,
-    activity: Activity,
-    rates: Rates | None,
-    adapt_requests: AdaptRequests | None,
-) -> ServerOptions:
-    """Return what the server does beside answering requests."""
-    return ServerOptions(
-        logs=logs,
-        refusal_headers=Cors(options.cors_origins).fixed or (),
-        secure_headers=secure_headers(settings),
-        counts=options.counts,
-        activity=activity,
-        rates=rates,
-        trusted_proxies=options.trusted_proxies,
-        adapt_requests=adapt_requests,
-    )
-
-
-def secure_headers(settings: Settings) -> tuple[Header, ...]:
-    """Return the headers of each response over TLS: `Strict-Transport-Security` (RFC 6797)."""
-    seconds = settings.http.hsts_s
-    if seconds is None:
-        is_public = any(not endpoint.is_loopback for endpoint in settings.listen)
-        is_local = settings.development or settings.emulator or not is_public
-        seconds = 0 if is_local else HSTS_S
-    if not seconds:
-        return ()
-    directives = b"; includeSubDomains" if settings.http.hsts_subdomains else b""
-    return ((b"Strict-Transport-Security", b"max-age=%d%b" % (seconds, directives)),)
-
-
-def trusted_on_endpoints(settings: Settings) -> TrustedProxies:
-    """Return whose headers of the PROXY protocol count: of this machine, if none is configured."""
-    return settings.trusted_proxies or _THIS_MACHINE
-
-
-def _own_hosts(settings: Settings) -> tuple[str, ...]:
-    # Names below `localhost` are this machine (RFC 6761, section 6.3).
-    return ("*.localhost", *(() if settings.network is None else settings.network.hosts))
-
-
-def _development_facts(settings: Settings) -> DevelopmentFacts:
-    token = OWNER_TOKEN if settings.emulator else None
-    name = LOCAL_CERTIFICATE if settings.network is None else AUTHORITY_CERTIFICATE
-    return DevelopmentFacts((settings.data / name).absolute(), token)
-
-
-def project_specs(settings: Settings) -> dict[str, ProjectSpec]:
-    """Return what the catalog knows of each configured project."""
-    return {
-        name: ProjectSpec(
-            name,
-            project.databases,
-            project.dialect,
-            project.require_index,
-            is_file_managed=project.rules_file is not None,
-            databases_max=project.databases_max,
-            create_databases=project.create_databases,
-            database_bytes=project.database_bytes,
-            database_nodes=project.database_nodes,
-        )
-        for name, project in settings.projects.items()
-    }
-
 
 QUEUE_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 8.5
@@ -866,3 +397,464 @@ class TreeService(MultiService):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+_THIS_MACHINE: Final = parse_trusted_proxies(("127.0.0.0/8", "::1", "unix"))
+
+
+def make_runtime(
+    settings: Settings, reactor: Any, cluster: ClusterLink | None, context: WorkerContext | None
+) -> Runtime:
+    """Return what all databases are given; commits and rules are measured for metrics only."""
+    return Runtime(
+        reactor,
+        os.urandom,
+        partial(deferToThreadPool, reactor, reactor.getThreadPool())
+        if cluster is None
+        else cluster.run_in_thread,
+        AnswerPool(settings.limits.kept_answer_bytes),
+        entry_bytes=settings.streams.retain_entry_bytes,
+        followed_bytes=EVENT_BYTES if context or cluster else 0,
+        watched_fields=settings.limits.watched_fields_per_path,
+        send_hint=_send_no_hint if context is None else context.send_hint,
+        measure_rules=_measure_rules(settings, reactor),
+        statistics=Statistics(is_measuring=bool(settings.ops_listen)),
+        owner=_make_owner(settings, reactor, cluster),
+    )
+
+
+def _make_owner(settings: Settings, reactor: Any, cluster: ClusterLink | None) -> SessionOwner:
+    """Return what the sessions of this process belong to."""
+    if settings.engine == "memory":
+        return MemoryOwner()
+    run_in_thread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
+    if cluster is None:
+        return OwnerFile(settings.data, run_in_thread, os.urandom)
+    return cluster.make_owner(
+        # Other daemons keep theirs in data directories of their own.
+        partial(OwnerFile, settings.data, run_in_thread, os.urandom, knows_all=False)
+    )
+
+
+def make_catalog(
+    settings: Settings,
+    plan: DescriptorPlan,
+    runtime: Runtime,
+    cluster: ClusterLink | None,
+    context: WorkerContext | None,
+) -> Catalog:
+    """Return the databases; nothing is opened yet."""
+    return Catalog(
+        settings.data,
+        settings.engine,
+        project_specs(settings),
+        any_project=settings.development,
+        first_rules=OPEN if settings.development else DENY,
+        max_databases=settings.limits.databases,
+        bounds=OpenBounds(plan.open_databases, settings.limits.cache_bytes),
+        rules_limits=settings.rules,
+        runtime=runtime,
+        retain_events=settings.streams.retain_events,
+        others=context,
+        make_files=DatabaseFiles if cluster is None else cluster.make_files,
+    )
+
+
+def _measure_rules(settings: Settings, reactor: Any) -> MeasureRules | None:
+    least_ms = settings.log.slow_rule_ms
+    return SlowRulesLog(least_ms / 1000, reactor.seconds).measure if least_ms else None
+
+
+def make_activity(
+    settings: Settings, reactor: Any, context: WorkerContext | None, requests: RequestCounts
+) -> Activity:
+    """Return what counts the requests of clients; `requests` does so only if there are metrics."""
+
+    async def measure(names: Sequence[DatabaseName]) -> Sequence[int]:
+        def add_up() -> list[int]:
+            return [stored_bytes(settings.data, name) for name in names]
+
+        return await deferToThreadPool(reactor, reactor.getThreadPool(), add_up)
+
+    return Activity(
+        reactor,
+        None if settings.engine == "memory" else measure,
+        None if context is None else context.find_activity,
+        requests.add if settings.ops_listen else None,
+    )
+
+
+def make_request_log(
+    settings: Settings, options: WebOptions, find_identity: FindIdentity, reactor: Any
+) -> RequestLog:
+    """Return what logs requests, as the settings say."""
+    form: AccessLogForm = "none"
+    if settings.http.access_log:
+        form = "combined" if settings.http.access_log == "combined" else "fields"
+    parser = RequestParser(options)
+    return RequestLog(
+        RequestLogOptions(form, settings.log.sample, settings.log.slow_request_s),
+        find_identity,
+        lambda request: parser.locate(request).name,
+        reactor.seconds,
+    )
+
+
+def _send_no_hint(_: DatabaseName) -> None:
+    pass
+
+
+def web_options(
+    settings: Settings, context: WorkerContext | None, requests: RequestCounts
+) -> WebOptions:
+    """Return the options of the interface; refusals are counted by `requests` if there are metrics.
+
+    What has a limit is counted for all workers.
+    """
+    is_local = settings.development or settings.emulator
+    # A service that does not listen by itself is mounted in a program that knows its own hosts.
+    has_own_hosts = bool(settings.domains and settings.listen)
+    return WebOptions(
+        domains=settings.domains,
+        default_project=settings.default_project,
+        etag_headers=settings.http.etag_headers,
+        cors_origins=settings.http.cors_origins,
+        compression=settings.http.compression,
+        any_host=not is_local and not has_own_hosts,
+        only_local_pages=is_local,
+        own_hosts=_own_hosts(settings) if is_local else (),
+        admin_token=None if settings.network is None else settings.network.admin_token,
+        limits=settings.limits,
+        streams=settings.streams,
+        rates=settings.rates,
+        project_rates={
+            name: attrs.evolve(settings.rates, **project.rates)
+            for name, project in settings.projects.items()
+            if project.rates
+        },
+        counts=None if context is None else context.counts,
+        levels=None if context is None else context.levels,
+        trusted_proxies=settings.trusted_proxies,
+        logs_requests=settings.development and not settings.quiet,
+        has_page=settings.http.page,
+        has_realtime=settings.realtime.enabled,
+        development=_development_facts(settings) if settings.development else None,
+        refused=requests.note_refusal if settings.ops_listen else None,
+    )
+
+
+def server_options(
+    settings: Settings,
+    options: WebOptions,
+    logs: RequestLogging,
+    activity: Activity,
+    rates: Rates | None,
+    adapt_requests: AdaptRequests | None,
+) -> ServerOptions:
+    """Return what the server does beside answering requests."""
+    return ServerOptions(
+        logs=logs,
+        refusal_headers=Cors(options.cors_origins).fixed or (),
+        secure_headers=secure_headers(settings),
+        counts=options.counts,
+        activity=activity,
+        rates=rates,
+        trusted_proxies=options.trusted_proxies,
+        adapt_requests=adapt_requests,
+    )
+
+
+def secure_headers(settings: Settings) -> tuple[Header, ...]:
+    """Return the headers of each response over TLS: `Strict-Transport-Security` (RFC 6797)."""
+    seconds = settings.http.hsts_s
+    if seconds is None:
+        is_public = any(not endpoint.is_loopback for endpoint in settings.listen)
+        is_local = settings.development or settings.emulator or not is_public
+        seconds = 0 if is_local else HSTS_S
+    if not seconds:
+        return ()
+    directives = b"; includeSubDomains" if settings.http.hsts_subdomains else b""
+    return ((b"Strict-Transport-Security", b"max-age=%d%b" % (seconds, directives)),)
+
+
+def trusted_on_endpoints(settings: Settings) -> TrustedProxies:
+    """Return whose headers of the PROXY protocol count: of this machine, if none is configured."""
+    return settings.trusted_proxies or _THIS_MACHINE
+
+
+def _own_hosts(settings: Settings) -> tuple[str, ...]:
+    # Names below `localhost` are this machine (RFC 6761, section 6.3).
+    return ("*.localhost", *(() if settings.network is None else settings.network.hosts))
+
+
+def _development_facts(settings: Settings) -> DevelopmentFacts:
+    token = OWNER_TOKEN if settings.emulator else None
+    name = LOCAL_CERTIFICATE if settings.network is None else AUTHORITY_CERTIFICATE
+    return DevelopmentFacts((settings.data / name).absolute(), token)
+
+
+def project_specs(settings: Settings) -> dict[str, ProjectSpec]:
+    """Return what the catalog knows of each configured project."""
+    return {
+        name: ProjectSpec(
+            name,
+            project.databases,
+            project.dialect,
+            project.require_index,
+            is_file_managed=project.rules_file is not None,
+            databases_max=project.databases_max,
+            create_databases=project.create_databases,
+            database_bytes=project.database_bytes,
+            database_nodes=project.database_nodes,
+        )
+        for name, project in settings.projects.items()
+    }
+
+
+DRAIN_SECONDS: Final = 5.0
+"""For requests under way."""
+STREAMS_SECONDS: Final = 1.5
+"""After these streams and sockets end, though requests are under way."""
+DRAIN_POLL_S: Final = 0.02
+WRITTEN_SECONDS: Final = 2.0
+"""For what streams and sockets write when they end."""
+
+
+async def drain(
+    factory: Http1Factory,
+    streams: StreamRegistry,
+    sockets: RealtimeDoor,
+    clock: Any,
+    follow: Callable[[], None] | None,
+) -> None:
+    """Let requests under way finish, then end streams and sockets, which receive until then.
+
+    `follow` is called before, if other processes write too, so that what they have acknowledged is
+    sent. After `DRAIN_SECONDS` all connections that are left are dropped. At last, what streams and
+    sockets write when they end is waited for, `WRITTEN_SECONDS` at most.
+    """
+    streams_end_at = clock.seconds() + STREAMS_SECONDS
+
+    def end_streams() -> None:
+        nonlocal follow
+        if follow is not None:
+            # That is sent in the slices until the next call.
+            follow_once, follow = follow, None
+            follow_once()
+            return
+        is_late = clock.seconds() >= streams_end_at
+        if is_late or factory.connections <= streams.connected + sockets.connected:
+            streams.end()
+            sockets.end()
+
+    drained = factory.drain()
+    polling = LoopingCall(end_streams)
+    polling.clock = clock
+    polling.start(DRAIN_POLL_S)
+    late = clock.callLater(DRAIN_SECONDS, factory.abort)
+    await drained
+    polling.stop()
+    streams.end()
+    if late.active():
+        late.cancel()
+    # What is not written by then is left to the next process.
+    written = DeferredList([streams.written(), sockets.ended()], consumeErrors=True)
+    await written.addTimeout(WRITTEN_SECONDS, clock, lambda _, __: None)
+
+
+class ClusterLink(Protocol):
+    """What a service has of PostgreSQL (`cluster.service`)."""
+
+    @property
+    def make_files(self) -> MakeFiles:
+        """Makes the files of a catalog."""
+        ...
+
+    def make_owner(self, make_file: Callable[[], OwnerFile]) -> SessionOwner:
+        """Return the owner of the sessions of this daemon."""
+        ...
+
+    def lag_ms(self) -> int:
+        """Return how old, in milliseconds, what reads show may be."""
+        ...
+
+    def connect(self) -> None:
+        """Connect, and check the server; blocks.
+
+        Raises `StoreUnreachable` or `CannotOpenStore`.
+        """
+        ...
+
+    def start(self) -> None:
+        """Begin to follow the other daemons."""
+        ...
+
+    async def stop(self) -> bool:
+        """Follow no more, and close all connections; return False if one does not end in time."""
+        ...
+
+    def close_at_once(self) -> None:
+        """Close all connections in this thread; nothing may be under way."""
+        ...
+
+    def run_in_thread(self, work: Callable[[], None]) -> Deferred[None]:
+        """Run what blocks in a thread that nothing waits for at the end of the process."""
+        ...
+
+
+def make_cluster(settings: Settings, reactor: Any) -> ClusterLink | None:
+    """Return the link that the settings ask for, None if they ask for none.
+
+    Raises `ConfigError` if the libraries are not installed.
+    """
+    if not settings.is_cluster:
+        return None
+    try:
+        make = namedAny("treedbd.cluster.service.ClusterService")
+        make_settings = namedAny("treedbd.store.postgresql.connection.PostgresqlSettings")
+    except ImportError:
+        raise settings.location.at("engine").error(
+            "needs the library psycopg, which is not installed",
+            f"run {read_installation().line_for('postgresql')}",
+        ) from None
+    postgresql = make_settings(
+        settings.engine,
+        is_cluster="," in settings.engine.partition("//")[2].partition("/")[0],
+    )
+    is_strict, retain = settings.reads == "strict", settings.streams.retain_events
+    link: ClusterLink = make(postgresql, reactor, retain=retain, is_strict=is_strict)
+    return link
+
+
+def make_tracer(settings: TracingSettings, reactor: Any) -> Tracer | None:
+    """Return what exports spans as the settings say, None if they do not want any."""
+    if not settings.endpoint:
+        return None
+    make = namedAny("treedbd.operating.opentelemetry.OpenTelemetryTracer")
+    tracer: Tracer = make(settings.endpoint, settings.sample, settings.service_name, reactor)
+    return tracer
+
+
+class WorkerContext(Protocol):
+    """The other workers, and what they share.
+
+    Attributes:
+        checks_files: whether this one, and no other, checks files for damage.
+        lock: that of the data directory, which their parent holds.
+        counts: the connections and streams of them all.
+        levels: what the callers of them all have used of their rates.
+        samples: what each of them counts for metrics.
+
+    """
+
+    @property
+    def checks_files(self) -> bool:
+        """Whether this worker checks files for damage."""
+        ...
+
+    @property
+    def lock(self) -> DirectoryLock:
+        """The lock of the data directory."""
+        ...
+
+    @property
+    def samples(self) -> SampleBoard:
+        """What the workers show each other of what they count for metrics."""
+        ...
+
+    @property
+    def counts(self) -> Counting:
+        """How many connections and streams all workers have."""
+        ...
+
+    @property
+    def levels(self) -> Levelling:
+        """What the callers of all workers have used of their rates."""
+        ...
+
+    def adopt_port(
+        self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
+    ) -> IListeningPort:
+        """Accept connections of an endpoint that the parent has opened."""
+        ...
+
+    def adopt_ops_port(
+        self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
+    ) -> IListeningPort:
+        """Accept connections of an endpoint for operators that the parent has opened."""
+        ...
+
+    def send_hint(self, name: DatabaseName) -> None:
+        """Send the others the hint that this worker has written a database."""
+        ...
+
+    def find_problems(self) -> Awaitable[list[Problem]]:
+        """Find what keeps the others from serving databases as they should."""
+        ...
+
+    def find_activity(self, project: str) -> Awaitable[list[ProjectActivity]]:
+        """Find what clients do at the others with the databases of a project."""
+        ...
+
+    def tell_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
+        """Let the others refuse a database that this worker has found damaged."""
+        ...
+
+    def rules_of(self, project: str) -> RulesExchange:
+        """Return how the workers agree on the rules of a project."""
+        ...
+
+
+RESERVED_FILES: Final = 512
+"""Descriptors for everything else: connections that are turned away, temporary files, snapshots."""
+UNLIMITED: Final = 2**31 - 1
+_DEFAULT: Final = Limits()
+
+
+@attrs.frozen
+class DescriptorPlan:
+    """How many connections and databases are open at a time.
+
+    `warning` is a sentence for the operator if that is less than the settings ask for.
+    """
+
+    connections: int
+    open_databases: int
+    warning: str | None = None
+
+
+def descriptor_limit() -> int:
+    """Return how many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def plan_descriptors(limits: Limits, per_database: int, available: int) -> DescriptorPlan:
+    """Divide the `available` descriptors, of which an open database needs `per_database`.
+
+    If there are too few, databases receive a quarter, or what connections leave. That is worth a
+    warning only if the limits are not the defaults, which the operator has not chosen.
+    """
+    reserved = min(RESERVED_FILES, available // 4)
+    needed = limits.connections + limits.open_databases * per_database + RESERVED_FILES
+    if needed <= available:
+        return DescriptorPlan(limits.connections, limits.open_databases)
+    free = available - reserved
+    for_databases = max(free // 4, free - limits.connections) // per_database
+    most_databases = max(1, min(limits.open_databases, for_databases))
+    for_connections = free - most_databases * per_database
+    most_connections = max(1, min(limits.connections, for_connections))
+    if (limits.connections, limits.open_databases) == (
+        _DEFAULT.connections,
+        _DEFAULT.open_databases,
+    ):
+        return DescriptorPlan(most_connections, most_databases)
+    return DescriptorPlan(
+        most_connections,
+        most_databases,
+        f"The process may open {available} files, and the settings connections = "
+        f"{limits.connections} and open_databases = {limits.open_databases} need {needed}: at most "
+        f"{most_connections} connections and {most_databases} databases are open at a time. Raise "
+        "the limit (LimitNOFILE= in a unit of systemd, ulimit -n in a shell), or lower the "
+        "settings.",
+    )
