@@ -13,7 +13,7 @@ import pytest
 from tests.pages import DOCS
 from treedbd.config.settings import LogSettings, load_settings
 from treedbd.database.rights import FIELDS as RULE_FIELDS
-from treedbd.errors import LINES, PER_S
+from treedbd.errors import BUDGET_LINES, BUDGET_S
 from treedbd.http1.request import MAX_REQUEST_ID_CHARACTERS
 from treedbd.operating.log import FILE_MODE, MEMBERS, LogRecord, format_json, format_text
 from treedbd.web.reading import MAX_LOGGED
@@ -72,9 +72,9 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
         f"at most {MAX_FIELD} characters",
         f"{CLIENT_CLOSED} if the client went",
         f"1 to {MAX_REQUEST_ID_CHARACTERS} characters",
-        f"at most {LINES} lines a minute",
+        f"at most {BUDGET_LINES} lines a minute",
         f"at most {MAX_LOGGED} of them",
         f"with mode 0{FILE_MODE:o}",
     ):
         assert words in PAGE
-    assert PER_S == 60.0
+    assert BUDGET_S == 60.0

@@ -3,6 +3,33 @@
 What programs may import is here: `open_shelf` and `Shelf` to use the file of a database as a
 mapping, `TreeService` with its settings to embed the daemon, and `LocalDatabase`, its `database()`,
 to use one without HTTP. Each is imported on first use.
+
+The packages and modules, from the top down; each imports only those below it:
+
+cli          the commands, such as `treedb serve` and `treedb get`
+tap          the command line of the daemon, for twistd
+daemon       the process: the service with its signals, its messages and its exit
+workers      a parent process and its workers
+service      everything that runs, with its order of start and stop
+embedding    databases in process, for programs that embed the service
+cluster      databases in PostgreSQL, which several daemons serve
+operating    logs, metrics, health, spans
+config       settings, endpoints, certificates, credentials
+web          requests to responses: the interface, streams, the real-time protocol, tokens
+http1        the HTTP/1.1 server
+database     reads, group commit, watchers, the rules in force
+rules        the rules language
+store        rows in an engine, in a file, in memory or in PostgreSQL
+tree         pure values: paths, order, edits, queries, events
+held_bytes   what connections make the server hold between requests
+names        names of projects and databases, trusted proxies
+process      what a process does to itself: signals, limits, memory
+caches       bounded caches of results
+limits       every limit, with its default, bounds and unit
+errors       errors for operators, text that is safe in a log
+files        files created safely; the installation
+loop         turns of the reactor, and work divided so that they are short
+traces       the seam between requests and the exporter of spans
 """
 
 from __future__ import annotations

@@ -38,12 +38,6 @@ def short_cache(entries: int) -> Callable[[Callable[..., T]], _lru_cache_wrapper
     return decorate
 
 
-def empty_caches() -> None:
-    """Forget the results of all functions that are cached by this module."""
-    for each in list(_caches):
-        each.cache_clear()
-
-
 def bounded_cache(entries: int) -> Callable[[Callable[P, T]], _lru_cache_wrapper[T]]:
     """Return a decorator that caches as `short_cache`, but at most `CACHED_BYTES`.
 
@@ -67,6 +61,12 @@ def bounded_cache(entries: int) -> Callable[[Callable[P, T]], _lru_cache_wrapper
         return cached
 
     return decorate
+
+
+def empty_caches() -> None:
+    """Forget the results of all functions that are cached by this module."""
+    for each in list(_caches):
+        each.cache_clear()
 
 
 def _size_of(value: object) -> int:

@@ -1,16 +1,11 @@
 """The daemon: the service that `twistd treedb` runs.
 
-Only this module and `signals` change the process as a whole: signals, the clock of the timers, the
+Only this module and `process` change the process as a whole: signals, the clock of the timers, the
 exit status, the output for the operator.
 
-What the daemon says to the service manager that has started it, and takes from it.
-
-The protocol is systemd's (sd_notify(3), sd_watchdog_enabled(3)): datagrams of lines to the socket
-that NOTIFY_SOCKET names. Without that variable nothing is sent.
-
-What `--lan` prints when the daemon is ready: URLs, a QR code, the admin's token, the authority.
-
-It is printed on standard output, which is the only place where the token is ever shown.
+The daemon notifies the `ServiceManager` that has started it. With `--lan` it prints URLs, a QR
+code, the admin's token and the authority when it is ready (`lan_lines`), on standard output, which
+is the only place where the token is ever shown.
 """
 
 from __future__ import annotations
@@ -59,7 +54,7 @@ from treedbd.loop import Turns, record_turns
 from treedbd.operating.log import LogOutput, LogTarget
 from treedbd.process import (
     Signals,
-    begin_for,
+    begin_freeing,
     freeze_objects,
     raise_open_file_limit,
     report_long_turns,
@@ -71,182 +66,6 @@ from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.pages import curl_line
 from treedbd.workers.protocol import SettingsSource
 from treedbd.workers.supervisor import Supervisor
-
-_SOCKET: Final = "NOTIFY_SOCKET"
-_WATCHDOG: Final = "WATCHDOG_USEC"
-_WATCHDOG_PID: Final = "WATCHDOG_PID"
-_PASSED_SOCKETS: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
-_RETRY_S: Final = 0.1
-_MAX_WAITING: Final = 100
-
-_log = Logger()
-
-
-class ServiceManager:
-    """The service manager, or nobody."""
-
-    def __init__(self, address: str, watchdog_s: float, clock: IReactorTime) -> None:
-        """Send to the Unix socket `address`, which is empty for none and may be abstract (`@`).
-
-        `watchdog_s` is how long the daemon may give no sign of life, 0 for ever.
-        """
-        self._address = f"\0{address[1:]}" if address.startswith("@") else address
-        self._watchdog_s = watchdog_s
-        self._clock = clock
-        self._socket: socket.socket | None = None
-        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING)
-        self._retry: IDelayedCall | None = None
-        self._next_sign: IDelayedCall | None = None
-        self._is_ready = False
-
-    @classmethod
-    def from_environment(
-        cls, environment: MutableMapping[str, str], clock: IReactorTime
-    ) -> ServiceManager:
-        """Return the one that the environment names, and take what is for this process out of it.
-
-        A child process must neither speak for this one nor believe that sockets were passed to it.
-        (Twisted reads which sockets were passed when `twisted.internet.endpoints` is imported.)
-        """
-        for name in _PASSED_SOCKETS:
-            environment.pop(name, None)
-        address = environment.pop(_SOCKET, "")
-        microseconds = environment.pop(_WATCHDOG, "")
-        pid = environment.pop(_WATCHDOG_PID, str(os.getpid()))
-        is_watched = microseconds.isdecimal() and pid == str(os.getpid())
-        return cls(address, int(microseconds) / 1e6 if is_watched else 0.0, clock)
-
-    def ready(self, status: str) -> None:
-        """Say that the daemon serves, and from now on, as often as is wanted, that it is alive.
-
-        The reactor sends these signs of life, so they end when it does not turn.
-        """
-        self._is_ready = True
-        self._send("READY=1", _status(status))
-        if self._watchdog_s and self._address:
-            self._next_sign = self._clock.callLater(0, self._give_sign)
-
-    def reloading(self) -> None:
-        """Say that a reload begins; nothing if the daemon is not ready yet."""
-        if self._is_ready:
-            now_us = time.monotonic_ns() // 1000
-            self._send("RELOADING=1", f"MONOTONIC_USEC={now_us}", _status("Reloading."))
-
-    def reloaded(self, status: str) -> None:
-        """Say that a reload is over; nothing if the daemon is not ready yet."""
-        if self._is_ready:
-            self._send("READY=1", _status(status))
-
-    def stopping(self) -> None:
-        """Say that the daemon stops."""
-        self._is_ready = False
-        if self._next_sign is not None:
-            self._next_sign.cancel()
-            self._next_sign = None
-        self._send("STOPPING=1", _status("Stopping."))
-
-    def _give_sign(self) -> None:
-        self._next_sign = self._clock.callLater(self._watchdog_s / 2, self._give_sign)
-        if not self._waiting:
-            self._send("WATCHDOG=1")
-
-    def _send(self, *lines: str) -> None:
-        if self._address:
-            self._waiting.append("\n".join(lines).encode())
-            if self._retry is None:
-                self._send_waiting()
-
-    def _send_waiting(self) -> None:
-        """Send what waits, in order; later, what the manager has no room for now."""
-        self._retry = None
-        try:
-            if self._socket is None:
-                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._socket.setblocking(False)
-            while self._waiting:
-                self._socket.sendto(self._waiting[0], self._address)
-                self._waiting.popleft()
-        except BlockingIOError:
-            self._retry = self._clock.callLater(_RETRY_S, self._send_waiting)
-        except OSError as error:
-            self._waiting.clear()
-            self._address = ""
-            _log.warn(
-                "The service manager cannot be notified ({reason}): it is not tried again.",
-                reason=os.strerror(error.errno or 0),
-            )
-
-
-def _status(text: str) -> str:
-    return f"STATUS={in_one_line(text)}"
-
-
-_ANY_INTERFACE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
-_NO_ADDRESS: Final = "None yet: this machine has no address in a network."
-_ONLY_LOOPBACK: Final = "None: the endpoints that --listen names are on loopback."
-
-
-def lan_lines(
-    settings: Settings, network: LocalNetwork, urls: Sequence[str], *, encoding: str | None
-) -> list[str]:
-    """Return the lines to print; `urls` are those of `settings.listen`, as this machine reaches it.
-
-    `encoding` is that of a terminal, which shows a QR code; None if it is no terminal.
-    """
-    found = lan_urls(settings.listen, network, urls)
-    is_reachable = not all(endpoint.is_loopback for endpoint in settings.listen)
-    why_none = _NO_ADDRESS if is_reachable else _ONLY_LOOPBACK
-    lines = ["", "With --lan other machines of the network can connect:"]
-    lines += [f"    {url}" for url in found] or [f"    {why_none}"]
-    others = network.addresses[1:]
-    if found and others:
-        lines += [f"    (other addresses of this machine: {', '.join(others)})"]
-    if found and encoding is not None:
-        lines += ["", *_qr_code(found[0], encoding)]
-    return [
-        *lines,
-        "",
-        "The token of an admin, in place of owner; new at each start, and shown nowhere else:",
-        f"    {network.admin_token}",
-        "",
-        "A device accepts the certificate once it trusts this authority (how: docs/serving.md):",
-        f"    {settings.data.absolute() / AUTHORITY_CERTIFICATE}",
-        "",
-    ]
-
-
-def lan_urls(listen: Iterable[Endpoint], network: LocalNetwork, urls: Iterable[str]) -> list[str]:
-    """Return the URLs at which other machines reach the endpoints; those have TLS."""
-    found = []
-    for endpoint, url in zip(listen, urls, strict=True):
-        parts = urlsplit(url)
-        if endpoint.is_loopback or parts.scheme != "https":
-            continue
-        if endpoint.interface not in _ANY_INTERFACE:
-            found.append(url)
-            continue
-        multicast = [name for name in network.names if name.endswith(".local")]
-        hosts = (*_reachable(endpoint, network)[:1], *multicast)
-        found += [f"{parts.scheme}://{host}:{parts.port}" for host in hosts]
-    return found
-
-
-def _reachable(endpoint: Endpoint, network: LocalNetwork) -> list[str]:
-    """Return the addresses of the family of an endpoint, as they stand in URLs."""
-    six = [f"[{each}]" for each in network.addresses if ":" in each]
-    four = [each for each in network.addresses if ":" not in each]
-    return six if endpoint.interface == "::" else four
-
-
-def _qr_code(url: str, encoding: str) -> list[str]:
-    drawn = io.StringIO()
-    segno.make(url, error="l", micro=False).terminal(drawn, border=2, compact=True)
-    try:
-        drawn.getvalue().encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return []
-    return drawn.getvalue().splitlines()
-
 
 ONLY_THIS_MACHINE: Final = "only this machine can connect, all its users"
 ALL_MACHINES: Final = "with --lan every machine of the network can connect, everybody there"
@@ -361,7 +180,7 @@ class Daemon(Service):
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
             self.tree.show_turns(turns)
-        begin_for(self._reactor)
+        begin_freeing(self._reactor)
         self._reactor.callWhenRunning(self._announce, self.tree.has_open_rules())
 
     def stopService(self) -> Deferred[None]:
@@ -537,3 +356,183 @@ def print_as_sentence(*kinds: type[Exception]) -> None:
             previous(kind, error, trace)
 
     sys.excepthook = hook
+
+
+_SOCKET: Final = "NOTIFY_SOCKET"
+_WATCHDOG: Final = "WATCHDOG_USEC"
+_WATCHDOG_PID: Final = "WATCHDOG_PID"
+_PASSED_SOCKETS: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+_RETRY_S: Final = 0.1
+_MAX_WAITING: Final = 100
+
+_log = Logger()
+
+
+class ServiceManager:
+    """The service manager that has started the daemon, or none.
+
+    The protocol is systemd's (sd_notify(3), sd_watchdog_enabled(3)): datagrams of lines to the
+    socket that NOTIFY_SOCKET names. Without that variable nothing is sent.
+    """
+
+    def __init__(self, address: str, watchdog_s: float, clock: IReactorTime) -> None:
+        """Send to the Unix socket `address`, which is empty for none and may be abstract (`@`).
+
+        `watchdog_s` is how long the daemon may give no sign of life, 0 for ever.
+        """
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self._watchdog_s = watchdog_s
+        self._clock = clock
+        self._socket: socket.socket | None = None
+        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING)
+        self._retry: IDelayedCall | None = None
+        self._next_sign: IDelayedCall | None = None
+        self._is_ready = False
+
+    @classmethod
+    def from_environment(
+        cls, environment: MutableMapping[str, str], clock: IReactorTime
+    ) -> ServiceManager:
+        """Return the one that the environment names, and take what is for this process out of it.
+
+        A child process must neither speak for this one nor believe that sockets were passed to it.
+        (Twisted reads which sockets were passed when `twisted.internet.endpoints` is imported.)
+        """
+        for name in _PASSED_SOCKETS:
+            environment.pop(name, None)
+        address = environment.pop(_SOCKET, "")
+        microseconds = environment.pop(_WATCHDOG, "")
+        pid = environment.pop(_WATCHDOG_PID, str(os.getpid()))
+        is_watched = microseconds.isdecimal() and pid == str(os.getpid())
+        return cls(address, int(microseconds) / 1e6 if is_watched else 0.0, clock)
+
+    def ready(self, status: str) -> None:
+        """Say that the daemon serves, and from now on, as often as is wanted, that it is alive.
+
+        The reactor sends these signs of life, so they end when it does not turn.
+        """
+        self._is_ready = True
+        self._send("READY=1", _status(status))
+        if self._watchdog_s and self._address:
+            self._next_sign = self._clock.callLater(0, self._give_sign)
+
+    def reloading(self) -> None:
+        """Say that a reload begins; nothing if the daemon is not ready yet."""
+        if self._is_ready:
+            now_us = time.monotonic_ns() // 1000
+            self._send("RELOADING=1", f"MONOTONIC_USEC={now_us}", _status("Reloading."))
+
+    def reloaded(self, status: str) -> None:
+        """Say that a reload is over; nothing if the daemon is not ready yet."""
+        if self._is_ready:
+            self._send("READY=1", _status(status))
+
+    def stopping(self) -> None:
+        """Say that the daemon stops."""
+        self._is_ready = False
+        if self._next_sign is not None:
+            self._next_sign.cancel()
+            self._next_sign = None
+        self._send("STOPPING=1", _status("Stopping."))
+
+    def _give_sign(self) -> None:
+        self._next_sign = self._clock.callLater(self._watchdog_s / 2, self._give_sign)
+        if not self._waiting:
+            self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if self._address:
+            self._waiting.append("\n".join(lines).encode())
+            if self._retry is None:
+                self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        """Send what waits, in order; later, what the manager has no room for now."""
+        self._retry = None
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._socket.setblocking(False)
+            while self._waiting:
+                self._socket.sendto(self._waiting[0], self._address)
+                self._waiting.popleft()
+        except BlockingIOError:
+            self._retry = self._clock.callLater(_RETRY_S, self._send_waiting)
+        except OSError as error:
+            self._waiting.clear()
+            self._address = ""
+            _log.warn(
+                "The service manager cannot be notified ({reason}): it is not tried again.",
+                reason=os.strerror(error.errno or 0),
+            )
+
+
+def _status(text: str) -> str:
+    return f"STATUS={in_one_line(text)}"
+
+
+_ANY_INTERFACE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+_NO_ADDRESS: Final = "None yet: this machine has no address in a network."
+_ONLY_LOOPBACK: Final = "None: the endpoints that --listen names are on loopback."
+
+
+def lan_lines(
+    settings: Settings, network: LocalNetwork, urls: Sequence[str], *, encoding: str | None
+) -> list[str]:
+    """Return the lines to print; `urls` are those of `settings.listen`, as this machine reaches it.
+
+    `encoding` is that of a terminal, which shows a QR code; None if it is no terminal.
+    """
+    found = lan_urls(settings.listen, network, urls)
+    is_reachable = not all(endpoint.is_loopback for endpoint in settings.listen)
+    why_none = _NO_ADDRESS if is_reachable else _ONLY_LOOPBACK
+    lines = ["", "With --lan other machines of the network can connect:"]
+    lines += [f"    {url}" for url in found] or [f"    {why_none}"]
+    others = network.addresses[1:]
+    if found and others:
+        lines += [f"    (other addresses of this machine: {', '.join(others)})"]
+    if found and encoding is not None:
+        lines += ["", *_qr_code(found[0], encoding)]
+    return [
+        *lines,
+        "",
+        "The token of an admin, in place of owner; new at each start, and shown nowhere else:",
+        f"    {network.admin_token}",
+        "",
+        "A device accepts the certificate once it trusts this authority (how: docs/serving.md):",
+        f"    {settings.data.absolute() / AUTHORITY_CERTIFICATE}",
+        "",
+    ]
+
+
+def lan_urls(listen: Iterable[Endpoint], network: LocalNetwork, urls: Iterable[str]) -> list[str]:
+    """Return the URLs at which other machines reach the endpoints; those have TLS."""
+    found = []
+    for endpoint, url in zip(listen, urls, strict=True):
+        parts = urlsplit(url)
+        if endpoint.is_loopback or parts.scheme != "https":
+            continue
+        if endpoint.interface not in _ANY_INTERFACE:
+            found.append(url)
+            continue
+        multicast = [name for name in network.names if name.endswith(".local")]
+        hosts = (*_reachable(endpoint, network)[:1], *multicast)
+        found += [f"{parts.scheme}://{host}:{parts.port}" for host in hosts]
+    return found
+
+
+def _reachable(endpoint: Endpoint, network: LocalNetwork) -> list[str]:
+    """Return the addresses of the family of an endpoint, as they stand in URLs."""
+    six = [f"[{each}]" for each in network.addresses if ":" in each]
+    four = [each for each in network.addresses if ":" not in each]
+    return six if endpoint.interface == "::" else four
+
+
+def _qr_code(url: str, encoding: str) -> list[str]:
+    drawn = io.StringIO()
+    segno.make(url, error="l", micro=False).terminal(drawn, border=2, compact=True)
+    try:
+        drawn.getvalue().encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return []
+    return drawn.getvalue().splitlines()

@@ -1,8 +1,9 @@
-"""What an operator has to correct: a file, an endpoint or a setting that cannot be used.
+"""Errors for operators, and text that is safe in a log: one line, and not too many of them.
 
-Text of unknown origin, made safe to print in a log, a sentence or a terminal.
-
-A bound on how many lines of one kind are logged, so that no caller can fill a disk with them.
+An `OperatorError` is what an operator has to correct: a file, an endpoint or a setting that cannot
+be used. `in_one_line` makes text of unknown origin safe to print in a log, a sentence or a
+terminal. A `LineBudget` bounds how many lines of one kind are logged, so that no caller can fill a
+disk with them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
+
+
+class OperatorError(Exception):
+    """One sentence for an operator, `<subject> <problem>: <remedy>`.
+
+    Attributes:
+        subject: what cannot be used, by its full name: a file, an endpoint, a key of a file.
+        problem: what is wrong with it, from the verb on: "cannot be read (No such file)".
+        remedy: what to do about it, in the imperative.
+
+    """
+
+    def __init__(self, subject: object, problem: str, remedy: str) -> None:
+        super().__init__(subject, problem, remedy)
+        self.subject = str(subject)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        """Return the sentence, on one line."""
+        return in_one_line(f"{self.subject} {self.problem}: {self.remedy}.")
+
+    def in_setting(self, source: str, key: str) -> str:
+        """Return the sentence prefixed with the file and the key that name the subject."""
+        return in_one_line(f"{source}: {key}: {self}")
 
 
 def in_one_line(text: str) -> str:
@@ -23,8 +49,8 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-LINES: Final = 20
-PER_S: Final = 60.0
+BUDGET_LINES: Final = 20
+BUDGET_S: Final = 60.0
 
 NO_FIELDS: Final[Mapping[str, object]] = MappingProxyType({})
 """Of an entry of the log that has no more than its text."""
@@ -34,7 +60,7 @@ class LineBudget:
     """At most `lines` lines in each period of `per_s` seconds; those beyond it are counted."""
 
     def __init__(
-        self, seconds: Callable[[], float], lines: int = LINES, per_s: float = PER_S
+        self, seconds: Callable[[], float], lines: int = BUDGET_LINES, per_s: float = BUDGET_S
     ) -> None:
         """Count time by `seconds`."""
         self._seconds = seconds
@@ -64,28 +90,3 @@ class LineBudget:
             left = max(1, round(self._per_s - (now - self._began)))
             note += f" Further such lines are left out, and counted, for {left} s."
         return note
-
-
-class OperatorError(Exception):
-    """One sentence for an operator, `<subject> <problem>: <remedy>`.
-
-    Attributes:
-        subject: what cannot be used, by its full name: a file, an endpoint, a key of a file.
-        problem: what is wrong with it, from the verb on: "cannot be read (No such file)".
-        remedy: what to do about it, in the imperative.
-
-    """
-
-    def __init__(self, subject: object, problem: str, remedy: str) -> None:
-        super().__init__(subject, problem, remedy)
-        self.subject = str(subject)
-        self.problem = problem
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        """Return the sentence, on one line."""
-        return in_one_line(f"{self.subject} {self.problem}: {self.remedy}.")
-
-    def in_setting(self, source: str, key: str) -> str:
-        """Return the sentence prefixed with the file and the key that name the subject."""
-        return in_one_line(f"{source}: {key}: {self}")

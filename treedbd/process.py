@@ -1,35 +1,16 @@
-"""What a process does to itself that serves: the daemon, and each of its workers.
+"""What a process that serves does to itself: signals, limits, clock, garbage and free memory.
 
-What signals do to the daemon, from the moment its plugin is used to the end of the process.
+The daemon and each of its workers do so; a program that embeds the service does not, and what it
+does with its own garbage and its own memory is left to it.
 
-SIGTERM and SIGINT end it with status 0. Before the reactor runs they end it at once: the stores
-survive that as they survive a crash. SIGHUP reloads; one that comes too early is remembered until
-the reactor runs. Where it means that the window was closed (`is_bound_to_terminal`), it ends the
-daemon as SIGTERM does.
+Signals, from the moment the plugin is used to the end of the process: SIGTERM and SIGINT end it
+with status 0. Before the reactor runs they end it at once: the stores survive that as they survive
+a crash. SIGHUP reloads; one that comes too early is remembered until the reactor runs. Where it
+means that the window was closed (`is_bound_to_terminal`), it ends the daemon as SIGTERM does. The
+command line imports this module before any signal is handled, so it imports little itself.
 
-Gives memory back that a process does not need any more, after a load and while it lasts.
-
-Theory of operation. Connections, streams, sockets and their listens are free at their end: what
-refers back to them forgets them. Three things are left that keep memory in a process that serves.
-
-*Garbage in cycles.* The interpreter looks at all objects when their number has grown by a quarter,
-whatever they hold, and in any turn: with 2,000 sockets that takes 90 ms, five times until they are
-open. So here the young objects are collected as usual, and all of them at a moment of ours, if they
-are few; if they are very many, only when they have become twice as many. Those that connections
-have in use do not count then: nothing of a stream or a socket becomes garbage in cycles.
-
-*Free memory that the allocator keeps.* The one of glibc gives back what is free at the end of its
-memory alone: after 1,000 connections with long heads it kept 500 MB. So a thread asks it to give
-back the rest, which takes 0.1 ms of the processor per MB. That leaves out the end of what threads
-have for themselves, 20 to 45 MB after strings of 10 MB, so here all threads use the same memory.
-Other allocators give it back by themselves.
-
-*What lies among what was freed.* The interpreter gives back only arenas of 1 MiB in which nothing
-is left, and one cached path is enough: after 3,500 streams 1.6 MB in caches kept 31 MiB. So small
-caches are emptied when a load is over, also the interpreter's own, of the names of attributes.
-
-All is done only after the process has worked: one that is idle is left alone. What an embedding
-program does with its own garbage and its own memory is left to that program.
+`FreeMemory` gives memory back that a process does not need any more, after a load and while it
+lasts.
 """
 
 from __future__ import annotations
@@ -48,10 +29,12 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
+from twisted.python.reflect import namedAny
 
 from treedbd.caches import empty_caches
+
+_log: Final = Logger()
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -113,14 +96,47 @@ class Signals:
 
 
 def is_bound_to_terminal() -> bool:
-    """Return whether a SIGHUP is that of the terminal, and nobody has asked to outlive it."""
+    """Return whether a SIGHUP is that of the terminal, and is not to be outlived (`nohup`)."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        return False  # by nohup
+        return False
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:
         return False
     return True
+
+
+def use_monotonic_clock(reactor: Any) -> None:
+    """Make timers follow the monotonic clock, so that a step of the wall clock cannot stop them.
+
+    Must be called before anything is scheduled.
+    """
+    reactor.seconds = time.monotonic
+
+
+def raise_open_file_limit() -> None:
+    """Raise the limit of open files to its maximum: each connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def freeze_objects() -> None:
+    """Exclude all objects that exist from garbage collection: they are in use until the end.
+
+    A full collection then visits what requests have created, not every module. What is garbage
+    among them is little, and to find it takes 50 ms.
+    """
+    gc.freeze()
+
+
+def report_long_turns(count: int, longest_s: float) -> None:
+    """Log how long no client was answered, and how often since the last such line."""
+    _log.warn(
+        "For up to {ms} ms nobody was answered, {count} times since the last such line: look "
+        "for a busy machine, or for large requests at this time.",
+        ms=round(longest_s * 1000),
+        count=count,
+    )
 
 
 LOOK_S: Final = 5.0
@@ -163,7 +179,32 @@ def share_arena() -> None:
 
 
 class FreeMemory:
-    """Gives back what one process does not need any more; nothing else of it may collect all."""
+    """Gives back what one process does not need any more; nothing else of it may collect all.
+
+    Theory of operation. Connections, streams, sockets and their listens are free at their end: what
+    refers back to them forgets them. Three things are left that keep memory in a process that
+    serves.
+
+    *Garbage in cycles.* The interpreter looks at all objects when their number has grown by a
+    quarter, whatever they hold, and in any turn: with 2,000 sockets that takes 90 ms, five times
+    until they are open. So here the young objects are collected as usual, and all of them at a
+    moment of ours, if they are few; if they are very many, only when they have become twice as
+    many. Those that connections have in use do not count then: nothing of a stream or a socket
+    becomes garbage in cycles.
+
+    *Free memory that the allocator keeps.* The one of glibc gives back what is free at the end of
+    its memory alone: after 1,000 connections with long heads it kept 500 MB. So a thread asks it to
+    give back the rest, which takes 0.1 ms of the processor per MB. That leaves out the end of what
+    threads have for themselves, 20 to 45 MB after strings of 10 MB, so here all threads use the
+    same memory (`share_arena`). Other allocators give it back by themselves.
+
+    *What remains among what was freed.* The interpreter gives back only arenas of 1 MiB in which
+    nothing is left, and one cached path is enough: after 3,500 streams 1.6 MB in caches kept
+    31 MiB. So small caches are emptied when a load is over, also the interpreter's own, of the
+    names of attributes.
+
+    All is done only after the process has worked: one that is idle is left alone.
+    """
 
     def __init__(
         self,
@@ -186,7 +227,9 @@ class FreeMemory:
         self._used_before_load = 0.0
         self._kept = 0
         self._blocks = 0
-        self._looking = LoopingCall(self._look)
+        # Not imported at the top: `tap` would handle signals that much later.
+        make_looping_call: Any = namedAny("twisted.internet.task.LoopingCall")
+        self._looking = make_looping_call(self._look)
         self._looking.clock = clock
 
     def begin(self) -> None:
@@ -226,8 +269,8 @@ class FreeMemory:
         self._kept = count_old()
 
 
-def begin_for(reactor: Any) -> None:
-    """Begin in a process that serves by a reactor."""
+def begin_freeing(reactor: Any) -> None:
+    """Give memory back from now on, in a process that serves by a reactor."""
     FreeMemory(
         reactor, reactor.callInThread, find_trim(), lambda: len(reactor.getReaders())
     ).begin()
@@ -236,39 +279,3 @@ def begin_for(reactor: Any) -> None:
 def count_old() -> int:
     """Return how many objects have become old that are not excluded from collection."""
     return len(gc.get_objects(generation=2))
-
-
-_log: Final = Logger()
-
-
-def use_monotonic_clock(reactor: Any) -> None:
-    """Make timers follow the monotonic clock, so that a step of the wall clock cannot stop them.
-
-    Must be called before anything is scheduled.
-    """
-    reactor.seconds = time.monotonic
-
-
-def raise_open_file_limit() -> None:
-    """Raise the limit of open files to its maximum: each connection is one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def freeze_objects() -> None:
-    """Exclude all objects that exist from garbage collection: they are in use until the end.
-
-    A full collection then visits what requests have created, not every module. What is garbage
-    among them is little, and to find it takes 50 ms.
-    """
-    gc.freeze()
-
-
-def report_long_turns(count: int, longest_s: float) -> None:
-    """Log how long nobody was answered, and how often since the last such line."""
-    _log.warn(
-        "For up to {ms} ms nobody was answered, {count} times since the last such line: look "
-        "for a busy machine, or for large requests at this time.",
-        ms=round(longest_s * 1000),
-        count=count,
-    )

@@ -22,7 +22,7 @@ from treedbd.database.requests import (
     Unavailable,
     UnknownDatabase,
 )
-from treedbd.errors import LINES
+from treedbd.errors import BUDGET_LINES
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore
@@ -97,11 +97,11 @@ def test_who_creates_too_many_databases_cannot_fill_the_disk_with_lines(
     catalog, clock = make_catalog(tmp_path, ProjectSpec("p", None), max_databases=1)
     put(catalog.find(DatabaseName("p", "a")), clock, 1)
     with capturedLogs() as events:
-        for number in range(3 * LINES):
+        for number in range(3 * BUDGET_LINES):
             refused = put(catalog.find(DatabaseName("p", f"n{number}")), clock, 1)
             assert isinstance(refused, Unavailable)
     lines = [formatEvent(event) for event in events]
-    assert LINES <= len(lines) <= LINES + 5
+    assert BUDGET_LINES <= len(lines) <= BUDGET_LINES + 5
     assert lines[0] == "No database was created: There are 1 databases, and no more can be created."
     catalog.close()
 

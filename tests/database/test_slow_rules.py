@@ -6,7 +6,7 @@ from twisted.internet.task import Clock
 
 from tests.http1.test_reply import RecordedLog
 from treedbd.database.rights import FIELDS, SlowRulesLog
-from treedbd.errors import LINES
+from treedbd.errors import BUDGET_LINES
 from treedbd.names import DatabaseName
 from treedbd.operating.log import entry_of, format_json
 from treedbd.rules.context import SlowRules
@@ -44,4 +44,4 @@ def test_the_warning_names_the_rule_its_position_and_the_remedy() -> None:
 
 
 def test_the_warnings_of_a_minute_are_bounded() -> None:
-    assert len(warn(10 * LINES, Clock())) == LINES
+    assert len(warn(10 * BUDGET_LINES, Clock())) == BUDGET_LINES

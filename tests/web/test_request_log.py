@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from tests.http1.peer import Peer
 from tests.http1.test_reply import RecordedLog
 from tests.web.tree_server import OPTIONS, TreeServer
-from treedbd.errors import LINES, PER_S
+from treedbd.errors import BUDGET_LINES, BUDGET_S
 from treedbd.http1.connection import NO_LOGGING, ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.web.auth.identity import Identity
@@ -115,12 +115,12 @@ def test_fast_requests_and_streams_are_not_slow(tmp_path: pathlib.Path) -> None:
 def test_the_warnings_of_a_minute_are_bounded_and_counted(tmp_path: pathlib.Path) -> None:
     server = LoggedServer(tmp_path, slow_s=ALL_SLOW)
     with RecordedLog() as log:
-        for _ in range(LINES + 30):
+        for _ in range(BUDGET_LINES + 30):
             server.request("GET", "/a.json")
-        assert len(warnings(log)) == LINES
-        server.clock.advance(PER_S)
+        assert len(warnings(log)) == BUDGET_LINES
+        server.clock.advance(BUDGET_S)
         server.request("GET", "/a.json")
-    assert len(warnings(log)) == LINES + 1
+    assert len(warnings(log)) == BUDGET_LINES + 1
     assert warnings(log)[-1].endswith(" … 30 more such lines were left out before.")
 
 

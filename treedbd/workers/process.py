@@ -44,7 +44,7 @@ from treedbd.loop import Turns, record_turns
 from treedbd.names import DatabaseName, parse_label
 from treedbd.operating.board import SampleBoard
 from treedbd.process import (
-    begin_for,
+    begin_freeing,
     freeze_objects,
     raise_open_file_limit,
     report_long_turns,
@@ -291,7 +291,7 @@ class Worker(Channel):
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
             self._service.show_turns(turns)
-        begin_for(self._reactor)
+        begin_freeing(self._reactor)
         self._companions.hints.begin()
         self._polling.start(BEAT_S, now=False)
         freeze_objects()
