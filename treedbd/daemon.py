@@ -481,7 +481,7 @@ def lan_lines(
 ) -> list[str]:
     """Return the lines to print; `urls` are those of `settings.listen`, as this machine reaches it.
 
-    `encoding` is that of a terminal, which shows a QR code; None if it is no terminal.
+    `encoding` is that of a terminal, which shows a QR code; None without one.
     """
     found = lan_urls(settings.listen, network, urls)
     is_reachable = not all(endpoint.is_loopback for endpoint in settings.listen)

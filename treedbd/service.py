@@ -663,7 +663,7 @@ async def drain(
 
 
 class ClusterLink(Protocol):
-    """What a service has of PostgreSQL (`cluster.service`)."""
+    """What a service has of PostgreSQL (`treedbd.cluster.service`)."""
 
     @property
     def make_files(self) -> MakeFiles:

@@ -831,7 +831,7 @@ class Http1Connection(protocol.Protocol):
             self._await_more()
 
     def _await_first(self) -> None:
-        """Wait for the first request; what is no part of one does not make the client less idle."""
+        """Wait for the first request; bytes that belong to none leave the client idle."""
         self._idle_since = self._connections.now
         self._await_more()
 

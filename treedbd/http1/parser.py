@@ -496,7 +496,7 @@ class Http1Parser:
             raise ProtocolError(LINE_TOO_LONG)
         if whole_line:
             headers = line_end + 2
-            # The last of these may be half of the empty line, which is no header line.
+            # The last of these may be half of the empty line, which is not a header line.
             so_far = end + 2 if end >= 0 else len(data) - data.endswith(b"\r\n\r")
             if so_far - headers > self._limits.header_bytes:
                 raise ProtocolError(HEADERS_TOO_LONG)

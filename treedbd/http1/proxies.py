@@ -60,7 +60,7 @@ _ADDRESSES: Final = {0x11: struct.Struct("!4s4sHH"), 0x21: struct.Struct("!16s16
 
 
 class InvalidProxyHeader(ValueError):
-    """What a connection begins with is no header of the PROXY protocol, or a malformed one."""
+    """A connection does not begin with a header of the PROXY protocol, or with a malformed one."""
 
 
 class ProxyHeader(NamedTuple):
