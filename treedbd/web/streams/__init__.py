@@ -1,6 +1,6 @@
 """Streams: Server-Sent Events of what is written.
 
-stream     one stream: asked for, opened, sent, ended
-registry   the open streams: limits, keep-alives, expiry
-frames     events as bytes, and the identifiers by which a stream is resumed
+stream     one stream, from its request to its end: resumed, sent, revoked, `onDisconnect`
+registry   the open streams: limits, keep-alives, slow readers, tokens that expire
+frames     events printed as frames, and the identifiers by which a stream is resumed
 """

@@ -1,10 +1,13 @@
-"""Server-Sent Events as bytes: frames, and the identifiers by which a stream is resumed.
+"""Frames: Server-Sent Events as bytes, with the identifiers by which a stream is resumed.
 
-A frame is `event:` and `data:`, if requested `id:`, and an empty line. Some clients fail at a
+A frame is `event:` and `data:`, `id:` if it is requested, and an empty line. Some clients fail at a
 comment, and browsers drop an event without data, so a keep-alive carries `data: null`.
 
 An identifier is a position, printed as `42-9f3ac1d2e4b5a697`: the number of the write and the first
 bytes of its operation id, which distinguish it from the same number of another database.
+
+What is written is printed once for all streams of a path (`content_of`), and so is what several
+clients missed (`print_in_pieces`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """The open streams of a service: their limits, keep-alives and expiry.
 
 A stream that has sent nothing for a while sends a keep-alive; one whose reader has not read for too
-long is closed; one whose token has expired ends with `auth_revoked`. One timer finds them: it
-checks all streams once a second while there are any, or more often if keep-alives are more
-frequent.
+long is closed; one whose token has expired ends with `auth_revoked`; one that had no room for its
+value tries again. One timer finds them: it checks all streams once a second while there are any, or
+more often if keep-alives are more frequent, and acts on a few in each turn of the reactor.
+
+Limits count the streams of all processes that serve the same clients. What the program that embeds
+the service watches is counted for its database, but has no address and no connection.
 """
 
 from __future__ import annotations

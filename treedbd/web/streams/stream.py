@@ -1,27 +1,18 @@
 """One stream: a long-lived request that receives everything written at a path.
 
-Theory of operation. A stream begins with one `put` of the present value and registers as a watcher
-in the same call, so nothing can be missed in between. From then on each notification becomes
-frames, printed once for all streams of a path, which go to the request through the `SendQueue`.
-When that has overflowed, because the reader did not read, the stream starts again: with one `put`
-of the value as it is then. If there is no room for that, because too much waits for readers, it is
-postponed to the next tick of the registry. A stream that resumes begins with what it missed.
+Theory of operation. `StreamOpening` admits a stream: limits, rights, a missing index. Then it
+stores what the stream writes at its end (`StreamWrites`), and begins it.
 
-What a stream shows of its path is in `database.watchers`, what it begins with in `first_value`.
+A `Stream` begins with one `put` of the present value and registers as a watcher in the same call,
+so nothing can be missed in between. From then on each notification becomes frames, printed once for
+all streams of a path, which go to the request through the `SendQueue`. When that has overflowed,
+because the reader did not read, the stream starts again: with one `put` of the value as it is then.
+If there is no room for that, because too much waits for readers, it is postponed to the next tick
+of the registry. A large value is rendered in slices, together with the reads that wait for the same
+(`FirstValue`). A stream that resumes begins with what it missed (`MissedReader`), if the log still
+has it.
 
-What a stream is asked for.
-
-Opens streams: admits them, stores what they write when they end, and begins them.
-
-What a client missed, on its way to it: printed some events at a time, once for all of them.
-
-Until they have been read the events are kept in memory, and count as what waits for readers.
-
-What is written when a stream ends, for whatever reason: its parameter `onDisconnect`.
-
-It is a PATCH of the path of the stream, judged and stored before the stream begins
-(`database.disconnect`), and done when the stream ends. Of a stream that is refused, or whose
-client is gone before it has begun, nothing is left.
+What a stream shows of its path is in `database.watchers`, the bytes of its events in `frames`.
 """
 
 from __future__ import annotations
@@ -74,144 +65,20 @@ from treedbd.web.streams import frames
 from treedbd.web.streams.frames import parse_id, print_in_pieces
 from treedbd.web.streams.registry import StreamRegistry, Subscriber
 
-
-class _HeldEvents(Content):
-    """The events of a notification that are kept for their readers: counted as content is."""
-
-    __slots__ = ()
-
-    def __init__(self, memory: WaitingBytes, size: int) -> None:
-        super().__init__(memory, b"")
-        self.size = size
-
-
-def hold_missed(missed: MissedNotification, memory: WaitingBytes, address: str) -> ContentReader:
-    """Count what was missed by a client at `address`, once for all of them, until it is closed.
-
-    Raises `WaitingBytesRefused`.
-    """
-    size = missed.memory_bytes
-    held: Content | None = missed.shared.get((_HeldEvents, size))
-    if held is None:
-        held = missed.shared[_HeldEvents, size] = _HeldEvents(memory, size)
-    return held.open(address)
-
-
-class MissedReader:
-    """Reads the frames of a notification, as a `ContentReader` reads content.
-
-    Attributes:
-        remaining: whether there is more to read.
-
-    """
-
-    __slots__ = ("_held", "_piece", "_pieces", "remaining")
-
-    def __init__(self, missed: MissedNotification, memory: WaitingBytes, address: str) -> None:
-        """Read for a client at `address`; `memory` counts what is kept, printed too.
-
-        Raises `WaitingBytesRefused`.
-        """
-        self.remaining = True
-        self._held = hold_missed(missed, memory, address)
-        self._pieces: Iterator[bytes] = print_in_pieces(missed)
-        self._piece = memoryview(b"")
-
-    def read(self, size: int) -> Buffer:
-        """Return at most `size` bytes and go on; none at the end."""
-        if not self._piece:
-            piece = next(self._pieces, None)
-            if piece is None:
-                self.remaining = False
-                return b""
-            self._piece = memoryview(piece)
-        data, self._piece = self._piece[:size], self._piece[size:]
-        return data
-
-    def close(self) -> None:
-        """Read no more."""
-        self.remaining = False
-        self._piece = memoryview(b"")
-        self._pieces = iter(())
-        self._held.close()
-
+_REMEMBERED_CHARACTERS: Final = 256
+"""Of each parameter that the log may ask for while a stream is open."""
+STREAM_HEADERS: Final[tuple[Header, ...]] = (
+    (b"Content-Type", b"text/event-stream; charset=utf-8"),
+    (b"X-Accel-Buffering", b"no"),  # nginx would collect the events
+)
 
 _SESSION_BYTES: Final = 16
-
-
-def parse_on_disconnect(parameters: Parameters, path: Path, limits: Limits) -> Edit:
-    """Return what a stream of `path` writes when it ends; raise `InvalidQuery`.
-
-    Paths are relative to that of the stream, as the keys of a PATCH.
-    """
-    try:
-        body = parse(parameters[ON_DISCONNECT].encode())
-        if not isinstance(body, dict):
-            raise InvalidData("it must be an object of paths and values.")
-        check_nodes(body)
-        return make_patch(path, body, limits.string_bytes)
-    except InvalidData as error:
-        raise InvalidQuery(f"{ON_DISCONNECT}: {error}") from None
-
-
-class StreamWrites:
-    """What one stream writes when it ends.
-
-    Attributes:
-        has_begun: whether the stream has begun; if not, nothing is written.
-        end_stream: ends the stream, while there is one.
-
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        edit: Edit,
-        caller: Caller,
-        track: Callable[[Deferred[None]], None],
-    ) -> None:
-        """Do `edit` as `caller`; `track` is called with what fires when it is done."""
-        self.has_begun = False
-        self.end_stream: Callable[[], object] | None = None
-        self._writes = database.disconnect_writes
-        self._edit = edit
-        self._caller = caller
-        self._track = track
-        self._session = secrets.token_hex(_SESSION_BYTES)
-        self._is_over = False
-
-    async def store(self, now: int, limit: int) -> None:
-        """Judge the write, and store it; raise as `DisconnectWrites.set`."""
-        try:
-            await self._writes.set(
-                *(self._session, self._edit, self._caller, now, limit),
-                self._end_all,
-            )
-        except Unavailable:  # it may be stored all the same
-            self.end()
-            raise
-
-    async def judge(self, now: int, limit: int) -> None:
-        """Judge the write, and store nothing; raise as `store`."""
-        self._is_over = True
-        await self._writes.judge(self._edit, self._caller, now, limit)
-
-    def _end_all(self) -> None:
-        (self.end_stream or self.end)()
-
-    def end(self) -> None:
-        """Do the write, or forget it if the stream has not begun; only the first call counts."""
-        if not self._is_over:
-            self._is_over = True
-            self.end_stream = None
-            self._track(
-                (self._writes.run if self.has_begun else self._writes.forget)(self._session)
-            )
+"""Random bytes of the id by which the store has what a stream writes at its end."""
 
 
 @attrs.frozen
 class StreamRequest:
-    """What a stream watches: a path, all of it or a query; `with_ids` if it can be resumed.
+    """What a stream is asked for: a path, all of it or a query; `with_ids` if it can be resumed.
 
     `read` is what the rules are evaluated for, `identity` who reads, from which `address`. `writes`
     is what it writes when it ends. What is held for it is charged to its `account`.
@@ -556,16 +423,9 @@ class Stream:
             self.abort("failed")
 
 
-_SHOWN_CHARACTERS: Final = 256
-STREAM_HEADERS: Final[tuple[Header, ...]] = (
-    (b"Content-Type", b"text/event-stream; charset=utf-8"),
-    (b"X-Accel-Buffering", b"no"),
-)
-
-
 @attrs.frozen(eq=False)
 class StreamOpening:
-    """Opens the streams of a service.
+    """Opens the streams of a service: admits them, stores their writes, and begins them.
 
     Attributes:
         parts: what it shares with other protocols.
@@ -681,5 +541,145 @@ def _shorten_question(request: IHttp1Request) -> None:
     if isinstance(question, Question):
         parameters = question.wanted.parameters
         if sum(map(len, parameters.values())) > SMALL_HELD_BYTES:
-            short = {name: text[:_SHOWN_CHARACTERS] for name, text in parameters.items()}
+            short = {name: text[:_REMEMBERED_CHARACTERS] for name, text in parameters.items()}
             question.wanted = attrs.evolve(question.wanted, parameters=short)
+
+
+def parse_on_disconnect(parameters: Parameters, path: Path, limits: Limits) -> Edit:
+    """Return what a stream of `path` writes when it ends; raise `InvalidQuery`.
+
+    Paths are relative to that of the stream, as the keys of a PATCH.
+    """
+    try:
+        body = parse(parameters[ON_DISCONNECT].encode())
+        if not isinstance(body, dict):
+            raise InvalidData("it must be an object of paths and values.")
+        check_nodes(body)
+        return make_patch(path, body, limits.string_bytes)
+    except InvalidData as error:
+        raise InvalidQuery(f"{ON_DISCONNECT}: {error}") from None
+
+
+class StreamWrites:
+    """What one stream writes when it ends, for whatever reason: its parameter `onDisconnect`.
+
+    It is a PATCH of the path of the stream, judged and stored before the stream begins
+    (`database.disconnect`), and done when the stream ends. Of a stream that is refused, or whose
+    client is gone before it has begun, nothing is left.
+
+    Attributes:
+        has_begun: whether the stream has begun; if not, nothing is written.
+        end_stream: ends the stream, while there is one.
+
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        edit: Edit,
+        caller: Caller,
+        track: Callable[[Deferred[None]], None],
+    ) -> None:
+        """Do `edit` as `caller`; `track` is called with what fires when it is done."""
+        self.has_begun = False
+        self.end_stream: Callable[[], object] | None = None
+        self._writes = database.disconnect_writes
+        self._edit = edit
+        self._caller = caller
+        self._track = track
+        self._session = secrets.token_hex(_SESSION_BYTES)
+        self._is_over = False
+
+    async def store(self, now: int, limit: int) -> None:
+        """Judge the write, and store it; raise as `DisconnectWrites.set`."""
+        try:
+            await self._writes.set(
+                *(self._session, self._edit, self._caller, now, limit),
+                self._end_all,
+            )
+        except Unavailable:  # it may be stored all the same
+            self.end()
+            raise
+
+    async def judge(self, now: int, limit: int) -> None:
+        """Judge the write, and store nothing; raise as `store`."""
+        self._is_over = True
+        await self._writes.judge(self._edit, self._caller, now, limit)
+
+    def _end_all(self) -> None:
+        (self.end_stream or self.end)()
+
+    def end(self) -> None:
+        """Do the write, or forget it if the stream has not begun; only the first call counts."""
+        if not self._is_over:
+            self._is_over = True
+            self.end_stream = None
+            self._track(
+                (self._writes.run if self.has_begun else self._writes.forget)(self._session)
+            )
+
+
+class _HeldEvents(Content):
+    """The events of a notification that are kept for their readers: counted as content is.
+
+    They are in memory until all who missed them have read them.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, memory: WaitingBytes, size: int) -> None:
+        super().__init__(memory, b"")
+        self.size = size
+
+
+def hold_missed(missed: MissedNotification, memory: WaitingBytes, address: str) -> ContentReader:
+    """Count what was missed by a client at `address`, once for all of them, until it is closed.
+
+    Raises `WaitingBytesRefused`.
+    """
+    size = missed.memory_bytes
+    held: Content | None = missed.shared.get((_HeldEvents, size))
+    if held is None:
+        held = missed.shared[_HeldEvents, size] = _HeldEvents(memory, size)
+    return held.open(address)
+
+
+class MissedReader:
+    """Reads the frames of what a client missed, as a `ContentReader` reads content.
+
+    They are printed some events at a time, once for all clients that missed the same.
+
+    Attributes:
+        remaining: whether there is more to read.
+
+    """
+
+    __slots__ = ("_held", "_piece", "_pieces", "remaining")
+
+    def __init__(self, missed: MissedNotification, memory: WaitingBytes, address: str) -> None:
+        """Read for a client at `address`; `memory` counts what is kept, printed too.
+
+        Raises `WaitingBytesRefused`.
+        """
+        self.remaining = True
+        self._held = hold_missed(missed, memory, address)
+        self._pieces: Iterator[bytes] = print_in_pieces(missed)
+        self._piece = memoryview(b"")
+
+    def read(self, size: int) -> Buffer:
+        """Return at most `size` bytes and go on; none at the end."""
+        if not self._piece:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self.remaining = False
+                return b""
+            self._piece = memoryview(piece)
+        data, self._piece = self._piece[:size], self._piece[size:]
+        return data
+
+    def close(self) -> None:
+        """Read no more."""
+        self.remaining = False
+        self._piece = memoryview(b"")
+        self._pieces = iter(())
+        self._held.close()
