@@ -1,15 +1,8 @@
-"""What the sessions of the real-time protocol share: the parts of the service, and its limits.
+"""What the sessions of the real-time protocol share, and what orders the requests of one.
 
-Requests of one client that have not taken effect yet, for those behind them that must wait.
-
-The requests of a client take effect in the order in which they were sent: what is read behind a
-write shows it and is answered after it, what is written behind a read is not shown by it. Writes
-wait for no writes, which are queued in their order, and reads for no reads.
-
-The hashes of values that clients listen to, kept for the next who asks with a hash.
-
-After a restart all clients come back at once, each with the hash of what it holds. The hash of a
-value is computed from its JSON once, and kept by what was rendered and the number of the state.
+`RealtimeParts` are the parts of the service and its limits. `Pending` counts the requests of one
+client that have not taken effect yet. `KnownHashes` keeps the hashes of values that clients listen
+to.
 """
 
 from __future__ import annotations
@@ -37,8 +30,46 @@ from treedbd.web.reading import MissingIndexes, Rendering, SharedReads
 from treedbd.web.realtime.registry import SocketRegistry
 
 
+@attrs.frozen(eq=False)
+class RealtimeParts:
+    """The parts of the service that sessions use.
+
+    `now_ms` returns the time in milliseconds since 1970. `acquire` keeps a database open, and fires
+    when a read of it shows what others have committed; `release` ends that. With `explains_denials`
+    every client is sent why the rules deny, otherwise only an admin who overrides `auth` is.
+    With `accepts_unsigned`, in emulator mode, tokens without a signature count.
+    """
+
+    limits: Limits
+    buffer_bytes: int
+    registry: SocketRegistry
+    authenticator: Authenticator
+    guard: OriginGuard | None
+    rates: Rates | None
+    reads: SharedReads
+    gate: BodyGate
+    missing_indexes: MissingIndexes
+    hashes: KnownHashes
+    slices: Slices
+    clock: IReactorTime
+    now_ms: Callable[[], int]
+    acquire: Callable[[Database], object]
+    release: Callable[[Database], None]
+    explains_denials: bool
+    accepts_unsigned: bool
+
+    def is_local(self, headers: Headers) -> bool:
+        """Return whether a request is that of a program or a page of this machine."""
+        return self.guard is None or self.guard.is_local(headers)
+
+
 class Pending:
-    """How many requests of one kind have not taken effect yet."""
+    """How many requests of one kind have not taken effect yet, for those after them that must wait.
+
+    The requests of a client take effect in the order in which they were sent: what is read after a
+    write shows it and is answered after it, what is written after a read is not shown by it. Writes
+    wait for no writes, which are queued in their order, and reads for no reads.
+    """
 
     __slots__ = ("_count", "_settled")
 
@@ -51,7 +82,7 @@ class Pending:
         self._count += 1
 
     def end(self) -> None:
-        """Count it no more: it has taken effect, or was refused."""
+        """Stop counting it: it has taken effect, or was refused."""
         self._count -= 1
         settled = self._settled
         if not self._count and settled is not None:
@@ -59,14 +90,14 @@ class Pending:
             settled.callback(None)
 
     def settled(self) -> Deferred[None] | None:
-        """Return what fires when none is pending any more, None if none is; one can wait."""
+        """Return what fires when none is pending any more, None if none is; one caller can wait."""
         if not self._count:
             return None
         self._settled = Deferred()
         return self._settled
 
     def give_up(self) -> None:
-        """Let what waits for them fail with `Unavailable`: the client has gone."""
+        """Fail what waits for them with `Unavailable`: the client has gone."""
         settled, self._settled = self._settled, None
         if settled is not None:
             settled.errback(Unavailable("The client has gone."))
@@ -81,7 +112,11 @@ _ENTRY_BYTES: Final = 500
 
 
 class KnownHashes:
-    """The hashes that were computed last."""
+    """The hashes that were computed last, kept for the next client that listens with a hash.
+
+    After a restart all clients connect at once, each with the hash of what it holds. The hash of a
+    value is computed from its JSON once, and kept by what was rendered and the number of the state.
+    """
 
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, tuple[str, int]] = OrderedDict()
@@ -113,36 +148,3 @@ class KnownHashes:
         while len(self._known) > MAX_KNOWN or self._bytes > MAX_KNOWN_BYTES:
             _, (_, size) = self._known.popitem(last=False)
             self._bytes -= size
-
-
-@attrs.frozen(eq=False)
-class RealtimeParts:
-    """The parts of the service that sessions use.
-
-    `now_ms` returns the time in milliseconds since 1970. `acquire` keeps a database open, and fires
-    when a read of it shows what others have committed; `release` ends that. With `explains_denials`
-    every client is sent why the rules deny, otherwise only an admin who overrides `auth` is.
-    With `accepts_unsigned`, in emulator mode, tokens that nobody has signed count.
-    """
-
-    limits: Limits
-    buffer_bytes: int
-    registry: SocketRegistry
-    authenticator: Authenticator
-    guard: OriginGuard | None
-    rates: Rates | None
-    reads: SharedReads
-    gate: BodyGate
-    missing_indexes: MissingIndexes
-    hashes: KnownHashes
-    slices: Slices
-    clock: IReactorTime
-    now_ms: Callable[[], int]
-    acquire: Callable[[Database], object]
-    release: Callable[[Database], None]
-    explains_denials: bool
-    accepts_unsigned: bool
-
-    def is_local(self, headers: Headers) -> bool:
-        """Return whether a request is that of a program or a page of this machine."""
-        return self.guard is None or self.guard.is_local(headers)

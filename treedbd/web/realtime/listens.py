@@ -1,15 +1,13 @@
-"""Listens: a client is sent the value at a path, or what a query selects of it, and what changes.
+"""Listens and gets: the value at a path, or what a query selects of it, and what changes.
 
 A `Listen` is a watcher of the database, as a stream of Server-Sent Events is. Its first value is a
-job of the `Outbox`: it is read, and from then on watched, when its turn has come. If its events
-were dropped, because the client does not read, the same job sends the value as it is then. The
-events of a path are printed once for all listens there; those of queries differ in their tag.
+job of the `Outbox`: it is read, and from then on watched, when all before it has been sent. If its
+events were dropped, because the client does not read, the same job sends the value as it is then.
+The events of a path are printed once for all listens there; those of queries differ in their tag. A
+`Get` is such a job once, and watches nothing.
 
-The listens of one session: begun, ended, judged again; and its gets.
-
-Gets: the present value at a path, or what a query selects, once.
-
-Values on their way to a client: a message that holds one, whatever its size.
+`SessionListens` has the listens of one session: begun, ended, judged again when its identity
+changes. A message that holds a value is read in parts, whatever its size (`read_message`).
 """
 
 from __future__ import annotations
@@ -97,12 +95,12 @@ class ReadOwner(Protocol):
 
     @property
     def answer_error(self) -> Callable[[int, BaseException | None, ReadRequest], None]:
-        """Answers with an error; told what was to be read."""
+        """Answers with an error; called with the number, the error, and what was to be read."""
         ...
 
 
 def read_bytes(parts: RealtimeParts, address: str, frames: bytes) -> FrameReader:
-    """Return what reads frames."""
+    """Return what reads frames of the server, which are counted as what waits for a client."""
     return Content(parts.reads.memory, frames).open(address, may_refuse=False)
 
 
@@ -124,7 +122,7 @@ def read_message(
 
 
 class Get:
-    """One get of a session: a job of its outbox."""
+    """One get of a session, the present value once: a job of its outbox."""
 
     def __init__(self, owner: ReadOwner, number: int, place: Place, query: Query | None) -> None:
         """Answer the request `number` with what is at a place."""
@@ -142,7 +140,7 @@ class Get:
         return ReadRequest(owner.caller, self._place.path, self._facts, owner.parts.now_ms)
 
     def open(self) -> Sequence[FrameReader] | None:
-        """Return the answer (`outbox.Job`)."""
+        """Return the answer (`socket.Job`)."""
         parts, database = self._owner.parts, self._owner.database
 
         def render(nodes: Nodes) -> bytes | Rendering | TooMuchWork:
@@ -158,7 +156,7 @@ class Get:
         except Exception as error:
             self._refuse(error)
             return ()
-        waiter = Waiter(self._source, self._judge, rendered.sequence, _do_nothing)
+        waiter = Waiter(self._source, self._judge, rendered.sequence, _ignore_state)
         waiting = parts.reads.render_large(database.hold, waiter, self._owner.address)
         waiting.addCallback(self._rendered).addErrback(self._not_rendered)
         return None
@@ -182,8 +180,8 @@ class Get:
         self._owner.answer_error(self._number, error, self.read_request)
 
 
-def _do_nothing(_: int) -> None:
-    pass
+def _ignore_state(_: int) -> None:
+    """Note nothing of the state that is rendered: a get is of whatever state it shows."""
 
 
 ListenKey: TypeAlias = tuple[Path, bytes | None]
@@ -205,7 +203,7 @@ class ListenOwner(ReadOwner, Protocol):
         ...
 
     def in_order(self, notification: Notification) -> Iterator[Notification]:
-        """Do as `SessionAnswers.in_order`."""
+        """Yield a notification in parts (`SessionAnswers.in_order`)."""
         ...
 
     def drop(self, listen: Listen) -> None:
@@ -307,7 +305,7 @@ class Listen:
         self._warning = warning
 
     def open(self) -> Sequence[FrameReader] | None:
-        """Return the present value, and watch from there (`outbox.Job`)."""
+        """Return the present value, and watch from there (`socket.Job`)."""
         self.is_stale = False
         if self.is_closed:
             return self._answer()
@@ -527,7 +525,7 @@ class _Opening:
         pending.begin()
 
     def open(self) -> Sequence[FrameReader] | None:
-        """Read (`outbox.Job`)."""
+        """Read (`socket.Job`)."""
         try:
             return self._job.open()
         finally:
@@ -537,7 +535,7 @@ class _Opening:
 
 
 class SessionListens:
-    """The listens of one session.
+    """The listens of one session: begun, ended, judged again; and its gets.
 
     Attributes:
         pending: listens and gets that have not been read yet.
@@ -561,7 +559,7 @@ class SessionListens:
     def listen(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
         """Begin a listen; raise for one that is malformed."""
         owner, body = self._owner, request.body
-        path, query, key = _parse(body)
+        path, query, key = _parse_listen(body)
         tag = tag_of(body) if query is not None else None
         claimed_hash = body.get("h", "")
         if key not in self._listens and (
@@ -591,7 +589,7 @@ class SessionListens:
 
     def unlisten(self, request: RealtimeRequest) -> None:
         """End a listen, if it is there; raise for a request that is malformed."""
-        _, _, key = _parse(request.body)
+        _, _, key = _parse_listen(request.body)
         listen = self._listens.get(key)
         if listen is not None:
             listen.close()
@@ -672,7 +670,7 @@ def _close_all(listens: list[Listen]) -> Generator[None, None, None]:
         yield
 
 
-def _parse(body: dict[str, Any]) -> tuple[Path, Query | None, ListenKey]:
+def _parse_listen(body: dict[str, Any]) -> tuple[Path, Query | None, ListenKey]:
     """Return what a listen shows, and the key that it has in its session."""
     path, query = path_of(body), parse_query_object(body.get("q"))
     if query is None:

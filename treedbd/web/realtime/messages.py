@@ -5,22 +5,16 @@ is a request `{"r":<number>,"a":<action>,"b":<body>}`, which is answered by
 `{"r":<number>,"b":{"s":"ok" or an error word,"d":…}}`; data from the server beside the answers is
 `{"a":<action>,"b":<body>}`. Source: `realtime-protocol.md`, sections 1 and 2.
 
-What the bodies of requests have in common: paths and members, parsed.
+In the body of a request `p` is a path, `d` a value, `q` a query object and `t` its tag. Of a query
+object `i` is what children are ordered by: `.key`, `.value`, `.priority` or a child path; without
+it, by their priorities. `sp`, `sn` and `sin` are the value, the key and the inclusiveness of the
+start, `ep`, `en` and `ein` those of the end, `l` is the limit and `vf` the side that it begins
+from.
 
-The queries of the real-time protocol: from a query object to a `Query`.
+A long write is not parsed as a whole: its value is found in the message (`find_long_write`), and
+parsed piece by piece while it is applied, as a large body of a request over HTTP is.
 
-`i` is what children are ordered by: `.key`, `.value`, `.priority` or a child path; without it, by
-their priorities. `sp`, `sn` and `sin` are the value, the key and the inclusiveness of the start,
-`ep`, `en` and `ein` those of the end, `l` is the limit and `vf` the side that it begins from.
-
-Errors as the answers of the real-time protocol: one table from exceptions to its words.
-
-Long writes: their values, found in messages without parsing these as a whole.
-
-Each client prints the members in an order of its own, and the value is a member of the body: so
-what precedes it and what follows it is recognised at both ends of the message. What is between is
-parsed piece by piece while it is applied, as a large body of a request over HTTP is, and refused
-there if it is not exactly one JSON value.
+Errors are answered with a word of the protocol and a sentence: `status_of` has the one table.
 """
 
 from __future__ import annotations
@@ -61,11 +55,150 @@ from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime.wire import LongMessage, OversizedMessage
 
-_MISSING = object()
-
 
 class InvalidRequest(InvalidPath):
     """A request without a member that it needs, or with another type there."""
+
+
+class NotAnEnvelope(Exception):
+    """What a client has sent is not a message of the protocol."""
+
+
+class UnknownAction(InvalidData):
+    """A request for what the protocol does not have."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__(f"There is no action {action[:20]}.")
+
+
+class LimitReached(Unavailable):
+    """A connection has as many listens or disconnect writes as it may have."""
+
+
+OK: Final = "ok"
+VALUE_END: Final = b"}}}"
+"""What closes a message after a value in its body."""
+PONG: Final = b'{"t":"c","d":{"t":"o","d":null}}'
+
+_VERSION: Final = "5"
+_EVENT_ACTIONS: Final = {"put": b"d", "patch": b"m"}
+_FIRST_NUMBER: Final = re.compile(rb'\A\{(?:"t":"d",)?"d":\{(?:"a":"\w{1,9}",)?"r":([0-9]+),')
+_LAST_NUMBER: Final = re.compile(rb'[,{]"r":([0-9]+)(?:,"a":"\w{1,9}")?\}(?:,"t":"d")?\}\Z')
+_HIGHEST_NUMBER: Final = 2**53
+
+
+@attrs.frozen
+class RealtimeRequest:
+    """A request of a client: its number, its action, and its body as it was sent."""
+
+    number: int
+    action: str
+    body: dict[str, Any]
+
+
+@attrs.frozen
+class Ping:
+    """A client asks for a sign of life."""
+
+
+@attrs.frozen
+class Ignored:
+    """A control message that needs no answer."""
+
+
+def parse_message(text: bytes) -> RealtimeRequest | Ping | Ignored:
+    """Return what a message says; raise `NotAnEnvelope`."""
+    try:
+        envelope = parse(text)
+    except InvalidData:
+        raise NotAnEnvelope from None
+    content: Any = envelope.get("d") if isinstance(envelope, dict) else None
+    if not isinstance(envelope, dict) or not isinstance(content, dict):
+        raise NotAnEnvelope
+    if envelope.get("t") == "c":
+        return Ping() if content.get("t") == "p" else Ignored()
+    if envelope.get("t") != "d":
+        raise NotAnEnvelope
+    number, action, body = content.get("r"), content.get("a"), content.get("b", {})
+    if not is_number(number) or not isinstance(action, str):
+        raise NotAnEnvelope
+    return RealtimeRequest(number, action, body if isinstance(body, dict) else {})
+
+
+def is_number(json: object) -> TypeGuard[int]:
+    """Return whether a client may give this number to a request."""
+    return type(json) is int and 0 <= json <= _HIGHEST_NUMBER
+
+
+def find_number(message: OversizedMessage) -> int | None:
+    """Return the number of the request in a message that is too long, None if it is not found.
+
+    Raises `NotAnEnvelope` for one that no request may have.
+    """
+    found = _FIRST_NUMBER.search(message.first) or _LAST_NUMBER.search(message.last)
+    if found is None:
+        return None
+    number = int(found[1])
+    if not is_number(number):
+        raise NotAnEnvelope
+    return number
+
+
+def print_hello(now_ms: int, host: str, session: str) -> bytes:
+    """Print the first message of a connection; `host` is as the client addressed it."""
+    hello: Json = {"ts": now_ms, "v": _VERSION, "h": host, "s": session}
+    envelope: Json = {"t": "c", "d": {"t": "h", "d": hello}}
+    return compact(envelope)
+
+
+def print_answer(number: int, status: str, data: Json) -> bytes:
+    """Print the answer to a request."""
+    return b"".join((answer_start(number, status), _print(data), VALUE_END))
+
+
+def answer_start(number: int, status: str = OK) -> bytes:
+    """Return the answer to a request up to its data, which `VALUE_END` follows."""
+    return b'{"t":"d","d":{"r":%d,"b":{"s":%b,"d":' % (number, compact(status))
+
+
+def print_push(action: str, body: Json) -> bytes:
+    """Print what the server sends without a request."""
+    envelope: Json = {"t": "d", "d": {"a": action, "b": body}}
+    return _print(envelope)
+
+
+def value_start(path: Path) -> bytes:
+    """Return the message that a value was set at a path, up to the value.
+
+    `value_end` follows it.
+    """
+    return _event_start("put", path)
+
+
+def value_end(tag: int | None) -> bytes:
+    """Return what follows the value in a message to a listen; one without a query has no tag."""
+    return VALUE_END if tag is None else b',"t":%d%b' % (tag, VALUE_END)
+
+
+def print_event(path: Path, event: Event) -> Chunks:
+    """Print an event at a watched path, in chunks, up to what `value_end` returns."""
+    start = _event_start(event.kind, path + event.path)
+    if event.printed_export is not None:
+        return (start, *event.printed_export)
+    return (start + _print(event.exported),)
+
+
+def _print(json: Json) -> bytes:
+    """Print JSON that may hold any numbers."""
+    return spell_numbers(compact(json))
+
+
+def _event_start(kind: str, path: Path) -> bytes:
+    place = compact("/".join(path))
+    return b'{"t":"d","d":{"a":"%b","b":{"p":%b,"d":' % (_EVENT_ACTIONS[kind], place)
+
+
+_MISSING = object()
 
 
 def place_of(body: dict[str, Any]) -> Place:
@@ -194,197 +327,6 @@ def _parse_limit(limit: object) -> int | None:
     return min(limit, _HIGHEST_LIMIT)
 
 
-PERMISSION_DENIED: Final = ("permission_denied", "Permission denied")
-"""Clients recognise a denial by these very words."""
-DATA_STALE: Final = ("datastale", "The transaction is based on an old value.")
-FAILURE: Final = "failure"
-UNAVAILABLE: Final = "unavailable"
-TOO_BIG: Final = "too_big"
-INTERNAL: Final = (FAILURE, "An internal error occurred; it has been logged.")
-EXPIRED: Final = ("expired_token", "The token has expired.")
-
-_WORDS: Final[dict[type[BaseException], str]] = {
-    InvalidData: FAILURE,
-    InvalidPath: FAILURE,
-    InvalidQuery: FAILURE,
-    UnknownDatabase: FAILURE,
-    TooLarge: TOO_BIG,
-    AuthRequired: "invalid_token",
-    NotAdmin: "invalid_token",
-    QuotaExceeded: UNAVAILABLE,
-    TooManyDisconnectWrites: UNAVAILABLE,
-    TooManyRequests: UNAVAILABLE,
-    WaitingBytesRefused: UNAVAILABLE,
-    HeldBytesRefused: UNAVAILABLE,
-    ProviderUnavailable: UNAVAILABLE,
-    Unavailable: UNAVAILABLE,
-    DeadlinePassed: UNAVAILABLE,
-    OutcomeInDoubt: UNAVAILABLE,
-}
-_STORE_ERRORS: Final = (StoreFailed, DiskFull, CannotOpenStore, DamagedRow)
-
-_log = Logger()
-
-
-class LimitReached(Unavailable):
-    """A connection has as many listens or disconnect writes as it may have."""
-
-
-def status_of(error: BaseException | None) -> tuple[str, str]:
-    """Return the word and the text of the answer to a request that has raised an error.
-
-    What is unexpected is logged.
-    """
-    if isinstance(error, PermissionDenied):
-        return PERMISSION_DENIED
-    if isinstance(error, ConditionFailed):
-        return DATA_STALE
-    if isinstance(error, BadToken):
-        return ("expired_token" if error.reason == "expired" else "invalid_token"), str(error)
-    if isinstance(error, _STORE_ERRORS):
-        _log.error("A store has failed: {error}", error=error)
-        return UNAVAILABLE, "The store cannot be used at present."
-    for kind in type(error).__mro__:
-        if kind in _WORDS:
-            return _WORDS[kind], str(error)
-    _log.failure("A request of the real-time protocol has failed.", Failure(error))
-    return INTERNAL
-
-
-OK: Final = "ok"
-VALUE_END: Final = b"}}}"
-"""What closes a message after a value in its body."""
-PONG: Final = b'{"t":"c","d":{"t":"o","d":null}}'
-
-_VERSION: Final = "5"
-_EVENT_ACTIONS: Final = {"put": b"d", "patch": b"m"}
-_FIRST_NUMBER: Final = re.compile(rb'\A\{(?:"t":"d",)?"d":\{(?:"a":"\w{1,9}",)?"r":([0-9]+),')
-_LAST_NUMBER: Final = re.compile(rb'[,{]"r":([0-9]+)(?:,"a":"\w{1,9}")?\}(?:,"t":"d")?\}\Z')
-_HIGHEST_NUMBER: Final = 2**53
-
-
-class NotAnEnvelope(Exception):
-    """What a client has sent is no message of the protocol."""
-
-
-class UnknownAction(InvalidData):
-    """A request for what the protocol does not have."""
-
-    def __init__(self, action: str) -> None:
-        super().__init__(f"There is no action {action[:20]}.")
-
-
-@attrs.frozen
-class RealtimeRequest:
-    """A request of a client: its number, its action, and its body as it was sent."""
-
-    number: int
-    action: str
-    body: dict[str, Any]
-
-
-@attrs.frozen
-class Ping:
-    """A client asks for a sign of life."""
-
-
-@attrs.frozen
-class Ignored:
-    """A control message that needs no answer."""
-
-
-def parse_message(text: bytes) -> RealtimeRequest | Ping | Ignored:
-    """Return what a message says; raise `NotAnEnvelope`."""
-    try:
-        envelope = parse(text)
-    except InvalidData:
-        raise NotAnEnvelope from None
-    content: Any = envelope.get("d") if isinstance(envelope, dict) else None
-    if not isinstance(envelope, dict) or not isinstance(content, dict):
-        raise NotAnEnvelope
-    if envelope.get("t") == "c":
-        return Ping() if content.get("t") == "p" else Ignored()
-    if envelope.get("t") != "d":
-        raise NotAnEnvelope
-    number, action, body = content.get("r"), content.get("a"), content.get("b", {})
-    if not is_number(number) or not isinstance(action, str):
-        raise NotAnEnvelope
-    return RealtimeRequest(number, action, body if isinstance(body, dict) else {})
-
-
-def is_number(json: object) -> TypeGuard[int]:
-    """Return whether a client may give this number to a request."""
-    return type(json) is int and 0 <= json <= _HIGHEST_NUMBER
-
-
-def find_number(message: OversizedMessage) -> int | None:
-    """Return the number of the request in a message that is too long, None if it is not found.
-
-    Raises `NotAnEnvelope` for one that no request may have.
-    """
-    found = _FIRST_NUMBER.search(message.first) or _LAST_NUMBER.search(message.last)
-    if found is None:
-        return None
-    number = int(found[1])
-    if not is_number(number):
-        raise NotAnEnvelope
-    return number
-
-
-def print_hello(now_ms: int, host: str, session: str) -> bytes:
-    """Print the first message of a connection; `host` is as the client addressed it."""
-    hello: Json = {"ts": now_ms, "v": _VERSION, "h": host, "s": session}
-    envelope: Json = {"t": "c", "d": {"t": "h", "d": hello}}
-    return compact(envelope)
-
-
-def print_answer(number: int, status: str, data: Json) -> bytes:
-    """Print the answer to a request."""
-    return b"".join((answer_start(number, status), _print(data), VALUE_END))
-
-
-def answer_start(number: int, status: str = OK) -> bytes:
-    """Return the answer to a request up to its data, which `VALUE_END` follows."""
-    return b'{"t":"d","d":{"r":%d,"b":{"s":%b,"d":' % (number, compact(status))
-
-
-def print_push(action: str, body: Json) -> bytes:
-    """Print what the server sends without a request."""
-    envelope: Json = {"t": "d", "d": {"a": action, "b": body}}
-    return _print(envelope)
-
-
-def value_start(path: Path) -> bytes:
-    """Return the message that a value was set at a path, up to the value.
-
-    `value_end` follows it.
-    """
-    return _event_start("put", path)
-
-
-def value_end(tag: int | None) -> bytes:
-    """Return what follows the value in a message to a listen; one without a query has no tag."""
-    return VALUE_END if tag is None else b',"t":%d%b' % (tag, VALUE_END)
-
-
-def print_event(path: Path, event: Event) -> Chunks:
-    """Print an event at a watched path, in chunks, up to what `value_end` returns."""
-    start = _event_start(event.kind, path + event.path)
-    if event.printed_export is not None:
-        return (start, *event.printed_export)
-    return (start + _print(event.exported),)
-
-
-def _print(json: Json) -> bytes:
-    """Print JSON that may hold any numbers."""
-    return spell_numbers(compact(json))
-
-
-def _event_start(kind: str, path: Path) -> bytes:
-    place = compact("/".join(path))
-    return b'{"t":"d","d":{"a":"%b","b":{"p":%b,"d":' % (_EVENT_ACTIONS[kind], place)
-
-
 _SPACE: Final = rb"[ \t\r\n]*"
 _COLON: Final = _SPACE + b":" + _SPACE
 _COMMA: Final = _SPACE + b"," + _SPACE
@@ -431,7 +373,12 @@ class LongWrite:
 
 
 def find_long_write(message: bytes | LongMessage) -> LongWrite | None:
-    """Return the write that a message asks for, None if it is in another form than clients use."""
+    """Return the write that a message asks for, None if it is in another form than clients use.
+
+    Each client prints the members in an order of its own, and the value is a member of the body: so
+    what precedes it and what follows it is recognised at both ends of the message. What is between
+    is refused where it is parsed if it is not exactly one JSON value.
+    """
     if isinstance(message, bytes):
         message = LongMessage((message,), len(message))
     head = _HEAD.match(message.read(0, _HEAD_BYTES))
@@ -455,7 +402,7 @@ def find_long_write(message: bytes | LongMessage) -> LongWrite | None:
 
 
 def as_long_write(request: RealtimeRequest) -> LongWrite:
-    """Return a write that was parsed at once as one whose value is parsed in its turn.
+    """Return a write that was parsed as a whole as one whose value is parsed when it is admitted.
 
     So however a client has printed it, a value with many members is never normalised at once.
     """
@@ -467,10 +414,63 @@ def as_long_write(request: RealtimeRequest) -> LongWrite:
 
 
 def _members(first: bytes, second: bytes) -> dict[str, Any]:
-    """Return members, of which each of the `first` has a comma behind it, the others before."""
+    """Return members, of which each of the `first` has a comma after it, the others before."""
     joined = b",".join(filter(None, (first.rstrip(b", \t\r\n"), second.lstrip(b", \t\r\n"))))
     try:
         members: dict[str, Any] = orjson.loads(b"{%b}" % joined)
     except orjson.JSONDecodeError:
         return {}
     return members
+
+
+PERMISSION_DENIED: Final = ("permission_denied", "Permission denied")
+"""Clients recognise a denial by these very words."""
+DATA_STALE: Final = ("datastale", "The transaction is based on an old value.")
+FAILURE: Final = "failure"
+UNAVAILABLE: Final = "unavailable"
+TOO_BIG: Final = "too_big"
+INTERNAL: Final = (FAILURE, "An internal error occurred; it has been logged.")
+EXPIRED: Final = ("expired_token", "The token has expired.")
+
+_WORDS: Final[dict[type[BaseException], str]] = {
+    InvalidData: FAILURE,
+    InvalidPath: FAILURE,
+    InvalidQuery: FAILURE,
+    UnknownDatabase: FAILURE,
+    TooLarge: TOO_BIG,
+    AuthRequired: "invalid_token",
+    NotAdmin: "invalid_token",
+    QuotaExceeded: UNAVAILABLE,
+    TooManyDisconnectWrites: UNAVAILABLE,
+    TooManyRequests: UNAVAILABLE,
+    WaitingBytesRefused: UNAVAILABLE,
+    HeldBytesRefused: UNAVAILABLE,
+    ProviderUnavailable: UNAVAILABLE,
+    Unavailable: UNAVAILABLE,
+    DeadlinePassed: UNAVAILABLE,
+    OutcomeInDoubt: UNAVAILABLE,
+}
+_STORE_ERRORS: Final = (StoreFailed, DiskFull, CannotOpenStore, DamagedRow)
+
+_log = Logger()
+
+
+def status_of(error: BaseException | None) -> tuple[str, str]:
+    """Return the word and the text of the answer to a request that has raised an error.
+
+    What is unexpected is logged.
+    """
+    if isinstance(error, PermissionDenied):
+        return PERMISSION_DENIED
+    if isinstance(error, ConditionFailed):
+        return DATA_STALE
+    if isinstance(error, BadToken):
+        return ("expired_token" if error.reason == "expired" else "invalid_token"), str(error)
+    if isinstance(error, _STORE_ERRORS):
+        _log.error("A store has failed: {error}", error=error)
+        return UNAVAILABLE, "The store cannot be used at present."
+    for kind in type(error).__mro__:
+        if kind in _WORDS:
+            return _WORDS[kind], str(error)
+    _log.failure("A request of the real-time protocol has failed.", Failure(error))
+    return INTERNAL

@@ -1,19 +1,12 @@
-"""`/.ws` and `/.lp`: the paths of the real-time protocol, and what their requests address.
+"""The paths of the real-time protocol: a request for `/.ws` becomes a session, `/.lp` leads there.
 
-Clients put a database into `ns`, as requests over HTTP do. What some put there without being told
-to is the first label of the host: that counts only if there is such a project.
+`RealtimeEndpoint` answers the requests. The head of one was parsed and limited by the HTTP server;
+here its database is found and it is upgraded to a WebSocket, and `RealtimeDoor` opens the database
+and begins a session. A client that connects again names its former session (`ls`), which is ended
+first: what it has left is written before the client can write anything.
 
-The door of the real-time protocol: a request for `/.ws` becomes a session.
-
-The head of the request was parsed and limited by the HTTP server; here it is upgraded to a
-WebSocket, and its database is opened. A client that comes back names its former session (`ls`),
-which is ended first: what it has left is written before the client can write anything.
-
-What answers `/.lp`: a script that sends a browser back to the WebSocket.
-
-Long polling is not offered. But a browser whose WebSocket has failed once remembers that, and asks
-here first the next time, for ever; the script lets it forget. It runs in a frame of the page's own
-origin, which names the callback by a number. Source: `realtime-protocol.md`, section 1.
+Clients put a database into `ns`, as requests over HTTP do. Some put the first label of the host
+there, unasked: that counts only if there is such a project.
 """
 
 from __future__ import annotations
@@ -53,8 +46,118 @@ from treedbd.web.realtime.socket import accept_upgrade
 from treedbd.web.request import AllowedMethods, Location, check_method, find_parameter
 from treedbd.web.response import Response, counted_address_of
 
+_SOCKET_METHODS: Final = AllowedMethods.of(["GET"])
+_LONG_POLL_METHODS: Final = AllowedMethods.of(["GET", "HEAD"])
+TIMEOUT_S: Final = 30.0
+"""Seconds that the program which embeds the service has to say who sends a request."""
+
+
+class DataParts(Protocol):
+    """What handles the requests for data (`handlers.DataHandlers`), as far as it is shared."""
+
+    @property
+    def gate(self) -> BodyGate:
+        """Lets bodies be parsed."""
+        ...
+
+    @property
+    def missing_indexes(self) -> MissingIndexes:
+        """Looks at the queries."""
+        ...
+
+    def now_ms(self) -> int:
+        """Return the time in milliseconds since 1970."""
+        ...
+
+
+class RealtimeEndpoint:
+    """Answers the requests for the paths of the real-time protocol."""
+
+    def __init__(
+        self,
+        door: RealtimeDoor,
+        parts: WebParts,
+        refuse: Callable[[IHttp1Request, Exception], None],
+        find: Callable[[DatabaseName], Database],
+    ) -> None:
+        """`refuse` answers with an error, `find` returns the database of a name."""
+        self.door: Final = door
+        self._parser = parts.parser
+        self._writer = parts.writer
+        self._users = parts.users
+        self._guard = parts.guard
+        self._rates = parts.rates
+        self._refuse = refuse
+        self._find = find
+
+    async def socket(self, request: IHttp1Request) -> None:
+        """Open a session, or say why not."""
+        try:
+            check_method(request.method, _SOCKET_METHODS)
+            location, database = self._locate(request)
+            if location.malformed is not None:
+                raise location.malformed
+            if self._rates is not None:
+                self._rates.take_project(request, location.name.project, is_write=False)
+            identity = None
+            if self._users is not None:
+                identity = await self._users.find(request, TIMEOUT_S)
+            former = find_parameter(request.uri, b"ls")
+            await self.door.open(request, database, former[0] if former else "", identity)
+        except Exception as error:
+            self._refuse(request, error)
+
+    async def long_poll(self, request: IHttp1Request) -> None:
+        """Send a browser back to the socket."""
+        try:
+            check_method(request.method, _LONG_POLL_METHODS)
+            location = self._parser.locate(request)
+            if self._rates is not None:
+                self._rates.take_project(request, location.name.project, is_write=False)
+            script = answer_long_poll(find_parameter(request.uri, b"cb"))
+            if self._guard is not None:
+                self._guard.check_script(request)
+            self._send(request, script)
+        except Exception as error:
+            self._refuse(request, error)
+
+    def _send(self, request: IHttp1Request, response: Response) -> None:
+        self._writer.send(request, response, no_store=True)
+
+    def _locate(self, request: IHttp1Request) -> tuple[Location, Database]:
+        """Return what a request addresses; raise the error in its address."""
+        location = self._parser.locate(request)
+        host = request.headers[b"host"][0]
+        ns = location.parameters.get("ns", "")
+        if not name_without_host_label(ns, host):
+            return location, self._find(location.name)
+        try:
+            if not is_ipv4(host):
+                return location, self._find(location.name)
+        except UnknownDatabase as error:
+            if error.is_project_known:
+                raise
+        location = self._parser.locate(request, ignores_ns=True)
+        return location, self._find(location.name)
+
+
+def name_without_host_label(ns: str, host: bytes) -> bool:
+    """Return whether `ns` is only what a client has made of the host: its first label."""
+    name = host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")
+    return name.partition(".")[0].lower() == ns.lower() and "." in name
+
+
+def is_ipv4(host: bytes) -> bool:
+    """Return whether a Host header is an IPv4 address, with or without a port."""
+    try:
+        ipaddress.IPv4Address(host.decode("latin-1").partition(":")[0])
+    except ValueError:
+        return False
+    return True
+
+
 SESSION_BYTES: Final = 16
-_SESSION: Final = re.compile(r"[0-9a-f]{32}")
+_SESSION_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class RealtimeDoor:
@@ -105,7 +208,7 @@ class RealtimeDoor:
         try:
             if isinstance(opening, Deferred):
                 await opening
-            if _SESSION.fullmatch(former):
+            if _SESSION_ID.fullmatch(former):
                 await self._end_former(former, database)
             self._start(session, request, headers)
         except BaseException:
@@ -160,21 +263,6 @@ class RealtimeDoor:
             await database.disconnect_writes.run(former)
 
 
-def name_without_host_label(ns: str, host: bytes) -> bool:
-    """Return whether `ns` is only what a client has made of the host: its first label."""
-    name = host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")
-    return name.partition(".")[0].lower() == ns.lower() and "." in name
-
-
-def is_ipv4(host: bytes) -> bool:
-    """Return whether a Host header is an IPv4 address, with or without a port."""
-    try:
-        ipaddress.IPv4Address(host.decode("latin-1").partition(":")[0])
-    except ValueError:
-        return False
-    return True
-
-
 def _as_upgrade(request: IHttp1Request) -> UpgradeRequest:
     """Return the head of a request, which was parsed already, as the WebSocket library has it."""
     fields: Any = [
@@ -190,114 +278,25 @@ def _as_upgrade(request: IHttp1Request) -> UpgradeRequest:
     )
 
 
-_SCRIPT: Final = (
+_LONG_POLL_SCRIPT: Final = (
     b'try{parent.localStorage.removeItem("firebase:previous_websocket_failure")}catch(e){}'
     b'parent.window["pLPCommand%b"]("close")'
 )
-_NUMBER: Final = re.compile(r"[0-9]+")
-_HEADERS: Final = ((b"Content-Type", b"application/javascript; charset=utf-8"),)
+_CALLBACK_NUMBER: Final = re.compile(r"[0-9]+")
+_SCRIPT_HEADERS: Final = ((b"Content-Type", b"application/javascript; charset=utf-8"),)
 
 
 def answer_long_poll(callbacks: list[str]) -> Response:
-    """Return the script for a request with the number of a callback; raise `InvalidQuery`."""
-    if len(callbacks) != 1 or not _NUMBER.fullmatch(callbacks[0]):
+    """Return the script for a request with the number of a callback; raise `InvalidQuery`.
+
+    Long polling is not offered. But a browser whose WebSocket has failed once remembers that, and
+    requests `/.lp` first the next time, for ever; the script lets it forget. It runs in a frame of
+    the page's own origin, which names the callback by a number. Source: `realtime-protocol.md`,
+    section 1.
+    """
+    if len(callbacks) != 1 or not _CALLBACK_NUMBER.fullmatch(callbacks[0]):
         raise InvalidQuery("The number of the callback (cb) must be there once, in digits only.")
-    return Response(200, _SCRIPT % callbacks[0].encode(), _HEADERS)
-
-
-METHODS: Final = AllowedMethods.of(["GET"])
-LONG_POLL_METHODS: Final = AllowedMethods.of(["GET", "HEAD"])
-TIMEOUT_S: Final = 30.0
-"""Seconds that the program which embeds the service has to say who sends a request."""
-
-
-class DataParts(Protocol):
-    """What handles the requests for data (`handlers.DataHandlers`), as far as it is shared."""
-
-    @property
-    def gate(self) -> BodyGate:
-        """Lets bodies be parsed."""
-        ...
-
-    @property
-    def missing_indexes(self) -> MissingIndexes:
-        """Looks at the queries."""
-        ...
-
-    def now_ms(self) -> int:
-        """Return the time in milliseconds since 1970."""
-        ...
-
-
-class RealtimeEndpoint:
-    """Answers the requests for the paths of the real-time protocol."""
-
-    def __init__(
-        self,
-        door: RealtimeDoor,
-        parts: WebParts,
-        refuse: Callable[[IHttp1Request, Exception], None],
-        find: Callable[[DatabaseName], Database],
-    ) -> None:
-        """`refuse` answers with an error, `find` returns the database of a name."""
-        self.door: Final = door
-        self._parser = parts.parser
-        self._writer = parts.writer
-        self._users = parts.users
-        self._guard = parts.guard
-        self._rates = parts.rates
-        self._refuse = refuse
-        self._find = find
-
-    async def socket(self, request: IHttp1Request) -> None:
-        """Open a session, or say why not."""
-        try:
-            check_method(request.method, METHODS)
-            location, database = self._locate(request)
-            if location.malformed is not None:
-                raise location.malformed
-            if self._rates is not None:
-                self._rates.take_project(request, location.name.project, is_write=False)
-            identity = None
-            if self._users is not None:
-                identity = await self._users.find(request, TIMEOUT_S)
-            former = find_parameter(request.uri, b"ls")
-            await self.door.open(request, database, former[0] if former else "", identity)
-        except Exception as error:
-            self._refuse(request, error)
-
-    async def long_poll(self, request: IHttp1Request) -> None:
-        """Send a browser back to the socket."""
-        try:
-            check_method(request.method, LONG_POLL_METHODS)
-            location = self._parser.locate(request)
-            if self._rates is not None:
-                self._rates.take_project(request, location.name.project, is_write=False)
-            script = answer_long_poll(find_parameter(request.uri, b"cb"))
-            if self._guard is not None:
-                self._guard.check_script(request)
-            self._send(request, script)
-        except Exception as error:
-            self._refuse(request, error)
-
-    def _send(self, request: IHttp1Request, response: Response) -> None:
-        self._writer.send(request, response, no_store=True)
-
-    def _locate(self, request: IHttp1Request) -> tuple[Location, Database]:
-        """Return what a request addresses; raise the error in its address."""
-        location = self._parser.locate(request)
-        host = request.headers[b"host"][0]
-        ns = location.parameters.get("ns", "")
-        if not name_without_host_label(ns, host):
-            return location, self._find(location.name)
-        try:
-            if not is_ipv4(host):
-                return location, self._find(location.name)
-        except UnknownDatabase as error:
-            if error.is_project_known:
-                raise
-        location = self._parser.locate(request, ignores_ns=True)
-        return location, self._find(location.name)
+    return Response(200, _LONG_POLL_SCRIPT % callbacks[0].encode(), _SCRIPT_HEADERS)
 
 
 def make_realtime(

@@ -1,7 +1,10 @@
 """The open WebSockets of a service: their limits, signs of life, and what is due with the time.
 
-A socket that has sent nothing for a while is sent a ping. A client that sends nothing for twice
-that time is gone, and so is one that takes nothing of what waits for it. One timer finds them all.
+A socket that has received nothing for a while sends a ping. A client that sends nothing for twice
+that time is gone, and so is one that takes nothing of what waits for it. One timer finds them all,
+and tokens that have expired; it looks at a part of the sockets in each turn of the reactor.
+
+Limits count the sockets of all processes that serve the same clients.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class CannotUpgrade(LookupError):
 
 
 class BadHandshake(Exception):
-    """A request for a WebSocket that does not ask for one as it has to."""
+    """A request for a WebSocket that lacks what the handshake needs (RFC 6455, section 4.2.1)."""
 
 
 class WrongVersion(Exception):
@@ -56,7 +59,7 @@ class OpenSocket(Protocol):
 
     @property
     def id(self) -> str:
-        """By which a client names it when it comes back."""
+        """The id by which a client names it when it connects again."""
         ...
 
     @property
@@ -79,7 +82,7 @@ class OpenSocket(Protocol):
         ...
 
     def lose_identity(self) -> None:
-        """Be nobody from now on: its token is not trusted any more."""
+        """End the identity: its token is not trusted any more."""
         ...
 
     def end(self) -> None:
@@ -91,7 +94,7 @@ class SocketRegistry:
     """The open WebSockets of a service.
 
     Attributes:
-        keep_alive_s: after how much silence a socket is sent a ping.
+        keep_alive_s: after how many seconds of silence a client is sent a ping.
         stalled_s: how long a client may take nothing of what waits for it.
         opened, messages_in, messages_out, events_sent, event_bytes, overflowed: counters since the
             start.

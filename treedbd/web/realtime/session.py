@@ -1,39 +1,16 @@
 """One session of the real-time protocol: a client, its WebSocket, and what it may see and do.
 
-Theory of operation. Messages are handled in the order in which they came (`inbox`). What the client
-is sent has one order too (`outbox`): events of a commit, then the answers to writes in it.
-When the connection ends, for whatever reason, what the client has left for that is written
-(`presence`); the database stays open until then.
+Theory of operation. Messages are handled in the order in which they came (`Inbox`), each by the
+part of the session that it is for (`SessionActions`): who the client is (`SessionCaller`), what it
+listens to (`listens`), what it writes (`writes`), what it leaves for its end (`SessionPresence`).
+What the client is sent has one order too (`Outbox`): events of a commit, then the answers to the
+writes in it (`SessionAnswers`). When the connection ends, for whatever reason, what the client has
+left for that is written; the database stays open until then.
 
-What each action of the protocol does: from a message of a client to the part that it is for.
-
-The answers of a session: to its requests, in order with the events that it is sent.
-
-A write is answered behind its events, and before those of the next write: an SDK shows what it has
-written until then, and then judges by what its query holds at that moment whether it was kept. So
-an answer waits until the watchers were notified of all that is durable, or until a listen of the
+A write is answered after its own events, and before those of the next write: an SDK shows what it
+has written until then, and then judges by what its query holds at that moment whether it was kept.
+So an answer waits until the watchers were notified of all that is durable, or until a listen of the
 session is about to send a later event.
-
-Who a session is: `auth`, `gauth` and `unauth`, and tokens that expire.
-
-An admin may be another user for the session, or nobody: `authvar` and `noauth`, as
-`auth_variable_override` does for one request over HTTP. An `auth` that fails ends the identity that
-there was before.
-
-Presence: what a session writes when it ends, however it ends.
-
-`o` sets a value, `om` merges one, `oc` cancels what was set at a path and below. They are kept in
-the store (`database.disconnect`) before they are answered, so they are written after a crash
-of the server too. They keep the identity with which they were set.
-
-Why the rules deny: the text that clients of the real-time protocol print for developers.
-
-What a client has sent and the server has not handled yet, in order.
-
-Messages are handled in slices that all sessions share. One that has to wait, for the keys of an
-identity provider or for its turn to be parsed, lets those behind it wait. While many wait, or while
-too many answers wait for the client, the client is not read. What is long is held until it has been
-parsed, and counted as long.
 """
 
 from __future__ import annotations
@@ -112,8 +89,150 @@ from treedbd.web.realtime.writes import (
 )
 
 
+class UnknownLongMessage(Exception):
+    """A message that is too long to be parsed, and in no form that shows what it asks for."""
+
+
+INBOX_BYTES: Final = 64 * KIB
+"""Messages that wait to be handled; beyond, the client is not read."""
+_MESSAGE_BYTES: Final = 64
+"""What a message counts for beside its text."""
+
+
+def _do_nothing(*_: object) -> None:
+    pass
+
+
+class Inbox:
+    """What one client has sent and the server has not handled yet, in order.
+
+    Messages are handled in slices that all sessions share. One that has to wait, for the keys of an
+    identity provider or to be admitted to parsing, lets those after it wait. While many wait, or
+    while too many answers wait for the client, the client is not read. What is long is held until
+    it has been parsed, and counted as long.
+
+    Attributes:
+        may_read: whether there is room for the answers of the client.
+        is_parsing: whether what it has sent is still parsed.
+
+    """
+
+    __slots__ = (
+        "_blocked_bytes",
+        "_bytes",
+        "_connection",
+        "_handle",
+        "_is_blocked",
+        "_is_closed",
+        "_is_working",
+        "_messages",
+        "_note_held",
+        "_slices",
+        "is_parsing",
+        "may_read",
+    )
+
+    def __init__(
+        self,
+        connection: UpgradedConnection,
+        slices: Slices,
+        handle: Callable[[Message], None],
+        note_held: Callable[[int], object],
+    ) -> None:
+        """Call `handle`, which raises nothing, with each message, in `slices`.
+
+        `note_held` is called with the bytes by which what is held of long messages has grown.
+        """
+        self.may_read = True
+        self.is_parsing = False
+        self._blocked_bytes = 0
+        self._bytes = 0
+        self._connection = connection
+        self._handle = handle
+        self._is_blocked = False
+        self._is_closed = False
+        self._is_working = False
+        self._messages: deque[Message] | None = None
+        self._note_held = note_held
+        self._slices = slices
+
+    def add(self, message: Message) -> None:
+        """Handle a message, now or after those before it."""
+        if self._messages is None:
+            self._messages = deque()
+        self._messages.append(message)
+        size = _counted_size(message)
+        self._bytes += size
+        if size > SMALL_HELD_BYTES:
+            self._note_held(size)
+        if self._is_working or self._is_blocked:
+            self.bound_reading()
+        else:
+            self._work()
+
+    def block(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that may wait, and raises nothing; the messages after it wait, too."""
+        self._is_blocked = True
+        Deferred.fromCoroutine(work).addBoth(self._unblock)
+
+    def bound_reading(self) -> None:
+        """Read the client, or not, by what waits."""
+        if self._is_closed:
+            return
+        if self.may_read and not self.is_parsing and self._bytes <= INBOX_BYTES:
+            self._connection.resume_reading()
+        else:
+            self._connection.pause_reading()
+
+    def close(self) -> None:
+        """Drop what waits, and forget the session; nothing may be added after that."""
+        self._is_closed = True
+        self._messages = None
+        self._handle = self._note_held = _do_nothing
+
+    def _unblock(self, _: object) -> None:
+        self._is_blocked = False
+        if self._blocked_bytes:
+            self._note_held(-self._blocked_bytes)
+            self._blocked_bytes = 0
+        if self._messages and not self._is_working:
+            self._work()
+        else:
+            self.bound_reading()
+
+    def _work(self) -> None:
+        self._is_working = True
+        self._slices.start(self._steps())
+
+    def _steps(self) -> Steps:
+        while self._messages and not self._is_blocked:
+            message = self._messages.popleft()
+            size = _counted_size(message)
+            self._bytes -= size
+            self._handle(message)
+            if size > SMALL_HELD_BYTES:
+                if self._is_blocked:
+                    self._blocked_bytes = size
+                else:
+                    self._note_held(-size)
+            yield
+        if not self._messages:
+            self._messages = None
+        self._is_working = False
+        self.bound_reading()
+
+
+def _counted_size(message: Message) -> int:
+    if isinstance(message, LongMessage):
+        return _MESSAGE_BYTES + message.size
+    return _MESSAGE_BYTES + (len(message) if isinstance(message, bytes) else KIB)
+
+
 class SessionCaller:
-    """The identity of one session.
+    """The identity of one session: `auth`, `gauth` and `unauth`, and tokens that expire.
+
+    An admin may be another user for the session, or without an identity: `authvar` and `noauth`, as
+    `auth_variable_override` does for one request over HTTP.
 
     Attributes:
         identity: who it is now.
@@ -127,7 +246,7 @@ class SessionCaller:
     def __init__(
         self, parts: RealtimeParts, project: str, request: IHttp1Request, first: Identity
     ) -> None:
-        """Begin as `first`, which the session is again without a token.
+        """Begin as `first`, the identity of the session without a token.
 
         Tokens of `project` count; `request` is what has opened the session.
         """
@@ -139,14 +258,15 @@ class SessionCaller:
         self._become(first)
 
     def forget(self) -> None:
-        """Be again who opened the session."""
+        """Restore the identity that the session began with."""
         self.is_overridden = False
         self._become(self._first)
 
     async def sign_in(self, body: dict[str, Any]) -> Json:
-        """Become whom the token in a request names; return what it is answered.
+        """Become whom the token in a request names; return the data of the answer.
 
-        Raises as `Authenticator.identify`, or `InvalidRequest`; then the session is nobody.
+        Raises as `Authenticator.identify`, or `InvalidRequest`; that ends the identity that there
+        was before.
         """
         self.forget()
         token = body.get("cred")
@@ -192,7 +312,7 @@ class PresenceOwner(WriteOwner, Protocol):
 
     @property
     def id(self) -> str:
-        """By which the store knows it."""
+        """The key by which the store has its writes."""
         ...
 
     def end(self) -> None:
@@ -201,7 +321,11 @@ class PresenceOwner(WriteOwner, Protocol):
 
 
 class SessionPresence:
-    """The disconnect writes of one session.
+    """The disconnect writes of one session: what it writes when it ends, however it ends.
+
+    `o` sets a value, `om` merges one, `oc` cancels what was set at a path and below. They are kept
+    in the store (`database.disconnect`) before they are answered, so they are written after a crash
+    of the server too. They keep the identity with which they were set.
 
     Attributes:
         is_set: whether there may be any.
@@ -257,29 +381,28 @@ class SessionPresence:
 
 
 def explain_read(database: Database, read: ReadRequest) -> str:
-    """Return why a read is denied, or is not any more."""
+    """Return why a read is denied, as the SDKs print it for developers.
+
+    It says so, too, if the read is allowed by now.
+    """
 
     def evaluate(nodes: Nodes) -> Verdict:
         context = Context(read.caller.auth, read.now(), nodes, read.query, at_once=True)
         return database.rules.current.may_read(read.path, context, explain=True)
 
-    return _text(database.read(evaluate), read.caller.auth)
+    return _print_verdict(database.read(evaluate), read.caller.auth)
 
 
 def explain_write(database: Database, write: Write) -> str:
-    """Return why a write is denied, or is not any more."""
-    return _text(database.explain_write(write), write.caller.auth)
+    """Return why a write is denied, as `explain_read` does for a read."""
+    return _print_verdict(database.explain_write(write), write.caller.auth)
 
 
-def _text(verdict: Verdict, auth: Json) -> str:
+def _print_verdict(verdict: Verdict, auth: Json) -> str:
     return "\n".join(format_explanation(explanation(verdict, is_admin=False, auth=auth)))
 
 
 Answered: TypeAlias = Callable[[], None]
-
-
-def _do_nothing() -> None:
-    pass
 
 
 @attrs.define(eq=False)
@@ -403,7 +526,7 @@ class SessionAnswers(ABC):
         return None if found is None or self.find_behind() is not None else found
 
     def _send_through(self, last: _Waiting) -> None:
-        """Send the answers up to one that waits or was sent."""
+        """Send the answers up to this one; none if it was sent before."""
         while not (last.is_sent or self.is_over):
             first = self._waiting.popleft()
             first.is_sent = True
@@ -421,145 +544,10 @@ class SessionAnswers(ABC):
         self.send(messages.print_push("sd", {"msg": text}))
 
 
-INBOX_BYTES: Final = 64 * KIB
-"""Messages that wait to be handled; beyond, the client is not read."""
-_MESSAGE_BYTES: Final = 64
-"""What a message counts for beside its text."""
-
-
-class Inbox:
-    """The messages of one client.
-
-    Attributes:
-        may_read: whether there is room for the answers of the client.
-        is_parsing: whether what it has sent is still parsed.
-
-    """
-
-    __slots__ = (
-        "_blocked_bytes",
-        "_bytes",
-        "_connection",
-        "_handle",
-        "_is_blocked",
-        "_is_closed",
-        "_is_working",
-        "_messages",
-        "_note_held",
-        "_slices",
-        "is_parsing",
-        "may_read",
-    )
-
-    def __init__(
-        self,
-        connection: UpgradedConnection,
-        slices: Slices,
-        handle: Callable[[Message], None],
-        note_held: Callable[[int], object],
-    ) -> None:
-        """Call `handle`, which raises nothing, with each message, in `slices`.
-
-        `note_held` is called with the bytes by which what is held of long messages has grown.
-        """
-        self.may_read = True
-        self.is_parsing = False
-        self._blocked_bytes = 0
-        self._bytes = 0
-        self._connection = connection
-        self._handle = handle
-        self._is_blocked = False
-        self._is_closed = False
-        self._is_working = False
-        self._messages: deque[Message] | None = None
-        self._note_held = note_held
-        self._slices = slices
-
-    def add(self, message: Message) -> None:
-        """Handle a message, now or in its turn."""
-        if self._messages is None:
-            self._messages = deque()
-        self._messages.append(message)
-        size = _size_of(message)
-        self._bytes += size
-        if size > SMALL_HELD_BYTES:
-            self._note_held(size)
-        if self._is_working or self._is_blocked:
-            self.bound_reading()
-        else:
-            self._work()
-
-    def block(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do work that may wait, and raises nothing; the messages behind it wait, too."""
-        self._is_blocked = True
-        Deferred.fromCoroutine(work).addBoth(self._unblock)
-
-    def bound_reading(self) -> None:
-        """Read the client, or not, by what waits."""
-        if self._is_closed:
-            return
-        if self.may_read and not self.is_parsing and self._bytes <= INBOX_BYTES:
-            self._connection.resume_reading()
-        else:
-            self._connection.pause_reading()
-
-    def close(self) -> None:
-        """Handle nothing any more, and forget who has; nothing more may be added."""
-        self._is_closed = True
-        self._messages = None
-        self._handle = self._note_held = _ignore
-
-    def _unblock(self, _: object) -> None:
-        self._is_blocked = False
-        if self._blocked_bytes:
-            self._note_held(-self._blocked_bytes)
-            self._blocked_bytes = 0
-        if self._messages and not self._is_working:
-            self._work()
-        else:
-            self.bound_reading()
-
-    def _work(self) -> None:
-        self._is_working = True
-        self._slices.start(self._steps())
-
-    def _steps(self) -> Steps:
-        while self._messages and not self._is_blocked:
-            message = self._messages.popleft()
-            size = _size_of(message)
-            self._bytes -= size
-            self._handle(message)
-            if size > SMALL_HELD_BYTES:
-                if self._is_blocked:
-                    self._blocked_bytes = size
-                else:
-                    self._note_held(-size)
-            yield
-        if not self._messages:
-            self._messages = None
-        self._is_working = False
-        self.bound_reading()
-
-
-def _size_of(message: Message) -> int:
-    if isinstance(message, LongMessage):
-        return _MESSAGE_BYTES + message.size
-    return _MESSAGE_BYTES + (len(message) if isinstance(message, bytes) else KIB)
-
-
-def _ignore(_: object) -> None:
-    pass
-
-
-_WRITES: Final = frozenset({"p", "m", "o", "om"})
-
+_WRITING_ACTIONS: Final = frozenset({"p", "m", "o", "om"})
 
 _Awaited: TypeAlias = Coroutine[Any, Any, None] | None
 """What goes on for a while, and lets the messages behind it wait; None if nothing does."""
-
-
-class UnknownLongMessage(Exception):
-    """A message that is too long to be parsed, and in no form that shows what it asks for."""
 
 
 class ActionsOwner(ListeningOwner, PresenceOwner, WriteOwner, Protocol):
@@ -577,12 +565,12 @@ class ActionsOwner(ListeningOwner, PresenceOwner, WriteOwner, Protocol):
         ...
 
     def count_frame(self) -> None:
-        """Count a message that is no request for the rates of the client."""
+        """Count a message that is not a request for the rates of the client."""
         ...
 
 
 class SessionActions:
-    """Does what the client of one session asks for.
+    """Does what the client of one session requests: `_ACTIONS` has a method for each action.
 
     Attributes:
         listens: what the session listens to.
@@ -640,7 +628,7 @@ class SessionActions:
 
     def _act(self, request: RealtimeRequest) -> None:
         try:
-            self._owner.count(is_write=request.action in _WRITES)
+            self._owner.count(is_write=request.action in _WRITING_ACTIONS)
             act = _ACTIONS.get(request.action)
             if act is None:
                 raise messages.UnknownAction(request.action)
@@ -651,7 +639,7 @@ class SessionActions:
             self._owner.answer(request.number, *status_of(error))
 
     def _block(self, request: RealtimeRequest, work: Coroutine[Any, Any, None]) -> None:
-        """Do work that may wait; the messages behind it wait, too."""
+        """Do work that may wait; the messages after it wait, too."""
 
         async def run() -> None:
             try:
@@ -685,7 +673,7 @@ class SessionActions:
         self._owner.answer(request.number, messages.OK, {})
 
     def _write(self, request: RealtimeRequest) -> _Awaited:
-        """Write, after what was asked for before was read."""
+        """Write, after what was requested before was read."""
         return _after(self.listens.pending, lambda: self._writes.write(request))
 
     def _listen(self, request: RealtimeRequest) -> _Awaited:
@@ -699,7 +687,7 @@ class SessionActions:
         return _after(self._writes.pending, lambda: self.listens.get(request))
 
     def _sign_in(self, request: RealtimeRequest) -> _Awaited:
-        """Become another caller, when all that was asked for before was read."""
+        """Become another caller, when all that was requested before was read."""
         signed_in = self._owner.signed_in
 
         async def sign_in() -> None:
@@ -712,7 +700,7 @@ class SessionActions:
         return _after(self.listens.pending, sign_in)
 
     def _sign_out(self, request: RealtimeRequest) -> _Awaited:
-        """Be again who opened the session."""
+        """Restore the identity that the session began with."""
 
         async def sign_out() -> None:
             self._owner.signed_in.forget()
@@ -729,7 +717,7 @@ class SessionActions:
 
 
 def _after(others: Pending, act: Callable[[], _Awaited]) -> _Awaited:
-    """Act when none of the others is pending: now, if none is."""
+    """Act when none of the `others` is pending: now, if none is."""
     settled = others.settled()
     if settled is None:
         return act()
@@ -771,7 +759,7 @@ class RealtimeSession(SessionAnswers):
     it, so that it is freed without a collection of garbage, when no work goes on for it any more.
 
     Attributes:
-        id: a random id, by which the client names the session when it comes back.
+        id: a random id, by which the client names the session when it connects again.
         parts: the parts of the service.
         database: the database that it has addressed.
         request: the request that has opened the WebSocket.
@@ -962,7 +950,7 @@ class RealtimeSession(SessionAnswers):
                 self.outbox.retry()
 
     def lose_identity(self) -> None:
-        """Be nobody from now on: the token is not trusted any more."""
+        """End the identity: its token is not trusted any more."""
         self._end_identity("invalid_token", "The token is not trusted any more.")
 
     def may_receive(self) -> bool:
@@ -1032,7 +1020,7 @@ class RealtimeSession(SessionAnswers):
             rates.take_user(self.project, self.identity, is_write=is_write)
 
     def count_frame(self) -> None:
-        """Count a frame, or a message, that is no request; beyond a rate read on a little later.
+        """Count a frame, or a message, that is not a request; beyond a rate read on a little later.
 
         There is no answer that could refuse it, and closing the socket would make a client connect
         again, which costs more.
@@ -1043,7 +1031,7 @@ class RealtimeSession(SessionAnswers):
             self._socket.hold()
 
     def receive(self, message: Message) -> None:
-        """Handle a message, now or in its turn."""
+        """Handle a message, now or after those before it."""
         self.parts.registry.messages_in += 1
         self.inbox.add(message)
 

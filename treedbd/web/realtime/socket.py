@@ -1,18 +1,19 @@
 """One WebSocket (RFC 6455): from the bytes of a client to its messages, and from messages to bytes.
 
-The `websockets` library reads and checks the frames, without I/O; the connection, its writer and
-its time limits stay those of the HTTP server. Text frames that the server sends are made by
-`frames` and go through the `Outbox`, so that control frames come between whole messages only.
+The connection, its writer and its time limits stay those of the HTTP server; the `websockets`
+library reads and checks the frames, without I/O. What a client sends goes through a
+`RealtimeSocket`: frames are cut, parsed and joined to messages (`wire`), in slices if they are
+many. Text frames that the server sends are made by `wire` and go through the `Outbox`, so that
+control frames come between whole messages only.
 
-What one WebSocket has to send: in one order, at once while its client reads, within bounds.
-
-Theory of operation. There are three kinds of items. *Events* of listens may be dropped: when more
-bytes of them wait than the bound, all that wait are, and each listen that has lost any is *stale*:
-in place of its first event it has a job that sends its present value. *Answers* are never dropped;
-while more than the bound of them wait, the client is not read. A *job* is asked for what it sends
-when its turn has come, so a value is read when there is room for it, and what was queued before it
-is older. While a job has to wait for its value, nothing behind it is sent: an answer never comes
-before an event of a commit that it follows. Only whole messages are dropped or put between others.
+Theory of operation of the outbox. There are three kinds of items. *Events* of listens may be
+dropped: when more bytes of them wait than the bound, all that wait are, and each listen that has
+lost any is *stale*: in place of its first event it has a job that sends its present value.
+*Answers* are never dropped; while more than the bound of them wait, the client is not read. A *job*
+is opened when it is the next to be sent, so a value is read when there is room for it, and what was
+queued before it is older. While a job has to wait for its value, nothing after it is sent: an
+answer never comes before an event of a commit that it follows. Only whole messages are dropped or
+put between others.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ JOB_BYTES: Final = 256
 
 
 class Job(Protocol):
-    """Something that is read when its turn has come."""
+    """Something that is read when it is the next to be sent."""
 
     def open(self) -> Sequence[FrameReader] | None:
         """Return what is sent next; None if that is not ready, until `Outbox.release`.
 
-        Raises `WaitingBytesRefused`: it is asked again after `Outbox.retry`.
+        Raises `WaitingBytesRefused`: it is opened again after `Outbox.retry`.
         """
         ...
 
@@ -74,7 +75,7 @@ class EventOwner(Job, Protocol):
 
 
 class OutboxOwner(Protocol):
-    """Whom an outbox belongs to."""
+    """The session that an outbox belongs to."""
 
     def set_reading(self, is_reading: bool) -> None:
         """Read what the client sends, or leave it unread: too many answers wait."""
@@ -110,7 +111,7 @@ _Item: TypeAlias = "_Event | bytes | Job"
 
 
 class Outbox:
-    """The messages of one WebSocket on their way to its client.
+    """What one WebSocket has to send: in one order, at once while its client reads, within bounds.
 
     Attributes:
         is_paused: set while the transport accepts no more.
@@ -194,7 +195,7 @@ class Outbox:
         self.resume()
 
     def add(self, job: Job) -> None:
-        """Send what a job returns when its turn has come, maybe now."""
+        """Send what a job returns when all before it is sent, maybe now."""
         if self._is_closed:
             return
         self._append(job)
@@ -221,7 +222,7 @@ class Outbox:
         self.resume()
 
     def postpone(self, job: Job, error: WaitingBytesRefused) -> None:
-        """Ask a job again later that had to wait, and has no room now."""
+        """Open a job again later that had to wait, and has no room now."""
         if self._is_closed:
             return
         self._answer_bytes += JOB_BYTES
@@ -340,7 +341,7 @@ class Outbox:
     def _open(self, job: Job) -> None:
         self._answer_bytes -= JOB_BYTES
         try:
-            self._is_held = True  # what it sends meanwhile comes behind it
+            self._is_held = True  # what it sends meanwhile comes after it
             readers = job.open()
         except WaitingBytesRefused as error:
             self.postpone(job, error)
@@ -580,7 +581,7 @@ class RealtimeSocket:
             self._count_held()
 
     def ping(self) -> None:
-        """Ask the client for a sign of life, once for each silence."""
+        """Send a ping, which the client answers with a pong; one for each silence."""
         if self._is_closing or self._pinged_at >= self.last_received:
             return
         self._pinged_at = self._clock.seconds()
@@ -589,7 +590,7 @@ class RealtimeSocket:
             self._outbox.send_answer(frame)
 
     def open(self) -> Sequence[FrameReader]:
-        """Return the pong that waits (`outbox.Job`)."""
+        """Return the pong that waits (`Job`)."""
         pong, self._pong = self._pong or b"", None
         return [BytesReader(pong)]
 
@@ -640,7 +641,7 @@ class RealtimeSocket:
                 self._receiver.count_frame()
 
     def _check_text(self, text: bytes, *, is_end: bool) -> None:
-        """Raise UnicodeDecodeError for a frame that is no UTF-8; a character may end later."""
+        """Raise UnicodeDecodeError for a frame that is not UTF-8; a character may end later."""
         decoder = self._decoder
         if decoder is None:
             if is_end:

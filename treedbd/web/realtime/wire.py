@@ -1,23 +1,19 @@
-"""Messages as text frames of a WebSocket (RFC 6455, section 5), long ones in pieces.
+"""The bytes of a WebSocket: frames (RFC 6455, section 5), and the pieces of long messages.
 
-A message of more than `PIECE_BYTES` is cut into pieces, each a frame of its own, after one frame
-that holds their number in digits. A piece ends at the end of a character. Where the pieces end
-depends on nothing but the message, so their number is known before the message is read: they end at
-the multiples of `_CUT_BYTES`, or up to three bytes before.
+*From a client.* The library parses a frame when all of it has come, and all of it is unmasked and
+checked in one step. So `FrameCutter` hands a long data frame on as the fragments into which the
+client might have cut it (section 5.4): they have the same bytes, the same mask, and together the
+same meaning. Everything else is handed on as it is, also what is not valid: it is refused where it
+is parsed. A client that sends a long message cuts it, after one frame that holds the number of the
+pieces in digits; the frame `0` is its keep-alive. `PieceJoiner` makes messages of the pieces, whose
+frames may come in fragments, too. What is long is not joined: it is kept in parts. Of a message
+that is too long only the ends are kept, by which the request that it holds can be answered.
 
-Long frames of a client, cut into short ones before they are parsed.
-
-A frame (RFC 6455, section 5.2) is parsed when all of it has come, and all of it is unmasked and
-checked in one step. So a long data frame is handed on as the fragments into which the client might
-have cut it (section 5.4): they have the same bytes, the same mask, and together the same meaning.
-Everything else is handed on as it is, also what is not valid: it is refused where it is parsed.
-
-Messages of clients, joined from pieces.
-
-A client that sends a long message cuts it, after one frame that holds the number of the pieces in
-digits. The frame `0` is its keep-alive. A frame may come in fragments, too. What is long is not
-joined: it is kept in parts. Of a message that is too long only the ends are kept, by which the
-request that it holds can be answered.
+*To a client.* A message is one text frame; one of more than `PIECE_BYTES` is cut into pieces, each
+a frame of its own, after one frame that holds their number in digits. A piece ends at the end of a
+character. Where the pieces end depends on nothing but the message, so their number is known before
+the message is read: they end at the multiples of `_CUT_BYTES`, or up to three bytes before.
+`FramingReader` frames a message as it is read, from readers of its parts.
 """
 
 from __future__ import annotations
@@ -134,7 +130,7 @@ def _read_head(data: bytes) -> tuple[int, int]:
     return (size, longer.unpack_from(data, 2)[0]) if len(data) >= size else (0, 0)
 
 
-_COUNT: Final = re.compile(rb"[0-9]{1,6}")
+_NUMBER_OF_PIECES: Final = re.compile(rb"[0-9]{1,6}")
 END_BYTES: Final = 512
 """Bytes that are kept of each end of a message that is too long."""
 WHOLE_BYTES: Final = 320 * KIB
@@ -236,7 +232,7 @@ class PieceJoiner:
                 self._is_in_frame = False
                 self._keep(text)
                 message = self._join()
-            if isinstance(message, bytes) and _COUNT.fullmatch(message):
+            if isinstance(message, bytes) and _NUMBER_OF_PIECES.fullmatch(message):
                 self._begin(int(message))
                 return None
             return message

@@ -1,9 +1,11 @@
-"""Puts and merges of a session, and transactions: a put that is done only on a known value.
+"""Writes of a session: puts, merges and transactions.
 
-A write is queued in the turn in which its request is read, so writes of one client are applied in
-its order. It is answered when it is durable, and after the events of its commit have gone to the
-listens of the session. A transaction carries the hash of the value that its client has seen
-(`tree.hashes`): if another is there, the answer is `datastale`, after the events that led there.
+A write is queued in the turn of the reactor in which its request is handled, so writes of one
+client are applied in its order; a long one is queued when its value has been admitted to parsing,
+and those after it wait. It is answered when it is durable, and after the events of its commit have
+gone to the listens of the session. A transaction is a put that is done only on a known value: it
+carries the hash of the value that its client has seen (`tree.hashes`); if another is there, the
+answer is `datastale`, after the events that led there.
 """
 
 from __future__ import annotations
@@ -51,12 +53,12 @@ class WriteOwner(Protocol):
 
     @property
     def answer_when_notified(self) -> Callable[..., None]:
-        """As `SessionAnswers` answers."""
+        """Answers with `ok` (`SessionAnswers.answer_when_notified`)."""
         ...
 
     @property
     def fail_when_notified(self) -> Callable[..., None]:
-        """As `SessionAnswers` fails."""
+        """Answers with an error (`SessionAnswers.fail_when_notified`)."""
         ...
 
 
@@ -84,7 +86,7 @@ class SessionWrites:
     async def write_long(self, long: LongWrite) -> None:
         """Do a write with a long value; raise for one that is malformed.
 
-        Returns when it is queued, so that the writes behind it come after it.
+        Returns when it is queued, so that the writes after it are applied after it.
         """
         owner, request = self._owner, long.request
         method = METHODS[request.action]
@@ -175,12 +177,12 @@ def target_of(body: dict[str, Any], method: Method) -> Place:
 
 
 def is_long(message: bytes) -> bool:
-    """Return whether a message is so long that its value waits for its turn to be parsed."""
+    """Return whether a message is so long that its value waits until it may be parsed."""
     return len(message) > FREE_BYTES
 
 
 def _target(body: dict[str, Any], method: Method) -> tuple[Place, HashCondition | None]:
-    """Return where is written, and on which condition; raise `InvalidPath`."""
+    """Return the place that is written, and the condition; raise `InvalidPath`."""
     place = target_of(body, method)
     data_hash = body.get("h")
     if data_hash is None:
