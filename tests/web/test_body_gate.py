@@ -1,4 +1,4 @@
-"""Large bodies wait for their turn as bytes; small ones never wait for them."""
+"""Large bodies wait to be parsed, as bytes; small ones never wait for them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import DENY, parse_rules
 from treedbd.web import write
-from treedbd.web import write as large_bodies
-from treedbd.web.rates import FREE_BYTES, LARGE_BYTES, NODE_BYTES, BodyGate, Turn
+from treedbd.web.rates import FREE_BYTES, LARGE_BYTES, NODE_BYTES, Admission, BodyGate
 from treedbd.web.write import LARGE_BODY_BYTES, LARGE_BODY_NODES
 
 RECORDS = LARGE_BYTES // NODE_BYTES
@@ -50,7 +49,7 @@ class GatedServer(TreeServer):
 
         monkeypatch.setattr(write, "parse_body", record)
         monkeypatch.setattr(write, "LARGE_BODY_NODES", 2 * RECORDS)
-        monkeypatch.setattr(large_bodies, "LARGE_BODY_BYTES", LARGE_BYTES)
+        monkeypatch.setattr(write, "LARGE_BODY_BYTES", LARGE_BYTES)
 
     def put(self, path: str, value: Any, query: str = "") -> Peer:
         body = json.dumps(value, separators=(",", ":")).encode()
@@ -205,18 +204,20 @@ class Waiting:
         self.clock = TurnClock()
         self.gate = BodyGate(LARGE_BYTES, self.clock, Slices(self.clock))
         self.ended: list[tuple[int, type[BaseException] | None]] = []
-        self.first = Turn(LARGE_BYTES, 0)
+        self.first = Admission(LARGE_BYTES, 0)
         self.enter(self.first)
         for number in range(count):
-            self.enter(Turn(1, 0)).addCallbacks(self._note, self._note, (number,), {}, (number,))
+            self.enter(Admission(1, 0)).addCallbacks(
+                self._note, self._note, (number,), {}, (number,)
+            )
         self.clock.lag = SLICE_SECONDS / 10
 
     def _note(self, result: Failure | None, number: int) -> None:
         self.ended.append((number, None if result is None else result.type))
 
-    def enter(self, turn: Turn) -> Deferred[None]:
+    def enter(self, admission: Admission) -> Deferred[None]:
         request: Any = WaitingRequest()
-        return Deferred.fromCoroutine(self.gate.enter(request, turn, 1e9))
+        return Deferred.fromCoroutine(self.gate.enter(request, admission, 1e9))
 
     def end_in_turns(self, count: int) -> list[int]:
         """Return how many go on in each turn until so many have."""
@@ -254,7 +255,7 @@ def test_a_body_that_is_withdrawn_while_others_go_on_is_passed_over() -> None:
     request: Any = WaitingRequest()
     gone: Deferred[None] = Deferred()
     request.notifyFinish = lambda: gone
-    last = Deferred.fromCoroutine(waiting.gate.enter(request, Turn(1, 0), 1e9))
+    last = Deferred.fromCoroutine(waiting.gate.enter(request, Admission(1, 0), 1e9))
     waiting.gate.leave(waiting.first)
     waiting.clock.take_turn()
     gone.errback(ConnectionLost())
@@ -264,9 +265,9 @@ def test_a_body_that_is_withdrawn_while_others_go_on_is_passed_over() -> None:
     assert last.result.check(CancelledError)
     last.addErrback(lambda _: None)
     waiting.clock.lag = 0
-    assert waiting.enter(Turn(1, 0)).called
+    assert waiting.enter(Admission(1, 0)).called
 
 
 def test_the_estimate_counts_members_items_and_bytes() -> None:
-    assert Turn.of(b'{"a":[1,2,3]}').size == 13 + 4 * NODE_BYTES
-    assert Turn.of(b'"text"').size == 6
+    assert Admission.of(b'{"a":[1,2,3]}').size == 13 + 4 * NODE_BYTES
+    assert Admission.of(b'"text"').size == 6

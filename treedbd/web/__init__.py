@@ -1,22 +1,22 @@
 """The interface over HTTP: requests, reads, writes, responses, pages.
 
-resource          all routes, and the dispatch of requests
-options           what the interface is configured with
-context           what handlers share
-handlers          the handlers that read
-request           from an HTTP request to a request to a database
+resource          all routes, and the dispatch of requests to what answers them
+handlers          the handlers that read; reads that a connection repeats
+write             the handlers that write; bodies of any size
+request           requests parsed: parameters, methods, what a read shows, the two dialects
 addressing        from an address to a database and a place in it
-reading           reads rendered, shared and continued; explanations
-write             the handlers that write, bodies of any size
-response          responses with their headers, codings and wrappings
-errors            from exceptions to responses
-origins           which pages may send requests
-rates             what callers may do in a second, and bodies that wait
-admin             what admins read and change
-activity          who does what now, and counts of requests
-request_log       the access log and the warnings of slow requests
-development_log   what development mode says of requests
-pages             pages for browsers: front page, documentation, health
-queues            what one listener has to be sent
+reading           reads rendered, shared, continued in slices; explanations, missing indexes
+response          responses with their headers, codings, CORS, JSONP and downloads
+errors            from exceptions to responses: the table of statuses and codes
+queues            what one stream has to send, within bounds
+rates             what callers do in a second: 429; bodies that wait to be parsed
+origins           which pages of browsers may send requests
+context           what handlers share, users whom the application has logged in
+options           what the interface is configured with
+admin             what admins read and change: rules, databases, activity, the change log
+activity          how many requests, how long they take, which are slowest; counts for metrics
+request_log       the access log, warnings of slow requests, spans of traced ones
+development_log   what development mode says of each request
+pages             pages for browsers: front page, documentation; health
 openapi           the OpenAPI document
 """

@@ -1,12 +1,11 @@
-"""What clients do with the databases: how many requests, how long they take, which are slowest.
+"""Activity: what clients do with the databases, how long it takes, and which requests are slowest.
 
 Connections only note each answered request; what they have noted is counted once a second, or when
-they are looked at. So a request costs next to nothing here.
+the counts are read. So a request costs next to nothing here. `Activity` counts by database, for
+admins; `RequestCounts` by project, method, status and code, for metrics.
 
-Counts of requests and refusals for metrics: by project, method, status and code.
-
-What a client sends never becomes a label: a project is one that is configured, or in development
-mode one of the first `MAX_OTHERS` that exist; all else counts for the empty name.
+What a client sends never becomes a label of a metric: a project is one that is configured, or in
+development mode one of the first `MAX_OTHERS` that exist; all else counts for the empty name.
 """
 
 from __future__ import annotations
@@ -30,83 +29,6 @@ from treedbd.names import DatabaseName
 from treedbd.tree.path import format_path
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.request import DataRequest, Question
-
-MAX_OTHERS: Final = 100
-"""Projects that are not configured, but have a name of their own here."""
-_METHODS: Final = frozenset({b"GET", b"HEAD", b"PUT", b"POST", b"PATCH", b"DELETE", b"OPTIONS"})
-_OTHER_METHOD: Final = b"other"
-_READING: Final = (b"GET", b"HEAD")
-
-
-class RequestCounts:
-    """Counts since the start.
-
-    Attributes:
-        answered: requests by method, status and project.
-        seconds: how long each took, streams and WebSockets not.
-        sent, received: bytes of bodies by project, streams not.
-        refused: refusals by the code of the error.
-        denied: denials of the rules by project and operation: `read`, `stream` or `write`.
-        bad_tokens: tokens that are not valid, by the reason.
-
-    """
-
-    def __init__(self, projects: Collection[str], *, any_project: bool = False) -> None:
-        """Count by these projects; with `any_project` by the first others that exist, too."""
-        self.answered: Final[Counter[tuple[bytes, int, str]]] = Counter()
-        self.seconds: Final = Histogram()
-        self.sent: Final[Counter[str]] = Counter()
-        self.received: Final[Counter[str]] = Counter()
-        self.refused: Final[Counter[str]] = Counter()
-        self.denied: Final[Counter[tuple[str, str]]] = Counter()
-        self.bad_tokens: Final[Counter[str]] = Counter()
-        self._projects = set(projects)
-        self._room = MAX_OTHERS if any_project else 0
-
-    def label_of(self, project: str) -> str:
-        """Return the name by which an existing project is counted."""
-        if project not in self._projects:
-            if not self._room:
-                return ""
-            self._room -= 1
-            self._projects.add(project)
-        return project
-
-    def add(self, requests: Iterable[AnsweredRequest]) -> None:
-        """Count answered requests."""
-        # For each request, so with as few calls and attributes as possible.
-        answered, sent, received, known = self.answered, self.sent, self.received, self._projects
-        bounds, counts, total = self.seconds.bounds, self.seconds.counts, 0.0
-        for memory, method, status, seconds, sent_bytes, received_bytes in requests:
-            question, project, is_stream = memory.question, "", False
-            if isinstance(question, Question):
-                project = question.name.project
-                is_stream = question.wanted.accepts_events
-                if project not in known:
-                    project = self.label_of(project)
-            answered[method if method in _METHODS else _OTHER_METHOD, status, project] += 1
-            if not is_stream and status != SWITCHING:
-                counts[bisect_left(bounds, seconds)] += 1
-                total += seconds
-                if sent_bytes:
-                    sent[project] += sent_bytes
-                if received_bytes:
-                    received[project] += received_bytes
-        self.seconds.total += total
-
-    def note_refusal(self, request: IHttp1Request, error: BaseException, code: str) -> None:
-        """Count an error that a request is answered with, which has this code."""
-        self.refused[code] += 1
-        if isinstance(error, BadToken):
-            self.bad_tokens[error.reason] += 1
-        elif isinstance(error, PermissionDenied):
-            question = request.head_memory.question
-            if isinstance(question, Question):
-                operation = "write"
-                if question.wanted.method in _READING:
-                    operation = "stream" if question.wanted.accepts_events else "read"
-                self.denied[self.label_of(question.name.project), operation] += 1
-
 
 MAX_NOTED: Final = 65_536
 """Answered requests that wait to be counted; more in a second are forgotten."""
@@ -198,7 +120,7 @@ class Activity:
         self._next_minute = self._began + SLOW_S
 
     def count(self) -> None:
-        """Count what was answered since the last time."""
+        """Count what was answered since the last call."""
         now = self._clock.seconds()
         if now >= self._next_minute:
             self._slowest_before, self._slowest = self._slowest, []
@@ -299,3 +221,80 @@ def add_up(parts: Sequence[ProjectActivity]) -> ProjectActivity:
             totals[label] = (requests_before + requests, seconds_before + seconds)
     slowest = heapq.nlargest(SLOWEST, (each for part in parts for each in part.slowest))
     return ProjectActivity(max(part.for_s for part in parts), totals, slowest)
+
+
+MAX_OTHERS: Final = 100
+"""Projects that are not configured, but have a name of their own here."""
+_METHODS: Final = frozenset({b"GET", b"HEAD", b"PUT", b"POST", b"PATCH", b"DELETE", b"OPTIONS"})
+_OTHER_METHOD: Final = b"other"
+_READING: Final = (b"GET", b"HEAD")
+
+
+class RequestCounts:
+    """Counts since the start.
+
+    Attributes:
+        answered: requests by method, status and project.
+        seconds: how long each took, streams and WebSockets not.
+        sent, received: bytes of bodies by project, streams not.
+        refused: refusals by the code of the error.
+        denied: denials of the rules by project and operation: `read`, `stream` or `write`.
+        bad_tokens: tokens that are not valid, by the reason.
+
+    """
+
+    def __init__(self, projects: Collection[str], *, any_project: bool = False) -> None:
+        """Count by these projects; with `any_project` by the first others that exist, too."""
+        self.answered: Final[Counter[tuple[bytes, int, str]]] = Counter()
+        self.seconds: Final = Histogram()
+        self.sent: Final[Counter[str]] = Counter()
+        self.received: Final[Counter[str]] = Counter()
+        self.refused: Final[Counter[str]] = Counter()
+        self.denied: Final[Counter[tuple[str, str]]] = Counter()
+        self.bad_tokens: Final[Counter[str]] = Counter()
+        self._projects = set(projects)
+        self._room = MAX_OTHERS if any_project else 0
+
+    def label_of(self, project: str) -> str:
+        """Return the name by which an existing project is counted."""
+        if project not in self._projects:
+            if not self._room:
+                return ""
+            self._room -= 1
+            self._projects.add(project)
+        return project
+
+    def add(self, requests: Iterable[AnsweredRequest]) -> None:
+        """Count answered requests."""
+        # For each request, so with as few calls and attributes as possible.
+        answered, sent, received, known = self.answered, self.sent, self.received, self._projects
+        bounds, counts, total = self.seconds.bounds, self.seconds.counts, 0.0
+        for memory, method, status, seconds, sent_bytes, received_bytes in requests:
+            question, project, is_stream = memory.question, "", False
+            if isinstance(question, Question):
+                project = question.name.project
+                is_stream = question.wanted.accepts_events
+                if project not in known:
+                    project = self.label_of(project)
+            answered[method if method in _METHODS else _OTHER_METHOD, status, project] += 1
+            if not is_stream and status != SWITCHING:
+                counts[bisect_left(bounds, seconds)] += 1
+                total += seconds
+                if sent_bytes:
+                    sent[project] += sent_bytes
+                if received_bytes:
+                    received[project] += received_bytes
+        self.seconds.total += total
+
+    def note_refusal(self, request: IHttp1Request, error: BaseException, code: str) -> None:
+        """Count an error that a request is answered with, which has this code."""
+        self.refused[code] += 1
+        if isinstance(error, BadToken):
+            self.bad_tokens[error.reason] += 1
+        elif isinstance(error, PermissionDenied):
+            question = request.head_memory.question
+            if isinstance(question, Question):
+                operation = "write"
+                if question.wanted.method in _READING:
+                    operation = "stream" if question.wanted.accepts_events else "read"
+                self.denied[self.label_of(question.name.project), operation] += 1

@@ -1,4 +1,4 @@
-"""From the address of a request to a database and a place in it.
+"""Addressing: from the address of a request to a database and a place in it.
 
 A database is named by the host, by the parameter `ns`, or by the default project; a host carries
 the label of a database (`names`) as a subdomain of a configured domain. The path names the place.
@@ -109,8 +109,8 @@ class Addressing:
     ) -> None:
         """Serve `domains`, in lower case; with an empty `default_project` there is none.
 
-        With `any_host` other hosts name no database; without it they are misdirected, but
-        `own_hosts`, of which `*.local` is a pattern.
+        With `any_host` other hosts name no database. Without it they are misdirected, except
+        `own_hosts`, which name none either; `*.local` among these is a pattern.
         """
         self._own_hosts = frozenset(own_hosts)
         self._own_suffixes = tuple(each[1:] for each in self._own_hosts if each[:2] == "*.")

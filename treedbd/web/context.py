@@ -1,6 +1,7 @@
-"""What the parts of the interface share, whatever protocol they serve.
+"""The context of handlers: what the parts of the interface share, whatever protocol they serve.
 
-The users whom the application that embeds the service has logged in.
+`WebParts` are those of one service. `Users` are those whom the application that embeds the service
+has logged in.
 """
 
 from __future__ import annotations
@@ -20,6 +21,27 @@ from treedbd.web.rates import Rates, make_rates
 from treedbd.web.reading import SharedReads
 from treedbd.web.request import DataRequest, RequestParser
 from treedbd.web.response import Cors, ResponseWriter
+
+
+@attrs.frozen(eq=False)
+class WebParts:
+    """Shared by the handlers of one service.
+
+    `wall_clock` returns the seconds since 1970. `guard` refuses pages of other sites, None if
+    nothing does; `users` are those of the program that embeds the service, None if it names none;
+    `rates` bound what callers do, None if nothing does.
+    """
+
+    options: WebOptions
+    authenticator: Authenticator
+    clock: IReactorTime
+    wall_clock: Callable[[], float]
+    parser: RequestParser
+    reads: SharedReads
+    writer: ResponseWriter
+    guard: OriginGuard | None
+    users: Users | None
+    rates: Rates | None
 
 
 class Users:
@@ -48,27 +70,6 @@ class Users:
         if user is not None and "callback" in wanted.parameters:
             self._guard.check_script(request)
         return attrs.evolve(wanted, identity=user)
-
-
-@attrs.frozen(eq=False)
-class WebParts:
-    """Shared by the handlers of one service.
-
-    `wall_clock` returns the seconds since 1970. `guard` refuses pages of other sites, None if
-    nothing does; `users` are those of the program that embeds the service, None if it names none;
-    `rates` bound what callers do, None if nothing does.
-    """
-
-    options: WebOptions
-    authenticator: Authenticator
-    clock: IReactorTime
-    wall_clock: Callable[[], float]
-    parser: RequestParser
-    reads: SharedReads
-    writer: ResponseWriter
-    guard: OriginGuard | None
-    users: Users | None
-    rates: Rates | None
 
 
 def make_parts(

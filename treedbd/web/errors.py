@@ -1,9 +1,8 @@
-"""From an exception to a response: the one table of statuses and codes.
+"""Errors as responses: the one table of statuses and codes, and what sends them.
 
-Every error of the interface is a JSON object with a code and a sentence. An exception that is not
-in the table is a bug of ours: it is logged, and the response shows nothing of it.
-
-Answers a request with the error that it has met.
+Every error of the interface is a JSON object with a code and a sentence, in the dialect of its
+request. An exception that is not in the table is a bug of ours: it is logged, and the response
+shows nothing of it but the id of the request.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ _HIDDEN_MISMATCH: Final = (
 def codes_by_status() -> dict[int, list[str]]:
     """Return the codes of all errors by their statuses: of requests, and of HTTP itself.
 
-    But not that of a handshake, which is no request of the REST interface.
+    That of a handshake is left out, which is not a request of the REST interface.
     """
     of_requests = {pair for kind, pair in STATUS.items() if kind is not WrongVersion}
     pairs = {*of_requests, _INTERNAL, *((each.status, each.code) for each in REPLIES)}

@@ -1,4 +1,4 @@
-"""What the web layer is configured with."""
+"""The options of the interface: what the web layer is configured with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treedbd.names import NO_PROXIES, TrustedProxies
 
 @attrs.frozen
 class DevelopmentFacts:
-    """What the page at `/` tells in development mode.
+    """What the page at `/` shows in development mode.
 
     `certificate` is the file that verifies the service, `token` an admin's that all may know, None
     if there is none.
@@ -39,11 +39,11 @@ class WebOptions:
     `compression` longer responses are encoded as their clients accept it. `counts` are the streams
     of all processes that serve the same clients, `levels` what they count for `rates`;
     `project_rates` are those of the projects that have rates of their own. With `has_realtime` the
-    real-time protocol is served. What `trusted_proxies`
-    say of a request counts. With `logs_requests` each request is logged, and what its sender may
-    have overlooked. With `has_page` there is a page for browsers, and the documentation; what
-    that page shows in `development` mode is None in any other. `refused` is called with each
-    request that is answered with an error, that error, and its code.
+    real-time protocol is served. What `trusted_proxies` say of a request counts. With
+    `logs_requests` each request is logged, and what its sender may have overlooked. With `has_page`
+    there is a page for browsers, and the documentation; what that page shows in `development` mode
+    is None in any other. `refused` is called with each request that is answered with an error, that
+    error, and its code.
     """
 
     domains: tuple[str, ...] = ()

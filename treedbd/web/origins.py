@@ -1,16 +1,16 @@
-"""Which pages may send requests, where not every page may: those of this site, and named ones.
+"""Origins: which pages of browsers may send requests, where not every page may.
 
 Development mode listens on loopback only, but a browser on this machine sends requests for every
 page that its user visits, and there the rules are open and the token of an admin is known. So a
 request that a page of another site makes is refused. Browsers say where a request comes from in
 `Origin` and `Sec-Fetch-Site` (the Fetch standard, section 3.2; Fetch Metadata), which a page cannot
-set; programs that are no browsers send neither. Nor do old browsers for scripts and forms, which
+set; programs that are not browsers send neither. Nor do old browsers for scripts and forms, which
 any page can load and send: those must name their page. That no other host can be taken for this one
 (DNS rebinding) is checked by `addressing`.
 
 The same holds for users whom the application that embeds the service has logged in: their browsers
 send cookies with the requests of any page, so a page of another site must not read or write as they
-may. Pages of loopback are nothing special then.
+may. Pages of loopback have no privilege then.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class UnnamedPage(Exception):
 
 
 class OriginGuard:
-    """Tells requests of pages that may send them from those of others."""
+    """Refuses requests of pages that may not send any."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class OriginGuard:
 
         Without TLS or in an old browser only `Referer` may say which page it is. A page of a sister
         host is `same-site`: in development mode that is a page of this machine, but for users who
-        are logged in it may be anybody's.
+        are logged in it may belong to another party.
         """
         origin = _find_origin(headers)
         site = first(headers, b"sec-fetch-site")
@@ -203,7 +203,7 @@ def is_loopback_address(address: str) -> bool:
 
 
 def _host_of(origin: str | None) -> str | None:
-    """Return the host of an origin in lower case, None for what is none, as `null` and a list."""
+    """Return the host of an origin in lower case; None for `null`, a list and what is malformed."""
     found = _ORIGIN.fullmatch(origin or "")
     return found[1].lower() if found else None
 

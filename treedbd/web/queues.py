@@ -1,4 +1,4 @@
-"""What one stream has to send: at once while its reader keeps up, else in order and within bounds.
+"""The send queue of a stream: at once while its reader keeps up, else in order and within bounds.
 
 Theory of operation. Short frames are written to the request directly. What is longer than a chunk
 is sent chunk by chunk, as the reader reads, in slices that all streams share, and from the one copy
@@ -6,6 +6,8 @@ that all streams of a path share: the value that they begin with, long frames. M
 the transport is paused, frames wait in the queue. Beyond a limit they are dropped and the queue
 *has overflowed*: once the reader reads again, the owner of the queue puts something in their place.
 The same happens if too many bytes wait for readers of the whole service.
+
+A WebSocket has an outbox with other rules in place of it (`realtime.socket`).
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class FrameReader(Protocol):
         ...
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         ...
 
 
@@ -158,7 +160,7 @@ class SendQueue:
         self.resume()
 
     def postpone(self) -> None:
-        """Hold the queue: the owner could not refill it, and will release it to be asked again."""
+        """Hold the queue: its owner could not refill it, and releases it to be called again."""
         self.is_held = True
         self.has_overflowed = True
 

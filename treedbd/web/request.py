@@ -1,29 +1,22 @@
-"""From an HTTP request to a `DataRequest`, or an error.
+"""Requests parsed: from an HTTP request to a `DataRequest`, or an error.
 
 Everything that does not depend on a database is parsed here, once: which database and place, the
 method with its overrides, the parameters, the headers, the timeout. Errors are raised in the order
 that the interface promises: no such place or method, too large, then malformed. So parsing has two
 steps, and the database is looked up between them: `locate` finds its name, `parse` the rest.
 
-The methods of requests: those of a resource, the one that a request has, and streams.
+The query string is parsed from the raw request target. `&` separates, `;` does not; a parameter
+without a value counts; `+` is a space. Parameters that the interface does not know are ignored, but
+must decode; a known one given twice is an error. A token may be one of them, or in a header.
+`ReadOptions` are what the parameters of a read request: which of the data, and in which form.
 
-What the parameters of a read request: which of the data, and in which form.
+A `Dialect` is all in which the two dialects of the interface differ. `STANDARD` is the interface as
+it is documented. `FIREBASE` is for clients that were written for Firebase Realtime Database (a
+trademark of Google, to which treedb is not connected) and depend on its exact bytes. A project may
+be set to either; otherwise a request that carries what the documented interface does not have is
+answered in the second (`choose_dialect`).
 
-The query string, parsed from the raw request target.
-
-`&` separates, `;` does not; a parameter without a value counts; `+` is a space. Parameters that the
-interface does not know are ignored, but must decode; a known one given twice is an error. A token
-may be one of them, or in a header.
-
-The two dialects of the interface; everything in which they differ is here.
-
-`STANDARD` is the interface as it is documented. `FIREBASE` is for clients that were written for
-Firebase Realtime Database (a trademark of Google, to which treedb is not connected) and depend on
-its exact bytes. A project may be set to either; otherwise a request that carries what the
-documented interface does not have is answered in the second (`request.choose_dialect`).
-
-A client of Firebase takes the body of a 412 for the value, and may show by nothing but its tag that
-it is one. So tags in the second dialect are bare: a client that has read one sends it so.
+A `Question` is what a connection remembers of a head that it repeats: the parsed request.
 """
 
 from __future__ import annotations
@@ -77,8 +70,8 @@ KNOWN: Final = frozenset(
 _LOCATING: Final = {name.encode(): name for name in ("ns", METHOD_OVERRIDE)}
 """Parameters that locate a request or choose its method; they count in a malformed query too."""
 _NO_PARAMETERS: Final[Parameters] = {}
-_TIMEOUT = re.compile(TIMEOUT_PATTERN, re.ASCII)
-_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0}
+_TIMEOUT_FORM = re.compile(TIMEOUT_PATTERN, re.ASCII)
+_SECONDS_OF = {"ms": 0.001, "s": 1.0, "min": 60.0}
 _RESERVED_WORDS: Final = frozenset(
     {
         *("await", "break", "case", "catch", "class", "const", "continue", "debugger"),
@@ -98,7 +91,7 @@ def parse_parameters(raw: bytes) -> Parameters:
     parameters: Parameters = {}
     for part in raw.split(b"&"):
         name, _, value = part.partition(b"=")
-        name_text, value_text = _decode(name), _decode(value)
+        name_text, value_text = _decode_form(name), _decode_form(value)
         if name_text not in KNOWN:
             continue
         if name_text in parameters:
@@ -110,7 +103,7 @@ def parse_parameters(raw: bytes) -> Parameters:
 def find_parameter(uri: bytes, name: bytes) -> list[str]:
     """Return the values of a parameter that only some paths have; raise `InvalidQuery`."""
     parts = (part.partition(b"=") for part in uri.partition(b"?")[2].split(b"&"))
-    return [_decode(value) for found, _, value in parts if found == name]
+    return [_decode_form(value) for found, _, value in parts if found == name]
 
 
 def parse_leniently(raw_query: bytes) -> Parameters:
@@ -137,8 +130,8 @@ def parse_timeout(text: str | None) -> float:
     """Return the seconds in a `timeout` parameter; raise `InvalidQuery`."""
     if text is None:
         return DEFAULT_TIMEOUT_S
-    found = _TIMEOUT.fullmatch(text)
-    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0.0
+    found = _TIMEOUT_FORM.fullmatch(text)
+    seconds = int(found[1]) * _SECONDS_OF[found[2]] if found else 0.0
     if not 0 < seconds <= MAX_TIMEOUT_S:
         raise InvalidQuery(
             "timeout must be an integer followed by ms, s or min, above zero and at most 15min."
@@ -191,7 +184,7 @@ def _is_identifier(text: str) -> bool:
     return text.replace("$", "_").isidentifier()
 
 
-def _decode(raw: bytes) -> str:
+def _decode_form(raw: bytes) -> str:
     try:
         return decode(raw.replace(b"+", b" "))
     except BadEncoding as error:
@@ -204,7 +197,7 @@ WITH_BODY: Final = frozenset({b"PUT", b"POST", b"PATCH"})
 OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
 """The methods that a POST can be overridden to."""
 
-_ORDER: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
+_METHODS_IN_ORDER: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
 
 
 @attrs.frozen
@@ -218,7 +211,7 @@ class AllowedMethods:
     def of(cls, names: Iterable[str] | None) -> AllowedMethods:
         """Return the methods with these names, in their usual order."""
         listed = frozenset(names or ())
-        ordered = [name.encode() for name in _ORDER if name in listed]
+        ordered = [name.encode() for name in _METHODS_IN_ORDER if name in listed]
         return cls(frozenset(ordered), b", ".join(ordered))
 
 
@@ -265,7 +258,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 """Parameters that do not change what is read."""
 _NOT_OF_STREAMS: Final = ("shallow", "print", "callback", "download")
-_EDGES: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
+_EDGE_KEYS: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
 """What clients send for a key before all others and for one after them; neither can be a key."""
 _LOWEST: Final = Bound(None, None, True)
 """A start that leaves out no child, so that for rules it is none."""
@@ -379,10 +372,10 @@ def _without_edges(query: Query | None) -> Query | None:
     if query is None or query.order.kind == "key" or query.low is query.high:
         return query
     low, high = query.low, query.high
-    if low is not None and low.key in _EDGES:
-        low = Bound(low.value, None, not _EDGES[low.key])
-    if high is not None and high.key in _EDGES:
-        high = Bound(high.value, None, _EDGES[high.key])
+    if low is not None and low.key in _EDGE_KEYS:
+        low = Bound(low.value, None, not _EDGE_KEYS[low.key])
+    if high is not None and high.key in _EDGE_KEYS:
+        high = Bound(high.value, None, _EDGE_KEYS[high.key])
     return attrs.evolve(query, low=low, high=high)
 
 
@@ -395,12 +388,16 @@ def _bound_value(kind: str, bound: Bound | None) -> QueryBound:
 
 
 _FIREBASE_NULL_ETAG: Final = "null_etag"
-_DENIED: Final = "Permission denied"
+_FIREBASE_DENIAL: Final = "Permission denied"
 
 
 @attrs.frozen
 class Dialect:
-    """One of the two dialects; `is_firebase` says which."""
+    """One of the two dialects; `is_firebase` says which.
+
+    A client of Firebase takes the body of a 412 for the value, and may show by nothing but its tag
+    that it is one. So tags in its dialect are bare: a client that has read one sends it so.
+    """
 
     is_firebase: bool
 
@@ -411,7 +408,7 @@ class Dialect:
 
     def denial(self, message: str) -> str:
         """Return the message about what the rules, or a resource for admins, deny."""
-        return _DENIED if self.is_firebase else message
+        return _FIREBASE_DENIAL if self.is_firebase else message
 
     def error_body(self, code: str, message: str, hint: str = "") -> bytes:
         """Return the body of an error; Firebase's have no member for a hint."""
@@ -464,7 +461,6 @@ class Dialect:
 
 STANDARD: Final = Dialect(False)
 FIREBASE: Final = Dialect(True)
-
 
 Print: TypeAlias = Literal["compact", "pretty", "silent"]
 

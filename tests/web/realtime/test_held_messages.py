@@ -12,7 +12,7 @@ from tests.http1.peer import Peer
 from tests.web.test_freed_at_the_end import open_socket
 from tests.web.tree_server import OPTIONS, PATIENT, TreeServer
 from tests.websocket_frames import TEXT, print_frame
-from treedbd.web.rates import Turn
+from treedbd.web.rates import Admission
 
 BODY = 60_000
 SHARE = 100_000
@@ -48,18 +48,18 @@ def send(server: TreeServer, peer: Peer, *, is_whole: bool) -> None:
         peer.send(print_frame(TEXT, piece))
 
 
-def fill_gate(server: TreeServer) -> Turn:
-    """Let messages wait for their turn to be parsed; return what they wait for."""
-    turn = Turn(LIMITS.parsed_bytes, 0)
+def fill_gate(server: TreeServer) -> Admission:
+    """Let messages wait to be parsed; return what they wait for."""
+    admission = Admission(LIMITS.parsed_bytes, 0)
     gate = server.resource.data.gate
     for queue in (gate._small, gate._large):
-        queue.enter(turn)
-    return turn
+        queue.enter(admission)
+    return admission
 
 
-def go_on(server: TreeServer, turn: Turn) -> None:
+def go_on(server: TreeServer, admission: Admission) -> None:
     for queue in (server.resource.data.gate._small, server.resource.data.gate._large):
-        queue.leave(turn)
+        queue.leave(admission)
     for _ in range(5):
         server.clock.advance(0)
 
@@ -83,13 +83,13 @@ def test_messages_and_bodies_of_one_address_count_together(server: TreeServer) -
 
 
 def test_messages_that_wait_to_be_parsed_are_counted_until_then(server: TreeServer) -> None:
-    turn = fill_gate(server)
+    admission = fill_gate(server)
     first, second, other = open_socket(server), open_socket(server), open_socket(server)
     send(server, first, is_whole=True)
     assert held(server) > BODY
     send(server, second, is_whole=False)
     assert is_closed(second)
-    go_on(server, turn)
+    go_on(server, admission)
     assert b'"r":7,"b":{"s":"ok"' in first.transport.value()
     assert held(server) == 0
     send(server, other, is_whole=False)
@@ -97,32 +97,32 @@ def test_messages_that_wait_to_be_parsed_are_counted_until_then(server: TreeServ
 
 
 def test_messages_behind_one_that_waits_are_counted(server: TreeServer) -> None:
-    turn = fill_gate(server)
+    admission = fill_gate(server)
     peer = open_socket(server)
     for _ in range(8):
         peer.send(print_frame(TEXT, message(9000)))
     assert held(server) > 8 * 9000
-    go_on(server, turn)
+    go_on(server, admission)
     assert peer.transport.value().count(b'"s":"ok"') == 8
     assert held(server) == 0
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_closed_socket_holds_no_message(server: TreeServer, is_whole: bool) -> None:
-    turn = fill_gate(server)
+    admission = fill_gate(server)
     peer = open_socket(server)
     send(server, peer, is_whole=is_whole)
     assert held(server) > 0
     peer.disconnect()
     server.clock.advance(0)
     assert held(server) == 0
-    go_on(server, turn)
+    go_on(server, admission)
     assert held(server) == 0
 
 
 def test_small_messages_are_not_counted(server: TreeServer) -> None:
-    turn = fill_gate(server)
+    admission = fill_gate(server)
     peer = open_socket(server)
     peer.send(print_frame(TEXT, message(2000)))
     assert held(server) == 0
-    go_on(server, turn)
+    go_on(server, admission)

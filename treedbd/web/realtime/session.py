@@ -90,7 +90,7 @@ from treedbd.web.realtime.writes import (
 
 
 class UnknownLongMessage(Exception):
-    """A message that is too long to be parsed, and in no form that shows what it asks for."""
+    """A message that is too long to be parsed, and in a form that does not show its request."""
 
 
 INBOX_BYTES: Final = 64 * KIB
@@ -547,7 +547,7 @@ class SessionAnswers(ABC):
 _WRITING_ACTIONS: Final = frozenset({"p", "m", "o", "om"})
 
 _Awaited: TypeAlias = Coroutine[Any, Any, None] | None
-"""What goes on for a while, and lets the messages behind it wait; None if nothing does."""
+"""What takes a while, and lets the messages after it wait; None if nothing does."""
 
 
 class ActionsOwner(ListeningOwner, PresenceOwner, WriteOwner, Protocol):
@@ -907,7 +907,7 @@ class RealtimeSession(SessionAnswers):
     # The transport.
 
     def pauseProducing(self) -> None:
-        """Write no more until the client has read what was sent."""
+        """Stop writing until the client has read what was sent."""
         self.outbox.is_paused = True
         self._paused_at = self.parts.clock.seconds()
 

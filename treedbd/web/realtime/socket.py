@@ -531,7 +531,7 @@ class RealtimeSocket:
             self._parse_rest()
 
     def hold(self) -> None:
-        """Parse no more of what the client has sent, and leave it unread, until `go_on`."""
+        """Stop parsing what the client has sent, and leave it unread, until `go_on`."""
         if not self.is_held and not self._is_closing:
             self.is_held = True
             self._receiver.set_parsing(True)

@@ -346,7 +346,7 @@ class BytesReader:
         return piece
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._at = len(self._data)
 
 
@@ -385,7 +385,7 @@ class FramingReader:
         return frames[:size]
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self.remaining = self._pieces = 0
         while self._parts:
             self._parts.popleft().close()

@@ -24,7 +24,7 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, Place
-from treedbd.web.rates import FREE_BYTES, Turn
+from treedbd.web.rates import FREE_BYTES, Admission
 from treedbd.web.realtime.context import Pending, RealtimeParts
 from treedbd.web.realtime.messages import (
     InvalidRequest,
@@ -95,20 +95,20 @@ class SessionWrites:
         is_large = long.size > LARGE_BODY_BYTES
         is_whole = place.is_priority or not is_large
         text = b"".join(long.pieces()) if is_whole else None
-        turn = Turn(long.size, 0) if text is None or is_large else Turn.of(text)
-        if turn.nodes > LARGE_BODY_NODES and not place.is_priority:
-            turn, text = Turn(long.size, 0), None
+        admission = Admission(long.size, 0) if text is None or is_large else Admission.of(text)
+        if admission.nodes > LARGE_BODY_NODES and not place.is_priority:
+            admission, text = Admission(long.size, 0), None
         clock, gate = owner.parts.clock, owner.parts.gate
-        await gate.enter(owner.request, turn, clock.seconds() + DEFAULT_TIMEOUT_S)
+        await gate.enter(owner.request, admission, clock.seconds() + DEFAULT_TIMEOUT_S)
         try:
             if text is None:
                 write = self._make_large(long, place, method, condition)
             else:
-                write = await self._make_long(text, place, method, condition, turn)
+                write = await self._make_long(text, place, method, condition, admission)
         except BaseException:
-            gate.leave(turn)
+            gate.leave(admission)
             raise
-        self._submit(request.number, write).addBoth(lambda _: gate.leave(turn))
+        self._submit(request.number, write).addBoth(lambda _: gate.leave(admission))
 
     def _make_large(
         self, long: LongWrite, place: Place, method: Method, condition: HashCondition | None
@@ -124,11 +124,11 @@ class SessionWrites:
         place: Place,
         method: Method,
         condition: HashCondition | None,
-        turn: Turn,
+        admission: Admission,
     ) -> Write:
         limits = self._owner.parts.limits
         json = parse_whole(text, limits, place)
-        if turn.takes_long:
+        if admission.takes_long:
             await deferLater(self._owner.parts.clock, 0)
         return self._make_write(make_edit(method, place, json, limits.string_bytes), condition)
 

@@ -259,7 +259,7 @@ class Stream:
         self.abort("failed")
 
     def pauseProducing(self) -> None:
-        """Write no more until the reader has read what was sent."""
+        """Stop writing until the reader has read what was sent."""
         self._queue.is_paused = True
         self._registry.pause(self)
 
@@ -678,7 +678,7 @@ class MissedReader:
         return data
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self.remaining = False
         self._piece = memoryview(b"")
         self._pieces = iter(())
