@@ -1,17 +1,13 @@
-"""The handlers of the tree: one coroutine for each method; here those that read.
+"""Handlers: one coroutine for each method of the tree; here those that read, and repeated reads.
 
 A handler is given a request, its parsed form and the database it addresses, and returns the
 response; None if it sends the response by itself, as a stream does. An exception becomes an error
 response (`errors`). Small reads are answered in the turn in which they arrive. If a client
 disconnects while its handler waits, a write that has begun is still done; only its response is
-dropped. `write` has the handlers that write.
+dropped. `write` has the handlers that write, `DataHandlers.methods` all of them.
 
-Reads that a connection repeats, answered in one step from what is kept.
-
-Most requests of a dashboard or a device are the bytes of the one before. If the head is remembered,
-so is what it asks (`Question`); if nothing was written there since, so is the answer. What is left
-is to evaluate the rules, which is done for each request. Whatever is not that simple, errors
-included, is left to the handlers.
+Most requests of a dashboard or a device are the bytes of the one before: `RepeatedReads` answers
+them in one step from what is kept.
 """
 
 from __future__ import annotations
@@ -64,105 +60,6 @@ from treedbd.web.streams.stream import StreamOpening
 from treedbd.web.write import WriteHandlers
 
 ANYONE: Final = Caller(None)
-
-
-class RepeatedReads:
-    """Answers the reads whose question is remembered and whose answer is kept."""
-
-    def __init__(
-        self,
-        catalog: Catalog,
-        authenticator: Authenticator,
-        writer: ResponseWriter,
-        now_ms: Callable[[], int],
-        rates: Rates | None,
-        guard: OriginGuard | None,
-        refuse: Callable[[IHttp1Request, BaseException, DataRequest], None],
-        *,
-        leaves_denials: bool,
-    ) -> None:
-        """`now_ms` returns milliseconds since 1970; `rates` bound what callers do.
-
-        `guard` refuses pages of other sites, `refuse` answers with an error. What rules deny is
-        left to the handlers if it `leaves_denials`.
-        """
-        self._rates = rates
-        self._guard = guard
-        self._refuse = refuse
-        self._leaves_denials = leaves_denials
-        self._catalog = catalog
-        self._authenticator = authenticator
-        self._writer = writer
-        self._now_ms = now_ms
-
-    def repeat(
-        self, request: IHttp1Request, otherwise: Callable[[IHttp1Request], None] | None
-    ) -> bool:
-        """Answer a read that the connection repeats, if that is simple; return whether it was.
-
-        It may be answered in a moment, if there is what to do `otherwise`.
-        """
-        question: Question | None = request.head_memory.question
-        if question is None or question.rules is None:
-            return False
-        wanted = question.wanted
-        try:
-            if self._guard is not None and wanted.token is not None:
-                self._guard.check_token(request.headers, wanted.token)
-            if self._answer(request, question):
-                return True
-        except Exception as error:
-            if self._leaves_denials and isinstance(error, PermissionDenied):
-                return False  # to be explained, too
-            self._refuse(request, error, wanted)
-            return True
-        if otherwise is None:
-            return False
-        go_on = otherwise
-
-        def repeat_or_go_on() -> None:
-            if not self.repeat(request, None):
-                go_on(request)
-
-        return self._catalog.when_current(question.name, repeat_or_go_on)
-
-    def _answer(self, request: IHttp1Request, question: Question) -> bool:
-        """Answer a request if that is simple; return whether it is answered.
-
-        Raises `TooManyRequests`, `PermissionDenied` or `WaitingBytesRefused`.
-        """
-        database = self._catalog.use_open(question.name)
-        if database is None or question.rules is not database.rules.current:
-            return False
-        wanted = question.wanted
-        identity, caller = ANONYMOUS, ANYONE
-        if wanted.token is not None:
-            known = self._authenticator.recall(database.name.project, wanted.token)
-            if known is None:
-                return False
-            identity, caller = known, Caller(known.auth, known.is_admin)
-        answer = database.answers.find(wanted.place, wanted.form)
-        if answer is None:
-            return False
-        response = kept_response(wanted, answer, self._writer.waiting)
-        if response is None:
-            return False
-        if self._rates is not None:
-            self._rates.take_project(request, database.name.project, is_write=False)
-            self._rates.take_user(database.name.project, identity, is_write=False)
-        self._check_read(wanted, database, caller)
-        self._writer.send(request, response, no_store=wanted.token is not None)
-        return True
-
-    def _check_read(self, wanted: DataRequest, database: Database, caller: Caller) -> None:
-        path, facts = wanted.place.path, wanted.read_options.facts
-        may_read = database.may_read_without_data(path, caller, facts)
-        if may_read is None:
-            now = self._now_ms()
-            database.read(lambda nodes: database.check_read(path, caller, now, nodes, facts))
-        elif not may_read:
-            raise PermissionDenied("this read")
-
 
 Handler: TypeAlias = Callable[[IHttp1Request, DataRequest, Database], Awaitable[Response | None]]
 
@@ -318,7 +215,7 @@ class DataHandlers:
         make_waiter: Callable[[Callable[[int], None], bool], Waiter],
         deadline: float,
     ) -> Rendered | None:
-        """Render in slices, or wait for who does; None if the client has disconnected.
+        """Render in slices, or wait for a rendering under way; None if the client disconnects.
 
         A waiter is made with what its `begun` calls, and whether it may flow.
         """
@@ -411,3 +308,107 @@ def _keep(
 
 def _sequence(nodes: Nodes) -> int:
     return nodes.rows.sequence()
+
+
+class RepeatedReads:
+    """Answers the reads whose question is remembered and whose answer is kept.
+
+    If the head of a request is that of the one before, what it asks is remembered (`Question`); if
+    nothing was written there since, so is the answer. What is left is to evaluate the rules, which
+    is done for each request. Whatever is not that simple, errors included, is left to the handlers.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        authenticator: Authenticator,
+        writer: ResponseWriter,
+        now_ms: Callable[[], int],
+        rates: Rates | None,
+        guard: OriginGuard | None,
+        refuse: Callable[[IHttp1Request, BaseException, DataRequest], None],
+        *,
+        leaves_denials: bool,
+    ) -> None:
+        """`now_ms` returns milliseconds since 1970; `rates` bound what callers do.
+
+        `guard` refuses pages of other sites, `refuse` answers with an error. What rules deny is
+        left to the handlers if it `leaves_denials`.
+        """
+        self._rates = rates
+        self._guard = guard
+        self._refuse = refuse
+        self._leaves_denials = leaves_denials
+        self._catalog = catalog
+        self._authenticator = authenticator
+        self._writer = writer
+        self._now_ms = now_ms
+
+    def repeat(
+        self, request: IHttp1Request, otherwise: Callable[[IHttp1Request], None] | None
+    ) -> bool:
+        """Answer a read that the connection repeats, if that is simple; return whether it was.
+
+        With `otherwise` it may be answered a little later, when the database is current; if it
+        cannot be even then, `otherwise` is called with the request.
+        """
+        question: Question | None = request.head_memory.question
+        if question is None or question.rules is None:
+            return False
+        wanted = question.wanted
+        try:
+            if self._guard is not None and wanted.token is not None:
+                self._guard.check_token(request.headers, wanted.token)
+            if self._answer(request, question):
+                return True
+        except Exception as error:
+            if self._leaves_denials and isinstance(error, PermissionDenied):
+                return False  # to be explained, too
+            self._refuse(request, error, wanted)
+            return True
+        if otherwise is None:
+            return False
+        go_on = otherwise
+
+        def repeat_or_go_on() -> None:
+            if not self.repeat(request, None):
+                go_on(request)
+
+        return self._catalog.when_current(question.name, repeat_or_go_on)
+
+    def _answer(self, request: IHttp1Request, question: Question) -> bool:
+        """Answer a request if that is simple; return whether it is answered.
+
+        Raises `TooManyRequests`, `PermissionDenied` or `WaitingBytesRefused`.
+        """
+        database = self._catalog.use_open(question.name)
+        if database is None or question.rules is not database.rules.current:
+            return False
+        wanted = question.wanted
+        identity, caller = ANONYMOUS, ANYONE
+        if wanted.token is not None:
+            known = self._authenticator.recall(database.name.project, wanted.token)
+            if known is None:
+                return False
+            identity, caller = known, Caller(known.auth, known.is_admin)
+        answer = database.answers.find(wanted.place, wanted.form)
+        if answer is None:
+            return False
+        response = kept_response(wanted, answer, self._writer.waiting)
+        if response is None:
+            return False
+        if self._rates is not None:
+            self._rates.take_project(request, database.name.project, is_write=False)
+            self._rates.take_user(database.name.project, identity, is_write=False)
+        self._check_read(wanted, database, caller)
+        self._writer.send(request, response, no_store=wanted.token is not None)
+        return True
+
+    def _check_read(self, wanted: DataRequest, database: Database, caller: Caller) -> None:
+        path, facts = wanted.place.path, wanted.read_options.facts
+        may_read = database.may_read_without_data(path, caller, facts)
+        if may_read is None:
+            now = self._now_ms()
+            database.read(lambda nodes: database.check_read(path, caller, now, nodes, facts))
+        elif not may_read:
+            raise PermissionDenied("this read")

@@ -1,43 +1,29 @@
-"""The representation of a read: which of the data, in which form, and how it is wrapped.
+"""Reads: rendered from the rows of one moment, shared by those who want the same, in slices.
 
-`ReadOptions` are parsed before a database is touched. The JSON is then rendered in chunks from the
-rows as they are needed, so the sender decides how much is in memory at a time.
+Theory of operation. `ReadSource` says what a read renders: which of the data, in which form, and
+how it is wrapped. The JSON is rendered in chunks as they are needed, so the sender decides how much
+is in memory at a time.
 
-A rendering: the JSON of a read, made from the state of one moment, that readers share.
+A `Rendering` is the JSON of a read made from one state. `SharedReads` shares it as long as a client
+reads it and nothing was written to its database since, so many clients that read slowly, and many
+streams that begin at the same place, keep one copy waiting. Who may read it is evaluated for each
+by its caller, against the state that was rendered.
 
-Reads that are shared: those who ask for the same, meanwhile, cost one rendering.
+A read that is more than one turn has room for is a `LargeRead`: it is rendered slice by slice from
+one moment, once for all who wait for the same; between two slices the reactor serves other
+requests. The moment is held only while rows are read, at the speed of the disk; clients that read
+slowly cost a temporary file and nothing else. A large read continues with what has been rendered
+when that was found out. If too many are under way, nothing is kept or held: it begins later, and
+until then any caller can join who wants the same; when it begins, the rules are evaluated once more
+for each caller for whom they were evaluated against an older state. Once it has begun, only callers
+who have seen the very state that is rendered can join. Those who may flow begin to read before all
+of it is rendered.
 
-A rendering is shared as long as a client reads it and nothing was written to its database since, so
-many clients that read slowly, and many streams that begin at the same place, keep one copy waiting.
-Who may read it is evaluated for each by its caller, against the state that was rendered.
+A stream, and a listen of the real-time protocol, begins with a `FirstValue`, which is rendered the
+same way and shared with the reads of the same.
 
-Large reads: rendered slice by slice from one moment, once for all who wait for the same.
-
-The moment is held only while rows are read, at the speed of the disk; clients that read slowly cost
-a temporary file and nothing else. Between two slices the reactor serves other requests.
-
-A read that turns out to be large goes on with what it has begun, from the moment in which it was
-asked for. If too many are under way it begins again later, and nothing is held meanwhile: it waits
-for its turn, and until then any caller can join who wants the same; when it begins, the rules are
-evaluated once more for each caller for whom they were evaluated against an older state. Once it has
-begun, only callers who have seen the very state that is rendered can join.
-
-The value that a stream begins with, or begins again with: one rendering for all that want it.
-
-A value that is little work is rendered in the turn in which the stream begins; a large one in
-slices, together with all streams and reads that wait for the same. Each stream sends it from the
-shared copy, at the speed of its reader.
-
-Queries without an index: refused if the project requires one, else logged once each.
-
-Without an index a query reads all children of its path, and while one is still being built too. The
-log says so, once for each; the refusal has the text of Firebase, which its clients know.
-
-Why a request is allowed or denied: the rules that ran, where, and with which result.
-
-An admin who sends `X-TreeDB-Explain: true` receives this instead of the data; nothing is
-written. With `auth_variable_override` the rules see that `auth`. Of a rule that is not true it also
-shows what the rule saw: the keys that its captures matched, and the nodes that it read.
+`MissingIndexes` looks at queries before they run. `explanation` is the answer to an admin who asks
+why a request is allowed or denied.
 """
 
 from __future__ import annotations
@@ -95,6 +81,168 @@ from treedbd.tree.value import compact, print_keys, print_members
 from treedbd.web.request import EXPORT, PLAIN, DataRequest, Dialect, ReadOptions, index_of
 from treedbd.web.response import JSON_HEADERS, JSON_TYPE, Response, wrap
 from treedbd.web.streams import frames
+
+_log = Logger()
+
+T = TypeVar("T")
+
+
+class RenderingSource(Protocol):
+    """What is rendered: which of the data, in which form."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for sources that render the same from the same state."""
+        ...
+
+    def shares(self, other: object) -> bool:
+        """Return whether this source can show what another, with the same key, has rendered."""
+        ...
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render from the nodes of one moment; at each chunk the caller can check the time."""
+        ...
+
+
+RendersChunks: TypeAlias = Callable[[Nodes], Iterator[bytes]]
+"""Renders JSON from the nodes of one moment; at an empty chunk the caller can check the time."""
+
+
+@attrs.define(eq=False)
+class ComputedTag:
+    """The entity tag of a value, once it is computed."""
+
+    text: str | None = None
+
+
+@attrs.frozen
+class ReadSource:
+    """What a read renders (a `RenderingSource`): the data at a place, as the response has it.
+
+    `database` only distinguishes the places of different ones. The text is indented as a `layout`
+    has it, if there is one. `tag` is set, before the text is rendered, to that of the value; if
+    only that is wanted, nothing is rendered.
+    """
+
+    database: object
+    place: Place
+    options: ReadOptions
+    layout: Dialect | None = None
+    tag: ComputedTag | None = None
+    is_silent: bool = False
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for reads that render the same from the same state."""
+        options = self.options
+        rendered = options.form, options.callback, self.layout, self.is_silent
+        return self.database, self.place, rendered, self.tag is not None
+
+    def shares(self, _: object) -> bool:
+        """Return that this read can show what another with the same key has rendered."""
+        return True
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render from the nodes of one moment; raise `TooLargeToIndent` for too much to indent."""
+        chunks = iter((b"",)) if self.is_silent else chunks_of(self.options, self.place)(nodes)
+        if self.layout is not None:
+            chunks = self.layout.indent(_bounded(chunks))
+        if self.options.callback is not None:
+            before, after, _ = wrap(self.options.callback, None)
+            chunks = chain((before,), chunks, (after,))
+        if self.tag is not None and self.tag.text is None:
+            return chain(self._compute_tag(nodes, self.tag), chunks)
+        return chunks
+
+    def _compute_tag(self, nodes: Nodes, tag: ComputedTag) -> Iterator[bytes]:
+        if self.place.is_priority:
+            tag.text = etag(nodes.priority(self.place.path))
+            return
+        for tag.text in etag_in_steps(nodes, self.place.path):
+            yield b""
+
+
+def make_source(database: object, request: DataRequest, tag: str | None = None) -> ReadSource:
+    """Return what renders the response to a read of a database; `tag` is known of the value."""
+    options = request.read_options
+    return ReadSource(
+        database,
+        request.place,
+        options,
+        request.dialect if request.print == "pretty" else None,
+        ComputedTag(tag) if is_tagged(request) else None,
+        request.print == "silent",
+    )
+
+
+def _bounded(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the chunks of what is indented; raise `TooLargeToIndent` if they are too long."""
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > MAX_SHOWN_BYTES:
+            raise TooLargeToIndent
+        yield chunk
+
+
+def chunks_of(options: ReadOptions, place: Place) -> RendersChunks:
+    """Return a function that renders the JSON of a read, chunk by chunk."""
+    path = place.path
+    shallow, query = options.shallow, options.query
+    if place.is_priority:
+        if query is not None:  # it is a leaf, without children
+            return lambda nodes: iter((b"null",))
+        return lambda nodes: iter((compact(nodes.priority(path)),))
+    if shallow is not None:
+        return lambda nodes: _render_shallow(nodes, path, shallow)
+    if query is not None:
+        return lambda nodes: _render_query(nodes, path, query, options.is_export)
+    return lambda nodes: nodes.chunks(path, export=options.is_export)
+
+
+def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:
+    if nodes.type_at(path) is not Container:
+        return chain((b"",), nodes.chunks(path))  # it is read again, in another step
+    span = Span(after=shallow.start_after)
+    if shallow.version == 1:
+        return print_keys(islice(nodes.keys(path, span), shallow.limit))
+    members = ((child.key, _render_size(child.chunks())) for child in nodes.children(path, span))
+    return print_members(islice(members, shallow.limit))
+
+
+def _render_size(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Render a leaf as it is, and the size of a container, counted chunk by chunk."""
+    while not (first := next(chunks)):
+        yield b""
+    if first[0] not in b"{[":
+        yield first
+        yield from chunks
+        return
+    size = len(first)
+    for chunk in chunks:
+        size += len(chunk)
+        yield b""
+    yield b'{".sz":%d}' % size
+
+
+def _render_query(nodes: Nodes, path: Path, query: Query, is_export: bool) -> Iterator[bytes]:
+    return print_members(
+        None if child is None else (child.key, child.chunks(export=is_export))
+        for child in iterate_selected(nodes, path, query)
+    )
+
+
+MAX_CONCURRENT_RENDERS: Final = 4
+"""Large reads that are rendered at a time; others wait for a slot."""
+MAX_TURN_BYTES: Final = 1_200_000
+"""What is longer is a large read, however fast it is rendered."""
+
+
+class TooMuchWork(NamedTuple):
+    """A read that takes more than one turn; `sequence` is the number of the state it would show."""
+
+    sequence: int
+
 
 IN_MEMORY_BYTES: Final = MIB
 """What is rendered slice by slice and becomes longer goes into a temporary file."""
@@ -205,26 +353,6 @@ Rendered: TypeAlias = Rendering | Flow
 FLOW_BYTES: Final = 64 * KIB
 """Once more than this is rendered, those who may flow begin to read."""
 
-_log = Logger()
-T = TypeVar("T")
-
-
-class RenderingSource(Protocol):
-    """What is rendered: which of the data, in which form."""
-
-    @property
-    def key(self) -> Hashable:
-        """Equal for sources that render the same from the same state."""
-        ...
-
-    def shares(self, other: object) -> bool:
-        """Return whether this source can show what another, with the same key, has rendered."""
-        ...
-
-    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
-        """Render from the nodes of one moment; at each chunk the caller can check the time."""
-        ...
-
 
 @attrs.frozen(eq=False)
 class Waiter:
@@ -264,7 +392,7 @@ class BegunRendering:
 
 
 class LargeRead:
-    """One large read, and all who wait for it."""
+    """One large read, and all who wait for it: rendered in slices from one moment."""
 
     def __init__(
         self,
@@ -313,7 +441,7 @@ class LargeRead:
     async def run(
         self, slots: DeferredSemaphore, writer: RenderingWriter, share: Callable[[Rendering], None]
     ) -> None:
-        """Wait for a turn, render, and give the rendering to all; `share` has it before them."""
+        """Wait for a slot, render, and fire for all who wait; `share` is called before that."""
         try:
             await self._wait(slots.acquire())
         except CancelledError:
@@ -325,7 +453,7 @@ class LargeRead:
             share(rendering)
             await self._deliver(rendering)
         except CancelledError:
-            pass  # all who waited have left, or nobody has joined
+            pass  # all who waited have left, or none has joined
         except Exception:
             await self._fail(Failure())
         finally:
@@ -458,23 +586,11 @@ def _render_lazily(source: RenderingSource, nodes: Nodes) -> Iterator[bytes]:
 
 def before_deadline(waiting: Deferred[T], deadline: float, clock: IReactorTime) -> Deferred[T]:
     """Let a waiter leave with `DeadlinePassed` at a time of the clock."""
-    return waiting.addTimeout(max(0.0, deadline - clock.seconds()), clock, _time_out)
+    return waiting.addTimeout(max(0.0, deadline - clock.seconds()), clock, _raise_deadline_passed)
 
 
-def _time_out(_: object, __: float) -> NoReturn:
+def _raise_deadline_passed(_: object, __: float) -> NoReturn:
     raise DeadlinePassed("the data was read")
-
-
-MAX_CONCURRENT_RENDERS: Final = 4
-"""Large reads that are rendered at a time; others wait for their turn."""
-MAX_TURN_BYTES: Final = 1_200_000
-"""What is longer is a large read, however fast it is rendered."""
-
-
-class TooMuchWork(NamedTuple):
-    """A read that takes more than one turn; `sequence` is the number of the state it would show."""
-
-    sequence: int
 
 
 class SharedReads:
@@ -501,9 +617,9 @@ class SharedReads:
     def render(self, source: RenderingSource, nodes: Nodes) -> bytes | Rendering | TooMuchWork:
         """Return the JSON of a source, a rendering that others read if there is one.
 
-        It is bytes if it is too little to be shared. Too much work goes on in the next turn, where
-        it is, for those who call `render_large` in this one. If no slot is free, or `nodes` cannot
-        be held, nothing is kept: it begins again when its turn has come.
+        It is bytes if it is too little to be shared. A read too large for one turn is kept and
+        continued by `render_large`, if that is called in the same turn. If no slot is free, or
+        `nodes` cannot be held, nothing is kept: it begins again when a slot is free.
         """
         if self._being_read or self._under_way:
             shared = self._find(source, nodes)
@@ -618,261 +734,8 @@ def render_at_once(chunks: Iterator[bytes], rendered: list[bytes], clock: IReact
     return True
 
 
-MAX_LOGGED: Final = 1000
-"""How many different missing indexes are logged, each once."""
-
-
-class MissingIndexes:
-    """Looks at queries before they run, and remembers those that it has logged.
-
-    Attributes:
-        unindexed: how many queries ran, or were to run, though no index was declared.
-
-    """
-
-    _log = Logger()
-
-    def __init__(self) -> None:
-        self.unindexed = 0
-        self._logged: set[int] = set()  # hashes: paths can be long
-
-    def check(
-        self, database: Database, path: Path, query: Query, check_read: Callable[[], None]
-    ) -> None:
-        """Raise `InvalidQuery` for a query without an index if the project requires one.
-
-        `check_read` raises for a caller who may not read the path. It is called before anything is
-        said or logged of an index, because that shows what the rules declare.
-        """
-        index = index_of(query)
-        if index is None and query.order.kind != "priority":
-            return
-        if not database.indexes.is_checked:
-            database.indexes.check()
-        if index is None:
-            return
-        if index in database.rules.current.indexed(path):
-            self._say_building(database, path, query, index, check_read)
-            return
-        self.unindexed += 1
-        is_required = database.project.require_index
-        missing = hash((database.name.project, index, path))
-        if not is_required and (missing in self._logged or len(self._logged) >= MAX_LOGGED):
-            return
-        check_read()
-        if is_required:
-            raise InvalidQuery(
-                f'Index not defined, add ".indexOn": "{index}", for path '
-                f'"{format_path(path)}", to the rules'
-            )
-        self._logged.add(missing)
-        # It holds names that the client chose.
-        shown = in_one_line(f'"{index}" for path "{format_path(path)}"')
-        self._log.warn(
-            '{project}: no ".indexOn" names {shown}, by which a query orders: it has read all '
-            "children of the path. Add it to the rules there.",
-            project=database.name.project,
-            shown=shown,
-        )
-
-    def _say_building(
-        self,
-        database: Database,
-        path: Path,
-        query: Query,
-        index: str,
-        check_read: Callable[[], None],
-    ) -> None:
-        """Log once that a query has read all children because its index is not built yet."""
-        if not database.indexes.is_changing:
-            return
-        building = hash((f"{database.name} ", index, path))
-        is_logged = building in self._logged or len(self._logged) >= MAX_LOGGED
-        if is_logged or database.indexes.stage_of(path, query.order) == "built":
-            return
-        check_read()
-        self._logged.add(building)
-        self._log.info(
-            "The index {shown} in the database {name} is being built; until then such queries read "
-            "all children of the path.",
-            name=database.name.label,
-            shown=in_one_line(f'"{index}" of path "{format_path(path)}"'),
-        )
-
-
-def explain_index(database: Database, path: Path, query: Query) -> Json:
-    """Return which index a query uses, and its state: `built`, `building`, `none`, or `key`."""
-    if query.order.kind == "key":
-        return {"name": "$key", "state": "key"}
-    name = ChildIndex((), query.order).name
-    return {"name": name, "state": database.indexes.stage_of(path, query.order)}
-
-
-NO_RULES: Final = Verdict(True)
-"""The verdict on a resource that only admins may use."""
-MAX_SHOWN_CHARACTERS: Final = 100
-"""Characters of a string that a rule read."""
-
-_TYPES: Final[dict[object, str]] = {
-    str: "string",
-    int: "number",
-    float: "number",
-    bool: "boolean",
-    Container: "object",
-}
-
-
-def explanation(
-    verdict: Verdict, *, is_admin: bool, auth: Json = None, shows_all: bool = False
-) -> dict[str, Json]:
-    """Return the JSON of a verdict; an admin is allowed whatever the rules say.
-
-    `auth` is what the rules have seen; it is shown, with a sentence that says why, if they deny.
-    With `shows_all` what rules have seen that are true is shown, too.
-    """
-    allowed = is_admin or verdict.allowed
-    shown: dict[str, Json] = {"allowed": allowed, "admin": is_admin}
-    if not allowed:
-        shown |= {"reason": _reason(verdict), "auth": auth}
-    return {**shown, "rules": [_show(result, shows_all) for result in verdict.trace]}
-
-
-def _reason(verdict: Verdict) -> str:
-    last = verdict.trace[-1] if verdict.trace else None
-    if last is None or last.result is True:  # of a PATCH, for the member after it
-        return "There is no rule on the path, and what no rule allows is denied."
-    if last.kind == VALIDATE:
-        return f"The rule {last.location} is not true."
-    return f"No {last.kind} rule on the path is true."
-
-
-def _show(result: RuleResult, shows_all: bool) -> Json:
-    shown: dict[str, Json] = {
-        "rule": result.location,
-        "path": format_path(result.path),
-        "line": result.line,
-        "column": result.column,
-    }
-    if isinstance(result.result, str):
-        shown |= {"result": False, "error": result.result}
-    else:
-        shown["result"] = result.result
-    if result.result is True and not shows_all:
-        return shown
-    if result.captures:
-        shown["captures"] = {**result.captures}
-    if result.reads:
-        shown["read"] = [_show_read(read) for read in result.reads]
-    return shown
-
-
-def _show_read(read: TracedRead) -> Json:
-    shown: dict[str, Json] = {"from": read.tree, "path": format_path(read.path)}
-    found: Any = read.found
-    if isinstance(found, type):
-        return {**shown, "type": _TYPES[found]}
-    if isinstance(found, str) and len(found) > MAX_SHOWN_CHARACTERS:
-        found = f"{found[:MAX_SHOWN_CHARACTERS]}…"
-    return {**shown, "value": found}
-
-
 AT_ONCE_BYTES: Final = 64 * KIB
 """The tag of a longer kept answer is not computed in one step."""
-
-Chunks: TypeAlias = Callable[[Nodes], Iterator[bytes]]
-"""Renders JSON from the nodes of one moment; at an empty chunk the caller can check the time."""
-
-
-@attrs.define(eq=False)
-class ComputedTag:
-    """The entity tag of a value, once it is computed."""
-
-    text: str | None = None
-
-
-@attrs.frozen
-class ReadSource:
-    """What a read renders (a `RenderingSource`): the data at a place, as the response has it.
-
-    `database` only distinguishes the places of different ones. The text is indented as a `layout`
-    has it, if there is one. `tag` is set, before the text is rendered, to that of the value; if
-    only that is wanted, nothing is rendered.
-    """
-
-    database: object
-    place: Place
-    options: ReadOptions
-    layout: Dialect | None = None
-    tag: ComputedTag | None = None
-    is_silent: bool = False
-
-    @property
-    def key(self) -> Hashable:
-        """Equal for reads that render the same from the same state."""
-        options = self.options
-        rendered = options.form, options.callback, self.layout, self.is_silent
-        return self.database, self.place, rendered, self.tag is not None
-
-    def shares(self, _: object) -> bool:
-        """Return that this read can show what another with the same key has rendered."""
-        return True
-
-    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
-        """Render from the nodes of one moment; raise `TooLargeToIndent` for too much to indent."""
-        chunks = iter((b"",)) if self.is_silent else chunks_of(self.options, self.place)(nodes)
-        if self.layout is not None:
-            chunks = self.layout.indent(_bounded(chunks))
-        if self.options.callback is not None:
-            before, after, _ = wrap(self.options.callback, None)
-            chunks = chain((before,), chunks, (after,))
-        if self.tag is not None and self.tag.text is None:
-            return chain(self._compute_tag(nodes, self.tag), chunks)
-        return chunks
-
-    def _compute_tag(self, nodes: Nodes, tag: ComputedTag) -> Iterator[bytes]:
-        if self.place.is_priority:
-            tag.text = etag(nodes.priority(self.place.path))
-            return
-        for tag.text in etag_in_steps(nodes, self.place.path):
-            yield b""
-
-
-def make_source(database: object, request: DataRequest, tag: str | None = None) -> ReadSource:
-    """Return what renders the response to a read of a database; `tag` is known of the value."""
-    options = request.read_options
-    return ReadSource(
-        database,
-        request.place,
-        options,
-        request.dialect if request.print == "pretty" else None,
-        ComputedTag(tag) if is_tagged(request) else None,
-        request.print == "silent",
-    )
-
-
-def _bounded(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks of what is indented; raise `TooLargeToIndent` if they are too long."""
-    size = 0
-    for chunk in chunks:
-        size += len(chunk)
-        if size > MAX_SHOWN_BYTES:
-            raise TooLargeToIndent
-        yield chunk
-
-
-def chunks_of(options: ReadOptions, place: Place) -> Chunks:
-    """Return a function that renders the JSON of a read, chunk by chunk."""
-    path = place.path
-    shallow, query = options.shallow, options.query
-    if place.is_priority:
-        if query is not None:  # it is a leaf, without children
-            return lambda nodes: iter((b"null",))
-        return lambda nodes: iter((compact(nodes.priority(path)),))
-    if shallow is not None:
-        return lambda nodes: _render_shallow(nodes, path, shallow)
-    if query is not None:
-        return lambda nodes: _render_query(nodes, path, query, options.is_export)
-    return lambda nodes: nodes.chunks(path, export=options.is_export)
 
 
 def needs_body(request: DataRequest) -> bool:
@@ -980,38 +843,6 @@ def text_response(request: DataRequest, text: bytes, *headers: Header) -> Respon
     return Response(200, text, (JSON_TYPE, *headers))
 
 
-def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:
-    if nodes.type_at(path) is not Container:
-        return chain((b"",), nodes.chunks(path))  # it is read again, in another step
-    span = Span(after=shallow.start_after)
-    if shallow.version == 1:
-        return print_keys(islice(nodes.keys(path, span), shallow.limit))
-    members = ((child.key, _render_size(child.chunks())) for child in nodes.children(path, span))
-    return print_members(islice(members, shallow.limit))
-
-
-def _render_size(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Render a leaf as it is, and the size of a container, counted chunk by chunk."""
-    while not (first := next(chunks)):
-        yield b""
-    if first[0] not in b"{[":
-        yield first
-        yield from chunks
-        return
-    size = len(first)
-    for chunk in chunks:
-        size += len(chunk)
-        yield b""
-    yield b'{".sz":%d}' % size
-
-
-def _render_query(nodes: Nodes, path: Path, query: Query, is_export: bool) -> Iterator[bytes]:
-    return print_members(
-        None if child is None else (child.key, child.chunks(export=is_export))
-        for child in iterate_selected(nodes, path, query)
-    )
-
-
 class QuerySource:
     """The first value of streams of a query, which fills the window that they are attached to."""
 
@@ -1051,7 +882,12 @@ def first_source(
 
 
 class FirstValue:
-    """The first value of one stream."""
+    """The value that one stream begins with, or begins again with.
+
+    One that is little work is rendered in the turn in which the stream begins; a large one in
+    slices, together with all streams and reads that wait for the same. Each stream sends it from
+    the shared copy, at the speed of its reader.
+    """
 
     __slots__ = ("_address", "_judge", "_reads", "_source", "_waiting")
 
@@ -1079,7 +915,7 @@ class FirstValue:
         """Render a large value; `subscription` then watches from the state that it shows.
 
         It does not watch until that is known. The read rules already allowed the state `judged`.
-        As `SharedReads.render_large`.
+        Fires and errbacks as `SharedReads.render_large`.
         """
         states: list[int] = []
 
@@ -1111,7 +947,7 @@ class FirstValue:
         return Content(self._reads.memory, before + rendered + after)
 
     def cancel(self) -> None:
-        """Wait no longer for a large value, and render none any more."""
+        """Stop waiting for a large value, and render none from now on."""
         self._judge = _judge_nothing
         if self._waiting is not None:
             self._waiting.cancel()
@@ -1128,3 +964,169 @@ def _around(position: Position | None) -> tuple[bytes, bytes]:
 
 def _judge_nothing(_: Nodes) -> None:
     raise CancelledError
+
+
+MAX_LOGGED: Final = 1000
+"""How many different missing indexes are logged, each once."""
+
+
+class MissingIndexes:
+    """Finds queries without an index: refused if the project requires one, else logged once each.
+
+    Without an index a query reads all children of its path, and while one is still being built too.
+    The log says so; the refusal has the text of Firebase, which its clients know.
+
+    Attributes:
+        unindexed: how many queries ran, or were to run, though no index was declared.
+
+    """
+
+    _log = Logger()
+
+    def __init__(self) -> None:
+        self.unindexed = 0
+        self._logged: set[int] = set()  # hashes: paths can be long
+
+    def check(
+        self, database: Database, path: Path, query: Query, check_read: Callable[[], None]
+    ) -> None:
+        """Raise `InvalidQuery` for a query without an index if the project requires one.
+
+        `check_read` raises for a caller who may not read the path. It is called before anything is
+        said or logged of an index, because that shows what the rules declare.
+        """
+        index = index_of(query)
+        if index is None and query.order.kind != "priority":
+            return
+        if not database.indexes.is_checked:
+            database.indexes.check()
+        if index is None:
+            return
+        if index in database.rules.current.indexed(path):
+            self._say_building(database, path, query, index, check_read)
+            return
+        self.unindexed += 1
+        is_required = database.project.require_index
+        missing = hash((database.name.project, index, path))
+        if not is_required and (missing in self._logged or len(self._logged) >= MAX_LOGGED):
+            return
+        check_read()
+        if is_required:
+            raise InvalidQuery(
+                f'Index not defined, add ".indexOn": "{index}", for path '
+                f'"{format_path(path)}", to the rules'
+            )
+        self._logged.add(missing)
+        # It holds names that the client chose.
+        shown = in_one_line(f'"{index}" for path "{format_path(path)}"')
+        self._log.warn(
+            '{project}: no ".indexOn" names {shown}, by which a query orders: it has read all '
+            "children of the path. Add it to the rules there.",
+            project=database.name.project,
+            shown=shown,
+        )
+
+    def _say_building(
+        self,
+        database: Database,
+        path: Path,
+        query: Query,
+        index: str,
+        check_read: Callable[[], None],
+    ) -> None:
+        """Log once that a query has read all children because its index is not built yet."""
+        if not database.indexes.is_changing:
+            return
+        building = hash((f"{database.name} ", index, path))
+        is_logged = building in self._logged or len(self._logged) >= MAX_LOGGED
+        if is_logged or database.indexes.stage_of(path, query.order) == "built":
+            return
+        check_read()
+        self._logged.add(building)
+        self._log.info(
+            "The index {shown} in the database {name} is being built; until then such queries read "
+            "all children of the path.",
+            name=database.name.label,
+            shown=in_one_line(f'"{index}" of path "{format_path(path)}"'),
+        )
+
+
+def explain_index(database: Database, path: Path, query: Query) -> Json:
+    """Return which index a query uses, and its state: `built`, `building`, `none`, or `key`."""
+    if query.order.kind == "key":
+        return {"name": "$key", "state": "key"}
+    name = ChildIndex((), query.order).name
+    return {"name": name, "state": database.indexes.stage_of(path, query.order)}
+
+
+NO_RULES: Final = Verdict(True)
+"""The verdict on a resource that only admins may use."""
+MAX_SHOWN_CHARACTERS: Final = 100
+"""Characters of a string that a rule read."""
+
+_TYPES_SHOWN: Final[dict[object, str]] = {
+    str: "string",
+    int: "number",
+    float: "number",
+    bool: "boolean",
+    Container: "object",
+}
+
+
+def explanation(
+    verdict: Verdict, *, is_admin: bool, auth: Json = None, shows_all: bool = False
+) -> dict[str, Json]:
+    """Return the JSON of a verdict: the rules that ran, where, and with which result.
+
+    An admin who sends `X-TreeDB-Explain: true` receives this instead of the data; nothing is
+    written, and with `auth_variable_override` the rules see that `auth`. Of a rule that is not true
+    it also shows what the rule saw: the keys that its captures matched, and the nodes that it read.
+
+    An admin is allowed whatever the rules say. `auth` is what the rules have seen; it is shown,
+    with a sentence that says why, if they deny. With `shows_all` what rules have seen that are true
+    is shown, too.
+    """
+    allowed = is_admin or verdict.allowed
+    shown: dict[str, Json] = {"allowed": allowed, "admin": is_admin}
+    if not allowed:
+        shown |= {"reason": _denial_reason(verdict), "auth": auth}
+    return {**shown, "rules": [_show_rule(result, shows_all) for result in verdict.trace]}
+
+
+def _denial_reason(verdict: Verdict) -> str:
+    last = verdict.trace[-1] if verdict.trace else None
+    if last is None or last.result is True:  # of a PATCH, for the member after it
+        return "There is no rule on the path, and what no rule allows is denied."
+    if last.kind == VALIDATE:
+        return f"The rule {last.location} is not true."
+    return f"No {last.kind} rule on the path is true."
+
+
+def _show_rule(result: RuleResult, shows_all: bool) -> Json:
+    shown: dict[str, Json] = {
+        "rule": result.location,
+        "path": format_path(result.path),
+        "line": result.line,
+        "column": result.column,
+    }
+    if isinstance(result.result, str):
+        shown |= {"result": False, "error": result.result}
+    else:
+        shown["result"] = result.result
+    if result.result is True and not shows_all:
+        return shown
+    if result.captures:
+        shown["captures"] = {**result.captures}
+    if result.reads:
+        shown["read"] = [_show_read(read) for read in result.reads]
+    return shown
+
+
+def _show_read(read: TracedRead) -> Json:
+    shown: dict[str, Json] = {"from": read.tree, "path": format_path(read.path)}
+    found: Any = read.found
+    if isinstance(found, type):
+        return {**shown, "type": _TYPES_SHOWN[found]}
+    if isinstance(found, str) and len(found) > MAX_SHOWN_CHARACTERS:
+        found = f"{found[:MAX_SHOWN_CHARACTERS]}…"
+    return {**shown, "value": found}

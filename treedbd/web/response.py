@@ -1,15 +1,15 @@
-"""Responses, and how they are sent with the headers that every one carries.
+"""Responses, and how they are sent: with the headers that every one carries, in a coding, wrapped.
 
-Content codings of responses (RFC 9110, section 12.5.3): which one is accepted, and encoding.
+`ResponseWriter` sends a `Response`: short ones at once, long ones as their clients read. It adds
+the headers of cross-origin resource sharing (`Cors`; the Fetch standard, section 3.2): cookies
+never identify a caller, so it is safe to let every origin read.
 
-Both codings are set to be fast: a piece of 64 KiB takes a millisecond or less, and saves most of
-what JSON takes on its way. Long bodies are encoded piece by piece while they are sent.
+Content codings (RFC 9110, section 12.5.3) are set to be fast: a piece of 64 KiB takes a millisecond
+or less, and saves most of what JSON takes on its way. Long bodies are encoded piece by piece while
+they are sent.
 
-Cross-origin resource sharing: which pages may read responses (the Fetch standard, section 3.2).
-
-Cookies never identify a caller, so it is safe to let every origin read.
-
-What is around the JSON of a response: a call of a JSONP function, the headers of a download.
+`wrap` returns what is around the JSON of a response: a call of a JSONP function, the headers of a
+download.
 """
 
 from __future__ import annotations
@@ -45,148 +45,6 @@ if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
-
-MIN_BYTES: Final = KIB
-"""Shorter bodies are sent as they are: their headers are as long."""
-
-_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
-_GZIP_LEVEL: Final = 1
-_ZSTD_OPTIONS: Final[dict[int, int]] = {
-    zstd.CompressionParameter.compression_level: 1,
-    zstd.CompressionParameter.window_log: 17,  # 128 KiB, which bounds the memory of a reply
-}
-_KNOWN: Final[tuple[Coding, ...]] = ("zstd", "gzip")
-"""In the order of preference."""
-_ACCEPTED = re.compile(
-    r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*)?", re.IGNORECASE
-)
-_BY_CODING: Final = b"Accept-Encoding"
-_REMEMBERED: Final = 128
-
-
-def choose_coding(headers: Headers) -> Coding | None:
-    """Return the coding for a response to a request with these headers, None for none."""
-    accepted = joined(headers, b"accept-encoding")
-    return None if accepted is None else _choose(accepted)
-
-
-@bounded_cache(_REMEMBERED)
-def _choose(accepted: str) -> Coding | None:
-    weights: dict[str, float] = {}
-    for each in accepted.split(","):
-        found = _ACCEPTED.fullmatch(each)
-        if found is not None:
-            weights[found[1].lower().removeprefix("x-")] = float(found[2] or 1)
-    best: Coding | None = None
-    least = weights.get("identity", 0.0)
-    for coding in _KNOWN:
-        weight = weights.get(coding, weights.get("*", 0.0))
-        if weight > 0 and (weight > least or (best is None and weight == least)):
-            best, least = coding, weight
-    return best
-
-
-@bounded_cache(_REMEMBERED)
-def add_headers(headers: tuple[Header, ...], coding: Coding | None) -> tuple[Header, ...]:
-    """Return headers of a response, with what a coding adds and that others may get another."""
-    varies = [value for name, value in headers if name == b"Vary"]
-    added: list[Header] = [(b"Vary", b", ".join([*varies, _BY_CODING]))]
-    if coding is not None:
-        added.append((b"Content-Encoding", coding.encode()))
-    return (*[header for header in headers if header[0] != b"Vary"], *added)
-
-
-class GzipEncoder:
-    """One gzip member."""
-
-    def __init__(self) -> None:
-        self._encoder = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_BITS)
-
-    def encode(self, data: bytes) -> bytes:
-        """Return what can be sent of the encoded bytes so far; it may be nothing."""
-        return self._encoder.compress(data)
-
-    def flush(self) -> bytes:
-        """Return what is needed to decode all that was encoded so far."""
-        return self._encoder.flush(zlib.Z_SYNC_FLUSH)
-
-    def finish(self) -> bytes:
-        """Return the end of the encoded bytes."""
-        return self._encoder.flush()
-
-
-class ZstdEncoder:
-    """One zstd frame."""
-
-    def __init__(self) -> None:
-        self._encoder = zstd.ZstdCompressor(options=_ZSTD_OPTIONS)
-
-    def encode(self, data: bytes) -> bytes:
-        """Return what can be sent of the encoded bytes so far; it may be nothing."""
-        return self._encoder.compress(data)
-
-    def flush(self) -> bytes:
-        """Return what is needed to decode all that was encoded so far."""
-        return self._encoder.flush(zstd.ZstdCompressor.FLUSH_BLOCK)
-
-    def finish(self) -> bytes:
-        """Return the end of the encoded bytes."""
-        return self._encoder.flush(zstd.ZstdCompressor.FLUSH_FRAME)
-
-
-def make_encoder(coding: Coding) -> GzipEncoder | ZstdEncoder:
-    """Return an encoder for one body."""
-    return GzipEncoder() if coding == "gzip" else ZstdEncoder()
-
-
-@short_cache(_REMEMBERED)
-def encode_short(body: bytes, coding: Coding) -> bytes:
-    """Encode a short body; that of an answer that is sent often is encoded once."""
-    encoder = make_encoder(coding)
-    return encoder.encode(body) + encoder.finish()
-
-
-ANY_ORIGIN: Final = "*"
-
-_EXPOSED: Final = (b"Access-Control-Expose-Headers", b"ETag, Retry-After")
-_ANY_MAY_READ: Final = ((b"Access-Control-Allow-Origin", b"*"), _EXPOSED)
-_BY_ORIGIN: Final = (b"Vary", b"Origin")
-_PREFLIGHT_S: Final = b"600"
-
-
-class Cors:
-    """The headers for the configured origins.
-
-    Attributes:
-        fixed: the headers of every response if all origins may read, else None.
-
-    """
-
-    def __init__(self, origins: tuple[str, ...]) -> None:
-        """Let pages of `origins` read responses; `*` means all."""
-        self.fixed: Final = _ANY_MAY_READ if ANY_ORIGIN in origins else None
-        self._origins = frozenset(origin.encode() for origin in origins)
-
-    def headers_for(self, headers: Headers) -> tuple[Header, ...]:
-        """Return the headers of the response to a request with these headers."""
-        if self.fixed is not None:
-            return self.fixed
-        origin = headers.get(b"origin", [b""])[0]
-        if origin not in self._origins:
-            return (_BY_ORIGIN,)
-        return (_BY_ORIGIN, (b"Access-Control-Allow-Origin", origin), _EXPOSED)
-
-    def preflight_headers(self, headers: Headers, allowed: bytes) -> tuple[Header, ...]:
-        """Return what the response to OPTIONS grants; `allowed` are the methods of the resource."""
-        granted: list[Header] = [(b"Allow", allowed)]
-        if b"access-control-request-method" in headers:
-            granted.append((b"Access-Control-Allow-Methods", allowed))
-            granted.append((b"Access-Control-Max-Age", _PREFLIGHT_S))
-            wanted = first(headers, b"access-control-request-headers")
-            if wanted:
-                granted.append((b"Access-Control-Allow-Headers", wanted.encode("latin-1")))
-        return tuple(granted)
-
 
 JSON_TYPE: Final = (b"Content-Type", b"application/json; charset=utf-8")
 SCRIPT_TYPE: Final = (b"Content-Type", b"application/javascript; charset=utf-8")
@@ -264,7 +122,7 @@ class ResponseWriter:
         coding = None
         if self._compresses and _may_be_encoded(response):
             coding = None if response.status == 304 else choose_coding(request.headers)
-            headers = add_headers(headers, coding)
+            headers = add_coding_headers(headers, coding)
         if isinstance(body, bytes):
             if len(body) <= SMALL_BYTES:
                 sent = body if coding is None else encode_short(body, coding)
@@ -358,6 +216,148 @@ def address_of(request: IHttp1Request) -> str:
 def counted_address_of(request: IHttp1Request) -> str:
     """Return what a client is counted by where an address has a bound, empty if it has none."""
     return network_of(address_of(request))
+
+
+MIN_BYTES: Final = KIB
+"""Shorter bodies are sent as they are: their headers are as long."""
+
+_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
+_GZIP_LEVEL: Final = 1
+_ZSTD_OPTIONS: Final[dict[int, int]] = {
+    zstd.CompressionParameter.compression_level: 1,
+    zstd.CompressionParameter.window_log: 17,  # 128 KiB, which bounds the memory of a reply
+}
+_CODINGS: Final[tuple[Coding, ...]] = ("zstd", "gzip")
+"""In the order of preference."""
+_ACCEPTED_CODING = re.compile(
+    r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*)?", re.IGNORECASE
+)
+_VARIES_BY_CODING: Final = b"Accept-Encoding"
+_REMEMBERED_CODINGS: Final = 128
+
+
+def choose_coding(headers: Headers) -> Coding | None:
+    """Return the coding for a response to a request with these headers, None for none."""
+    accepted = joined(headers, b"accept-encoding")
+    return None if accepted is None else _choose(accepted)
+
+
+@bounded_cache(_REMEMBERED_CODINGS)
+def _choose(accepted: str) -> Coding | None:
+    weights: dict[str, float] = {}
+    for each in accepted.split(","):
+        found = _ACCEPTED_CODING.fullmatch(each)
+        if found is not None:
+            weights[found[1].lower().removeprefix("x-")] = float(found[2] or 1)
+    best: Coding | None = None
+    least = weights.get("identity", 0.0)
+    for coding in _CODINGS:
+        weight = weights.get(coding, weights.get("*", 0.0))
+        if weight > 0 and (weight > least or (best is None and weight == least)):
+            best, least = coding, weight
+    return best
+
+
+@bounded_cache(_REMEMBERED_CODINGS)
+def add_coding_headers(headers: tuple[Header, ...], coding: Coding | None) -> tuple[Header, ...]:
+    """Return headers of a response, with what a coding adds and that others may get another."""
+    varies = [value for name, value in headers if name == b"Vary"]
+    added: list[Header] = [(b"Vary", b", ".join([*varies, _VARIES_BY_CODING]))]
+    if coding is not None:
+        added.append((b"Content-Encoding", coding.encode()))
+    return (*[header for header in headers if header[0] != b"Vary"], *added)
+
+
+class GzipEncoder:
+    """One gzip member."""
+
+    def __init__(self) -> None:
+        self._encoder = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_BITS)
+
+    def encode(self, data: bytes) -> bytes:
+        """Return what can be sent of the encoded bytes so far; it may be nothing."""
+        return self._encoder.compress(data)
+
+    def flush(self) -> bytes:
+        """Return what is needed to decode all that was encoded so far."""
+        return self._encoder.flush(zlib.Z_SYNC_FLUSH)
+
+    def finish(self) -> bytes:
+        """Return the end of the encoded bytes."""
+        return self._encoder.flush()
+
+
+class ZstdEncoder:
+    """One zstd frame."""
+
+    def __init__(self) -> None:
+        self._encoder = zstd.ZstdCompressor(options=_ZSTD_OPTIONS)
+
+    def encode(self, data: bytes) -> bytes:
+        """Return what can be sent of the encoded bytes so far; it may be nothing."""
+        return self._encoder.compress(data)
+
+    def flush(self) -> bytes:
+        """Return what is needed to decode all that was encoded so far."""
+        return self._encoder.flush(zstd.ZstdCompressor.FLUSH_BLOCK)
+
+    def finish(self) -> bytes:
+        """Return the end of the encoded bytes."""
+        return self._encoder.flush(zstd.ZstdCompressor.FLUSH_FRAME)
+
+
+def make_encoder(coding: Coding) -> GzipEncoder | ZstdEncoder:
+    """Return an encoder for one body."""
+    return GzipEncoder() if coding == "gzip" else ZstdEncoder()
+
+
+@short_cache(_REMEMBERED_CODINGS)
+def encode_short(body: bytes, coding: Coding) -> bytes:
+    """Encode a short body; that of an answer that is sent often is encoded once."""
+    encoder = make_encoder(coding)
+    return encoder.encode(body) + encoder.finish()
+
+
+ANY_ORIGIN: Final = "*"
+
+_EXPOSED: Final = (b"Access-Control-Expose-Headers", b"ETag, Retry-After")
+_ANY_MAY_READ: Final = ((b"Access-Control-Allow-Origin", b"*"), _EXPOSED)
+_VARIES_BY_ORIGIN: Final = (b"Vary", b"Origin")
+_PREFLIGHT_S: Final = b"600"
+
+
+class Cors:
+    """The headers for the configured origins.
+
+    Attributes:
+        fixed: the headers of every response if all origins may read, else None.
+
+    """
+
+    def __init__(self, origins: tuple[str, ...]) -> None:
+        """Let pages of `origins` read responses; `*` means all."""
+        self.fixed: Final = _ANY_MAY_READ if ANY_ORIGIN in origins else None
+        self._origins = frozenset(origin.encode() for origin in origins)
+
+    def headers_for(self, headers: Headers) -> tuple[Header, ...]:
+        """Return the headers of the response to a request with these headers."""
+        if self.fixed is not None:
+            return self.fixed
+        origin = headers.get(b"origin", [b""])[0]
+        if origin not in self._origins:
+            return (_VARIES_BY_ORIGIN,)
+        return (_VARIES_BY_ORIGIN, (b"Access-Control-Allow-Origin", origin), _EXPOSED)
+
+    def preflight_headers(self, headers: Headers, allowed: bytes) -> tuple[Header, ...]:
+        """Return what the response to OPTIONS grants; `allowed` are the methods of the resource."""
+        granted: list[Header] = [(b"Allow", allowed)]
+        if b"access-control-request-method" in headers:
+            granted.append((b"Access-Control-Allow-Methods", allowed))
+            granted.append((b"Access-Control-Max-Age", _PREFLIGHT_S))
+            wanted = first(headers, b"access-control-request-headers")
+            if wanted:
+                granted.append((b"Access-Control-Allow-Headers", wanted.encode("latin-1")))
+        return tuple(granted)
 
 
 _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
