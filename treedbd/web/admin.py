@@ -1,11 +1,10 @@
-"""The resources of admins: the rules of a project, its databases, what clients do with them.
+"""Resources of admins: the rules of a project, its databases and their activity, the change log.
 
-The change log as admins read it: who wrote where and when, `/.settings/log.json`.
-
-`startAfter` is the number after which it begins, by default so that the newest writes are shown;
-`limitToFirst` is how many are shown. With `format=export` the bodies are shown too, as far as the
-log has kept them. An answer that would be long ends early: the next one begins after its last
-number.
+`AdminHandlers` has a method for each. `/.settings/log.json` shows who wrote where and when
+(`print_log`): `startAfter` is the number after which it begins, by default so that the newest
+writes are shown; `limitToFirst` is how many are shown. With `format=export` the bodies are shown
+too, as far as the log has kept them. An answer that would be long ends early: the next one begins
+after its last number.
 """
 
 from __future__ import annotations
@@ -51,94 +50,6 @@ STEP_BYTES: Final = 256 * KIB
 """Bytes of entries that are read in one step."""
 _MAX_NUMBER_DIGITS: Final = 18
 
-
-class ReadsLog(Protocol):
-    """What the log is read of: `database.Database`."""
-
-    def read(self, work: Callable[[PresentNodes], T]) -> T:
-        """Run `work` on the last durable state and return its result."""
-
-
-def print_log(
-    database: ReadsLog, parameters: Parameters, layout: Dialect | None
-) -> Generator[None, None, bytes]:
-    """Print the entries that a request asks for in steps, oldest first; raise `InvalidQuery`.
-
-    They are indented if there is a `layout`.
-    """
-    entries = _entries(database, parameters)
-    chunks = entries if layout is None else layout.indent(entries)
-    printed = []
-    for chunk in chunks:
-        printed.append(chunk)
-        yield
-    return b"".join(printed)
-
-
-def _entries(database: ReadsLog, parameters: Parameters) -> Iterator[bytes]:
-    """Print entries, each in a step; some chunks are empty."""
-    limit = min(parse_limit(parameters, "limitToFirst") or DEFAULT_ENTRIES, MAX_ENTRIES)
-    with_body = parse_choice(parameters, "format", "export") is not None
-    after = _parse_number(parameters.get("startAfter"))
-    if after is None:
-        after = max(0, database.read(lambda nodes: nodes.rows.sequence()) - limit)
-    count = size = 0
-    separator = b"["
-    while count < limit and size < ANSWER_BYTES:
-        entries = _read_some(database, after, limit - count)
-        if not entries:
-            break
-        yield b""
-        for entry in entries:
-            yield separator + compact(_show(describe_entry(entry), with_body=with_body))
-            separator = b","
-            size += len(entry.content) if with_body else 0
-        count += len(entries)
-        after = entries[-1].sequence
-    yield b"]" if count else b"[]"
-
-
-def _read_some(database: ReadsLog, after: int, count: int) -> list[LogEntry]:
-    def read(nodes: Nodes) -> list[LogEntry]:
-        found = []
-        size = 0
-        for entry in nodes.rows.entries(after):
-            found.append(entry)
-            size += len(entry.content)
-            if len(found) == count or size >= STEP_BYTES:
-                break
-        return found
-
-    return database.read(read)
-
-
-def _show(entry: LoggedEntry, *, with_body: bool) -> Json:
-    path, is_priority = entry.place
-    is_removal = entry.has_body and entry.sent is None
-    shown: dict[str, Any] = {
-        "seq": entry.sequence,
-        "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat(timespec="milliseconds"),
-        "uid": entry.writer.uid,
-        "method": "DELETE" if is_removal else entry.method.upper(),
-        "path": format_path((*path, PRIORITY) if is_priority else path),
-        "size": entry.size,
-    }
-    if entry.writer.is_admin:
-        shown["admin"] = True
-    if with_body:
-        shown["kept"] = entry.has_body
-        shown["data"] = entry.sent
-    return shown
-
-
-def _parse_number(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isdecimal() or not text.isascii() or len(text) > _MAX_NUMBER_DIGITS:
-        raise InvalidQuery("startAfter must be the number of a write, as the log shows it.")
-    return int(text)
-
-
 MAX_SHOWN: Final = 1000
 """Databases of a project whose activity is shown."""
 
@@ -182,7 +93,7 @@ class AdminHandlers:
         rules = database.rules
         await self._refresh(database)
         if wanted.wants_explanation:
-            return _explain(wanted)
+            return _explain_without_rules(wanted)
         if wanted.method == b"PUT":
             body, coding = read_body(request), parse_coding(request.headers)
             if coding is not None:
@@ -198,7 +109,7 @@ class AdminHandlers:
         """List the databases of a project."""
         await self._require_admin(wanted, database, "Access to the list of databases")
         if wanted.wants_explanation:
-            return _explain(wanted)
+            return _explain_without_rules(wanted)
         await self._refresh(database)
         names = self._catalog.names(database.project)
         return json_response(wanted, [{"name": each.label} for each in names])
@@ -207,7 +118,7 @@ class AdminHandlers:
         """Show what clients do with the databases of a project."""
         await self._require_admin(wanted, database, "Access to the activity of a project")
         if wanted.wants_explanation:
-            return _explain(wanted)
+            return _explain_without_rules(wanted)
         await self._refresh(database)
         names = self._catalog.names(database.project)[:MAX_SHOWN]
         stored = await self._activity.measure(names)
@@ -227,14 +138,18 @@ class AdminHandlers:
             )
         return json_response(
             wanted,
-            {"for_s": round(activity.for_s, 3), "databases": shown, "slowest": _slowest(activity)},
+            {
+                "for_s": round(activity.for_s, 3),
+                "databases": shown,
+                "slowest": _show_slowest(activity),
+            },
         )
 
     async def log(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """List the writes that the change log of a database has kept."""
         await self._require_admin(wanted, database, "Access to the change log")
         if wanted.wants_explanation:
-            return _explain(wanted)
+            return _explain_without_rules(wanted)
         layout = wanted.dialect if wanted.print == "pretty" else None
         async with self._acquired(database, wanted):
             steps = print_log(database, wanted.parameters, layout)
@@ -244,7 +159,7 @@ class AdminHandlers:
         """Give free space of a database back to the file system."""
         await self._require_admin(wanted, database, "Compacting a database")
         if wanted.wants_explanation:
-            return _explain(wanted)
+            return _explain_without_rules(wanted)
         async with self._acquired(database, wanted):
             before, after = await database.compact()
         return json_response(wanted, {"before": before, "after": after})
@@ -301,7 +216,7 @@ async def _put_rules(
     return json_response(wanted, status)
 
 
-def _slowest(activity: ProjectActivity) -> Json:
+def _show_slowest(activity: ProjectActivity) -> Json:
     """Return the slowest requests of a project, the slowest first."""
     return [
         {
@@ -316,6 +231,93 @@ def _slowest(activity: ProjectActivity) -> Json:
     ]
 
 
-def _explain(wanted: DataRequest) -> Response:
+def _explain_without_rules(wanted: DataRequest) -> Response:
     """Return the explanation of a request that no rule decides."""
     return json_response(wanted, explanation(NO_RULES, is_admin=True))
+
+
+class ReadsLog(Protocol):
+    """What the log is read from: `database.Database`."""
+
+    def read(self, work: Callable[[PresentNodes], T]) -> T:
+        """Run `work` on the last durable state and return its result."""
+
+
+def print_log(
+    database: ReadsLog, parameters: Parameters, layout: Dialect | None
+) -> Generator[None, None, bytes]:
+    """Print the entries that a request asks for in steps, oldest first; raise `InvalidQuery`.
+
+    They are indented if there is a `layout`.
+    """
+    entries = _print_entries(database, parameters)
+    chunks = entries if layout is None else layout.indent(entries)
+    printed = []
+    for chunk in chunks:
+        printed.append(chunk)
+        yield
+    return b"".join(printed)
+
+
+def _print_entries(database: ReadsLog, parameters: Parameters) -> Iterator[bytes]:
+    """Print entries, each in a step; some chunks are empty."""
+    limit = min(parse_limit(parameters, "limitToFirst") or DEFAULT_ENTRIES, MAX_ENTRIES)
+    with_body = parse_choice(parameters, "format", "export") is not None
+    after = _parse_number(parameters.get("startAfter"))
+    if after is None:
+        after = max(0, database.read(lambda nodes: nodes.rows.sequence()) - limit)
+    count = size = 0
+    separator = b"["
+    while count < limit and size < ANSWER_BYTES:
+        entries = _read_entries(database, after, limit - count)
+        if not entries:
+            break
+        yield b""
+        for entry in entries:
+            yield separator + compact(_show_entry(describe_entry(entry), with_body=with_body))
+            separator = b","
+            size += len(entry.content) if with_body else 0
+        count += len(entries)
+        after = entries[-1].sequence
+    yield b"]" if count else b"[]"
+
+
+def _read_entries(database: ReadsLog, after: int, count: int) -> list[LogEntry]:
+    def read(nodes: Nodes) -> list[LogEntry]:
+        found = []
+        size = 0
+        for entry in nodes.rows.entries(after):
+            found.append(entry)
+            size += len(entry.content)
+            if len(found) == count or size >= STEP_BYTES:
+                break
+        return found
+
+    return database.read(read)
+
+
+def _show_entry(entry: LoggedEntry, *, with_body: bool) -> Json:
+    path, is_priority = entry.place
+    is_removal = entry.has_body and entry.sent is None
+    shown: dict[str, Any] = {
+        "seq": entry.sequence,
+        "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat(timespec="milliseconds"),
+        "uid": entry.writer.uid,
+        "method": "DELETE" if is_removal else entry.method.upper(),
+        "path": format_path((*path, PRIORITY) if is_priority else path),
+        "size": entry.size,
+    }
+    if entry.writer.is_admin:
+        shown["admin"] = True
+    if with_body:
+        shown["kept"] = entry.has_body
+        shown["data"] = entry.sent
+    return shown
+
+
+def _parse_number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or not text.isascii() or len(text) > _MAX_NUMBER_DIGITS:
+        raise InvalidQuery("startAfter must be the number of a write, as the log shows it.")
+    return int(text)

@@ -1,8 +1,8 @@
-"""What development mode says of each request: one line, and what its sender may have overlooked.
+"""The log of development mode: a line for each request, and what its sender may have overlooked.
 
 A line has method, path, status, milliseconds and caller. Warnings precede it: for a parameter that
-nobody knows, and for a denied request with the rules that denied it. Neither shows a token or a
-query. Lines are dropped while nobody reads the output: a full pipe would stop the daemon.
+the interface does not have, and for a denied request with the rules that denied it. Neither shows a
+token or a query. Lines are dropped while the output is not read: a full pipe would stop the daemon.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _caller_of(wanted: DataRequest | None, status: int) -> str:
     try:
         claims = parse(wanted.token).claims
     except BadToken:
-        return "admin"  # that of development mode, which is no JWT
+        return "admin"  # that of development mode, which is not a JWT
     if claims.get("admin") is True:
         return "admin"
     uid = claims.get("uid", claims.get("sub"))

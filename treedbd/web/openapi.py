@@ -1,27 +1,18 @@
-"""The OpenAPI 3.1 document of the whole interface, made from the tables that the code uses.
+"""The OpenAPI 3.1 document of the interface, at `/.openapi.json`, and the tables it is made from.
 
 A place in the tree has any number of keys, but a parameter of an OpenAPI path holds no slash. So
 the route of the tree is shown as several paths, one for each number of keys up to `DEPTHS`; deeper
 ones have the same operations.
 
-The operations of the OpenAPI document: for each route of the interface, what its methods do.
+The tables: the parameters, by the names that operations refer to them by; the operations, what the
+methods of each route do; the schemas of bodies, of requests and of responses; the responses. The
+name of a parameter is its own in most cases; where resources read the same parameter differently, a
+suffix distinguishes them: `format.rules`. `tests/web/openapi` compares them with those that the
+parser knows. Which code belongs to which status is that of `web.errors` and of `http1.parser`; here
+is only, for each status, what it means.
 
-The parameters of the OpenAPI document, by the names that operations refer to them by.
-
-A name is that of the parameter itself, in most cases; where resources read the same parameter
-differently, a suffix distinguishes them: `format.rules`. `tests/web/openapi` compares them with
-those that the parser knows.
-
-The responses of the OpenAPI document, by the names that operations refer to them by.
-
-Which code belongs to which status is that of `web.errors` and of `http1.parser`; here is only,
-for each status, what it means.
-
-The schemas of the OpenAPI document: what bodies hold, of requests and of responses.
-
-The OpenAPI document as it is served, at `/.openapi.json`.
-
-What all parts of the OpenAPI document are made of: JSON objects, and references between them.
+The document is made from the tables, the limits and the routes (`make_document`), and served by
+`OpenApi`.
 """
 
 from __future__ import annotations
@@ -77,7 +68,7 @@ Source: TypeAlias = Literal["query", "header", "path"]
 
 _TEXT: Final[JsonObject] = {"type": "string"}
 _FLAG: Final[JsonObject] = {"type": "boolean"}
-_COUNT: Final[JsonObject] = {"type": "integer", "minimum": 1}
+_COUNT_FROM_1: Final[JsonObject] = {"type": "integer", "minimum": 1}
 _KEY: Final[JsonObject] = {
     "type": "string",
     "minLength": 1,
@@ -96,7 +87,7 @@ def _choice(*choices: str) -> JsonObject:
     return {"type": "string", "enum": list(choices)}
 
 
-def _json(schema: JsonObject, *examples: str) -> JsonObject:
+def _json_text(schema: JsonObject, *examples: str) -> JsonObject:
     """Return the schema of text that is JSON itself."""
     return {
         "type": "string",
@@ -160,7 +151,7 @@ COMMON: Final = (
     Parameter(
         "query",
         "auth_variable_override",
-        _json({"type": ["object", "null"]}, '{"uid":"ada"}', "null"),
+        _json_text({"type": ["object", "null"]}, '{"uid":"ada"}', "null"),
         "JSON. The request of an admin is judged by rules with this `auth`.",
     ),
     Parameter(
@@ -200,7 +191,7 @@ READ: Final = (
     Parameter(
         "query",
         ON_DISCONNECT,
-        _json({"type": "object"}, '{"/users/ada/state":"offline"}'),
+        _json_text({"type": "object"}, '{"/users/ada/state":"offline"}'),
         "JSON. On streams: what is written when the stream ends, as a PATCH of the path.",
     ),
     Parameter("query", "resume", _FLAG, "On streams: events have an id, to continue after it."),
@@ -216,12 +207,12 @@ QUERY: Final = (
     Parameter(
         "query",
         "orderBy",
-        _json({"type": "string"}, '"$key"', '"$value"', '"$priority"', '"address/city"'),
+        _json_text({"type": "string"}, '"$key"', '"$value"', '"$priority"', '"address/city"'),
         'What the children are ordered by, in double quotes: `"$key"`, `"$value"`, `"$priority"` '
         "or the path of a child of each.",
     ),
-    Parameter("query", "limitToFirst", _COUNT, "How many children, from the first."),
-    Parameter("query", "limitToLast", _COUNT, "How many children, from the last."),
+    Parameter("query", "limitToFirst", _COUNT_FROM_1, "How many children, from the first."),
+    Parameter("query", "limitToLast", _COUNT_FROM_1, "How many children, from the last."),
     *(
         Parameter(
             "query",
@@ -234,7 +225,7 @@ QUERY: Final = (
     Parameter(
         "query",
         WHERE,
-        _json(
+        _json_text(
             {"type": "object", "minProperties": 1, "maxProperties": MAX_WHERE_CONDITIONS},
             '{"age":{">=":40}}',
         ),
@@ -273,7 +264,7 @@ LOG: Final = (
     Parameter(
         "query",
         "limitToFirst",
-        {**_COUNT, "default": DEFAULT_ENTRIES},
+        {**_COUNT_FROM_1, "default": DEFAULT_ENTRIES},
         f"How many writes; at most {MAX_ENTRIES} are shown.",
         "limitToFirst.log",
     ),
@@ -296,7 +287,7 @@ PATH_KEYS: Final = tuple(
     for number, ordinal in enumerate(_ORDINALS, 1)
 )
 
-_FIXED: Final = (
+_ALWAYS_THERE: Final = (
     *(*COMMON, PRINT, *READ, *QUERY, *WRITE, CODING, *POST),
     *(*RULES, *RULES_PUT, *LOG, *PROBES, *PATH_KEYS),
 )
@@ -312,7 +303,7 @@ def etag_parameters(names: Iterable[str]) -> list[Parameter]:
 
 def render_parameters(etag_headers: Iterable[str]) -> JsonObject:
     """Return the parameters as components, by their keys."""
-    return {each.key: each.render() for each in (*_FIXED, *etag_parameters(etag_headers))}
+    return {each.key: each.render() for each in (*_ALWAYS_THERE, *etag_parameters(etag_headers))}
 
 
 _BASE_ERRORS: Final = (400, 403, 405, 408, 413, 414, 421, 429, 431, 500, 503)
@@ -343,7 +334,7 @@ class Operation:
 
 
 _READ_RESULTS: Final = {200: "Read", 204: "Silent", 304: "NotModified"}
-_OPTIONS: Final = Operation(
+_OPTIONS_OPERATION: Final = Operation(
     "Return the methods, and answer the preflight requests of browsers.",
     {204: "Methods"},
     _BASE_ERRORS,
@@ -352,7 +343,7 @@ _OPTIONS: Final = Operation(
 )
 
 
-def _write(summary: str, result: str, body: str | None, *more: Parameter) -> Operation:
+def _write_operation(summary: str, result: str, body: str | None, *more: Parameter) -> Operation:
     coding = () if body is None else (CODING,)
     return Operation(
         summary,
@@ -364,7 +355,7 @@ def _write(summary: str, result: str, body: str | None, *more: Parameter) -> Ope
     )
 
 
-def _read(
+def _read_operation(
     summary: str,
     result: str,
     *parameters: Parameter,
@@ -378,7 +369,7 @@ def _read(
     return {"GET": get, "HEAD": attrs.evolve(get, summary="Return the headers of a GET.")}
 
 
-_GET_VALUE: Final = _read(
+_GET_VALUE: Final = _read_operation(
     "Read the value, run a query, or open a stream with `Accept: text/event-stream`.",
     "Read",
     *(*READ, *QUERY),
@@ -387,20 +378,20 @@ _IF_NONE_MATCH: Final = tuple(each for each in READ if each.key == "If-None-Matc
 
 TREE: Final[dict[str, Operation]] = {
     **_GET_VALUE,
-    "PUT": _write("Replace the value.", "Written", "Value"),
+    "PUT": _write_operation("Replace the value.", "Written", "Value"),
     "POST": attrs.evolve(
-        _write("Add a child with a new key.", "Posted", "Value", *POST),
+        _write_operation("Add a child with a new key.", "Posted", "Value", *POST),
         results={**_READ_RESULTS, 200: "Posted"},
     ),
-    "PATCH": _write("Change children, and keep all others.", "Patched", "Patch"),
-    "DELETE": _write("Remove the value.", "Removed", None),
-    "OPTIONS": _OPTIONS,
+    "PATCH": _write_operation("Change children, and keep all others.", "Patched", "Patch"),
+    "DELETE": _write_operation("Remove the value.", "Removed", None),
+    "OPTIONS": _OPTIONS_OPERATION,
 }
 PRIORITY: Final[dict[str, Operation]] = {
-    **_read("Read the priority of the node.", "PriorityRead", *READ),
-    "PUT": _write("Set the priority of the node.", "PriorityShown", "Priority"),
-    "DELETE": _write("Remove the priority of the node.", "Removed", None),
-    "OPTIONS": _OPTIONS,
+    **_read_operation("Read the priority of the node.", "PriorityRead", *READ),
+    "PUT": _write_operation("Set the priority of the node.", "PriorityShown", "Priority"),
+    "DELETE": _write_operation("Remove the priority of the node.", "Removed", None),
+    "OPTIONS": _OPTIONS_OPERATION,
 }
 
 
@@ -420,7 +411,7 @@ def _apart(summary: str, result: str, *errors: int) -> Operation:
 
 def _reads(get: Operation) -> dict[str, Operation]:
     head = attrs.evolve(get, summary="Return the headers of a GET.")
-    return {"GET": get, "HEAD": head, "OPTIONS": _OPTIONS}
+    return {"GET": get, "HEAD": head, "OPTIONS": _OPTIONS_OPERATION}
 
 
 _HEALTH: Final = attrs.evolve(
@@ -438,7 +429,7 @@ BY_ENDPOINT: Final[dict[str, dict[str, Operation]]] = {
             _of_admin("Give free space back to the file system.", "Compacted"),
             errors=(*_PARSED_ERRORS, 415),
         ),
-        "OPTIONS": _OPTIONS,
+        "OPTIONS": _OPTIONS_OPERATION,
     },
     "log": _reads(_of_admin("List the last writes of the database.", "Log", *LOG)),
     "rules": {
@@ -461,8 +452,7 @@ BY_ENDPOINT: Final[dict[str, dict[str, Operation]]] = {
     "icon": _reads(_apart("Return the icon of the pages.", "Icon")),
     "document": _reads(_apart("Return a page of the documentation.", "Document", 404)),
 }
-"""The operations of the routes that are no places in the tree, by their names and methods."""
-
+"""The operations of the routes that are not places in the tree, by names and methods."""
 
 _COUNT_FROM_0: Final[JsonObject] = {"type": "integer", "minimum": 0}
 _MILLISECONDS: Final[JsonObject] = {"type": "number", "minimum": 0}
@@ -665,7 +655,7 @@ _OFTEN: Final = (
     "Content-Encoding",
 )
 
-_HEADERS: Final[dict[str, tuple[str, JsonObject]]] = {
+_HEADERS_BY_NAME: Final[dict[str, tuple[str, JsonObject]]] = {
     "X-Content-Type-Options": ("In every response.", {"const": "nosniff"}),
     "Cache-Control": ("How long caches may keep the response.", _TEXT),
     "Access-Control-Allow-Origin": ("Whose pages may read the response.", _TEXT),
@@ -743,7 +733,7 @@ _PAGE_HEADERS: Final = ("Content-Security-Policy", "X-Frame-Options")
 _READ_MEDIA: Final[JsonObject] = {JSON: {}, SCRIPT: _TEXT, EVENTS: _TEXT}
 _TAGGED: Final = ("ETag",)
 _READ_HEADERS: Final = ("ETag", "Content-Disposition", "X-Accel-Buffering")
-_DONE: Final = {
+_RESULTS: Final = {
     "Read": _response(
         "The value, or the result.", {**_READ_MEDIA, **_json_content("Value")}, *_READ_HEADERS
     ),
@@ -802,7 +792,7 @@ def name_of(status: int) -> str:
 def render_headers() -> JsonObject:
     """Return the headers of responses as components."""
     shown: JsonObject = {}
-    for name, (description, schema) in _HEADERS.items():
+    for name, (description, schema) in _HEADERS_BY_NAME.items():
         shown[name] = {"description": description, "schema": schema}
         if name in _REQUIRED:
             shown[name]["required"] = True
@@ -811,11 +801,11 @@ def render_headers() -> JsonObject:
 
 def render_responses(codes: Mapping[int, Sequence[str]], limits: Limits) -> JsonObject:
     """Return the responses as components; `codes` are those of errors by their statuses."""
-    errors = {name_of(status): _error(status, codes[status], limits) for status in codes}
-    return {**_DONE, **_OF_ADMINS, **_APART, **errors}
+    errors = {name_of(status): _error_response(status, codes[status], limits) for status in codes}
+    return {**_RESULTS, **_OF_ADMINS, **_APART, **errors}
 
 
-def _error(status: int, codes: Sequence[str], limits: Limits) -> JsonObject:
+def _error_response(status: int, codes: Sequence[str], limits: Limits) -> JsonObject:
     if status == 412:
         value = {"description": "In the dialect of Firebase: the present value."}
         schema: JsonObject = {"anyOf": [ref("schemas", "ConditionFailed"), value]}
@@ -951,7 +941,7 @@ class _Paths:
         name: str,
         keys: tuple[Parameter, ...],
     ) -> JsonObject:
-        item: JsonObject = {"parameters": _refs(keys)} if keys else {}
+        item: JsonObject = {"parameters": _refer_to(keys)} if keys else {}
         for method, operation in operations.items():
             shown = self._operation(operation)
             item[method.lower()] = {
@@ -966,7 +956,7 @@ class _Paths:
         parameters = (*operation.parameters, *etags)
         shown: JsonObject = {"summary": operation.summary}
         if parameters:
-            shown["parameters"] = _refs(parameters)
+            shown["parameters"] = _refer_to(parameters)
         if operation.body is not None:
             shown["requestBody"] = {
                 "required": True,
@@ -985,7 +975,7 @@ class _Paths:
         return shown
 
 
-def _refs(parameters: Iterable[Parameter]) -> list[JsonObject]:
+def _refer_to(parameters: Iterable[Parameter]) -> list[JsonObject]:
     return [ref("parameters", each.key) for each in parameters]
 
 

@@ -1,29 +1,21 @@
-"""The page at `/`, which a browser shows to who opens the address of the service.
-
-In development mode it lists the databases, and has lines to paste that work; elsewhere it says no
-more than what this is and how to address it. What comes from the request, such as its host, and
-the names of databases are escaped where they are put into HTML, a line of a shell or JavaScript.
-
-The frame that the pages for browsers share: style, icon, and headers that let nothing else in.
+"""Pages for browsers: the front page, the documentation, the frame that both have; and health.
 
 The files of a page are in the folder `static`. A page loads nothing: its style and its icon are
 within it, and its Content-Security-Policy forbids all else, but for requests to its own origin:
 what a user pastes into the console of the browser may send those. A page of the documentation loads
-one script too, from its own origin.
+one script too, from its own origin. What comes from a request, such as its host, and the names of
+databases are escaped where they are put into HTML, a line of a shell or JavaScript.
 
-The documentation, served by the daemon itself, so that it is there without a network.
+`FrontPage` is at `/`. In development mode it lists the databases, and has lines to paste that work;
+elsewhere it says only what this is and how to address it.
 
-`/.docs/` is its index, with a search box. `/.docs/interface.md` is a page as it is written, and
-rendered for browsers; beside the pages are the files to which they lead, as plain text. No path of
-a request names a file: all that there is to serve is in the tables here. The files are in the
-package if it was installed from a wheel, and in a checkout where they are written.
+`Documents` serves the documentation below `/.docs/`, so that it is there without a network: its
+index with a search box, each page as it is written, and rendered for browsers; beside the pages the
+files to which they lead, as plain text. No path of a request names a file: all that there is to
+serve is in the tables here. The files are in the package if it was installed from a wheel, and in a
+checkout where they are written.
 
-The health of the service, `/.health`: a word for everyone, reasons for admins.
-
-It answers at any host and whatever else the request says. `?live` asks whether the process answers;
-`?ready` whether it would serve a write: to the database that the request addresses, to every one if
-it addresses none. `?database` asks which database the request addresses: admins of its project may
-know, and everyone in development mode. Without any, everything must be as it should be.
+`Health` answers `/.health`: a word for everyone, reasons for admins.
 """
 
 from __future__ import annotations
@@ -75,12 +67,12 @@ from treedbd.web.response import JSON_TYPE, Response, address_of
 
 MAX_ICON_AGE_S: Final = 86_400
 
-_FOLDER: Final = files("treedbd.web") / "static"
+_STATIC: Final = files("treedbd.web") / "static"
 
 
 def read_static(name: str) -> bytes:
     """Return a file of the folder of the pages."""
-    return (_FOLDER / name).read_bytes()
+    return (_STATIC / name).read_bytes()
 
 
 def read_template(name: str) -> Template:
@@ -94,8 +86,8 @@ def _digest(content: str) -> str:
     return f"'sha256-{digest.decode()}'"
 
 
-_STYLE: Final = (_FOLDER / "style.css").read_text(encoding="utf-8")
-_ICON: Final = (_FOLDER / "favicon.svg").read_bytes()
+_STYLE: Final = (_STATIC / "style.css").read_text(encoding="utf-8")
+_ICON: Final = (_STATIC / "favicon.svg").read_bytes()
 ICON_URL: Final = f"data:image/svg+xml;base64,{base64.b64encode(_ICON).decode()}"
 """The icon of the service, to be put into a page."""
 _FRAME: Final = read_template("frame.html")
@@ -112,11 +104,8 @@ _POLICY: Final = "; ".join(
 )
 _POLICY_WITH_SCRIPTS: Final = f"{_POLICY}; script-src 'self'"
 ALONE_HEADERS: Final[tuple[Header, ...]] = ((b"Content-Security-Policy", b"default-src 'none'"),)
-"""Headers of what is no page: opened by itself, it runs no script."""
-_ICON_HEADERS: Final[tuple[Header, ...]] = (
-    (b"Content-Type", b"image/svg+xml"),
-    (b"Content-Security-Policy", b"default-src 'none'"),
-)
+"""Headers of what is not a page: opened by itself, it runs no script."""
+_ICON_HEADERS: Final[tuple[Header, ...]] = ((b"Content-Type", b"image/svg+xml"), *ALONE_HEADERS)
 
 ICON: Final = Response(200, _ICON, _ICON_HEADERS, max_age_s=MAX_ICON_AGE_S)
 """The icon of the service."""
@@ -140,405 +129,10 @@ def html_page(title: str, main: str, *, has_scripts: bool = False) -> Response:
     return Response(200, page.encode(), headers)
 
 
-DOCUMENTS: Final = (
-    "interface.md",
-    "rules.md",
-    "identity.md",
-    "clients.md",
-    "command.md",
-    "serving.md",
-    "browser.md",
-    "board.md",
-    "moving-from-firebase.md",
-    "embedding.md",
-    "operating.md",
-    "logging.md",
-    "deployment.md",
-    "proxies.md",
-    "tracing.md",
-    "monitoring.md",
-    "security.md",
-    "dependencies.md",
-    "performance.md",
-    "internals.md",
-    "decisions.md",
-)
-"""The pages in `docs/`."""
-BESIDE: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-"""The pages beside `docs/`."""
-DOCS_FILES: Final = (
-    "embedding.py",
-    "embedding.rules.json",
-    "embedding/in_process.py",
-    "embedding/own_login.py",
-    "embedding/own_login.rules.json",
-    "embedding/test_without_sockets.py",
-    "embedding/with_asyncio.py",
-    "examples/chat.html",
-    "rules/chat.rules.json",
-    "rules/chat.test.json",
-    "shelf.py",
-    "watch.svg",
-)
-"""The files in `docs/` that are no pages."""
-
-_PAGES: Final = {
-    **{name: f"docs/{name}" for name in DOCUMENTS},
-    **{name: name for name in BESIDE},
-}
-_FILES: Final = {
-    **{name: f"docs/{name}" for name in DOCS_FILES},
-    **{f"conf/{name}": f"conf/{name}" for name in SAMPLES},
-}
-_NAMES: Final = {place: name for name, place in {**_PAGES, **_FILES}.items()}
-_SCRIPT: Final = "search.js"
-_SECTIONS: Final = "search.json"
-DOCUMENT_PATHS: Final = ("/.docs/", *(f"/.docs/{name}" for name in _PAGES))
-DOCUMENT_FILE_PATHS: Final = tuple(f"/.docs/{name}" for name in (*_FILES, _SCRIPT, _SECTIONS))
-
-_TYPE: Final = "text/markdown"
-_HEADERS: Final = ((b"Content-Type", b"text/markdown; charset=utf-8"), (b"Vary", b"Accept"))
-_TYPES: Final = {".svg": b"image/svg+xml"}
-_TEXT: Final = b"text/plain; charset=utf-8"
-_INDEX_SOURCE: Final = "README.md"
-_INDEX_HEADING: Final = "## Documentation\n"
-_OUTER_LINK: Final = re.compile(r"https?://.+")
-_NOT_IN_ANCHOR: Final = re.compile(r"[^\w\- ]")
-_MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
-_NAVIGATION: Final = """<nav>
-<a href="../">treedb</a> <a href="./">Documentation</a> <a href="interface.md">Reference</a>
-<input id="search" type="search" placeholder="Search" aria-label="Search the documentation" hidden>
-<ul id="found" aria-live="polite" hidden></ul>
-</nav>
-<script src="search.js" defer></script>
-"""
-
-
-class MissingDocument(LookupError):
-    """A page of the documentation that this installation does not have."""
-
-    def __init__(self) -> None:
-        super().__init__("The documentation is not part of this installation.")
-
-
-class Documents:
-    """Serves the documentation; each page is read and rendered once."""
-
-    def __init__(self, clock: IReactorTime) -> None:
-        """Render in slices, which `clock` schedules."""
-        self._slices = Slices(clock)
-        self._making = DeferredLock()
-        self._sources: dict[str, bytes] = {}
-        self._made: dict[str, Response] = {}
-
-    async def answer(self, request: IHttp1Request) -> Response:
-        """Return the page of one of `DOCUMENT_PATHS`, in the form that the client prefers.
-
-        Raises `MissingDocument`.
-        """
-        name = _find_name(request)
-        if not name and request.postpath[-1]:
-            # Links in the index are relative to this folder.
-            return Response(308, b"", ((b"Location", b".docs/"), (b"Content-Type", _TEXT)))
-        source = self._read(name)
-        if not prefers_html(request.headers, _TYPE):
-            return Response(200, source, _HEADERS)
-        return await self._make(name, self._render_in_steps)
-
-    async def answer_file(self, request: IHttp1Request) -> Response:
-        """Return what is at one of `DOCUMENT_FILE_PATHS`; raise `MissingDocument`."""
-        name = _find_name(request)
-        if name == _SCRIPT:
-            script = read_static(_SCRIPT)
-            return Response(200, script, _headers_of(b"text/javascript; charset=utf-8"))
-        if name == _SECTIONS:
-            return await self._make(name, self._list_sections)
-        content_type = _TYPES.get(posixpath.splitext(name)[1], _TEXT)
-        return Response(200, self._read(name), _headers_of(content_type))
-
-    def _read(self, name: str) -> bytes:
-        """Return a page or a file, or for the empty name the index, which is a part of a page."""
-        if name not in self._sources:
-            place = {**_PAGES, **_FILES, "": _INDEX_SOURCE}[name]
-            try:
-                source = find_project_file(place).read_bytes()
-            except OSError:
-                raise MissingDocument from None
-            self._sources[name] = source if name else _find_index(source.decode()).encode()
-        return self._sources[name]
-
-    async def _make(self, name: str, steps: Callable[[str], Iterator[Response | None]]) -> Response:
-        """Return what was made for a name, once: `steps` yield None until they are done."""
-        if name not in self._made:
-            await self._making.run(self._start, name, steps)
-        return self._made[name]
-
-    def _start(
-        self, name: str, steps: Callable[[str], Iterator[Response | None]]
-    ) -> Deferred[None]:
-        """Make something, unless that was done meanwhile."""
-        done: Deferred[None] = Deferred()
-        if name in self._made:
-            done.callback(None)
-        else:
-            self._slices.start(self._run(name, steps, done))
-        return done
-
-    def _run(
-        self, name: str, steps: Callable[[str], Iterator[Response | None]], done: Deferred[None]
-    ) -> Steps:
-        try:
-            for made in steps(name):
-                if made is not None:
-                    self._made[name] = made
-                yield
-        except Exception:
-            done.errback()
-        else:
-            done.callback(None)
-
-    def _render_in_steps(self, name: str) -> Iterator[Response | None]:
-        source = self._read(name).decode()
-        folder = posixpath.dirname(_PAGES.get(name, _INDEX_SOURCE))
-        parts = []
-        for section in split_sections(source):
-            parts.append(render(section, folder))
-            yield None
-        title = source.partition("\n")[0].strip("# ")
-        yield html_page(f"{title} · treedb", _NAVIGATION + "".join(parts), has_scripts=True)
-
-    def _list_sections(self, _: str) -> Iterator[Response | None]:
-        """Make what the search box searches: every section of every page, as it is written."""
-        found = []
-        for name in _PAGES:
-            source = self._read(name).decode()
-            title = source.partition("\n")[0].strip("# ")
-            for section in split_sections(source):
-                found.append(json.dumps(_describe(name, title, section), ensure_ascii=False))
-                yield None
-        body = f"[{','.join(found)}]".encode()
-        yield Response(200, body, _headers_of(b"application/json"))
-
-
-def _find_name(request: IHttp1Request) -> str:
-    """Return what a path names below `/.docs/`, as the dispatch reads it."""
-    segments = [segment.decode() for segment in request.postpath if segment]
-    return "/".join(segments[1:]).replace("/.json", ".json")
-
-
-def _headers_of(content_type: bytes) -> tuple[Header, ...]:
-    return ((b"Content-Type", content_type), *ALONE_HEADERS)
-
-
-def _find_index(readme: str) -> str:
-    """Return the list of all pages, which the README has in a section of its own."""
-    return next(each for each in split_sections(readme) if each.startswith(_INDEX_HEADING))
-
-
-def _describe(name: str, title: str, section: str) -> Mapping[str, str]:
-    heading, _, text = section.partition("\n")
-    shown = heading.strip("# ") if heading.startswith("#") else ""
-    anchor = find_anchor(shown)
-    return {"page": name, "title": title, "heading": shown, "anchor": anchor, "text": text.strip()}
-
-
-def split_sections(source: str) -> Iterator[str]:
-    """Split Markdown before each heading; a line in a block of code is none."""
-    lines: list[str] = []
-    is_code = False
-    for line in source.splitlines(keepends=True):
-        if line.startswith("```"):
-            is_code = not is_code
-        elif line.startswith("#") and not is_code:
-            yield "".join(lines)
-            lines.clear()
-        lines.append(line)
-    yield "".join(lines)
-
-
-def render(section: str, folder: str = "docs") -> str:
-    """Return Markdown of a page in `folder` as HTML, with anchors.
-
-    Links lead to where what they name is served; a link to what is not is plain text.
-    """
-    tokens = _MARKDOWN.parse(section)
-    for token, following in pairwise(tokens):
-        if token.type == "heading_open":
-            token.attrSet("id", find_anchor(following.content))
-    for token in tokens:
-        _turn_links(token.children or (), folder)
-    rendered: Any = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
-    return str(rendered)
-
-
-def find_anchor(heading: str) -> str:
-    """Return the anchor of a heading, as links to it are written."""
-    return _NOT_IN_ANCHOR.sub("", heading.lower()).replace(" ", "-")
-
-
-def _turn_links(tokens: Sequence[Token], folder: str) -> None:
-    is_dead = False
-    for token in tokens:
-        if token.type == "image":
-            token.attrs["src"] = _find_target(str(token.attrs["src"]), folder) or ""
-        if token.type == "link_open":
-            target = _find_target(str(token.attrs["href"]), folder)
-            is_dead = target is None
-            token.attrs["href"] = target or ""
-        if is_dead and token.type in ("link_open", "link_close"):
-            token.tag, token.attrs = "span", {}
-
-
-def _find_target(link: str, folder: str) -> str | None:
-    """Return a link as it is below `/.docs/`; None if nothing is served there."""
-    if _OUTER_LINK.fullmatch(link) or link.startswith("#"):
-        return link
-    path, mark, anchor = link.partition("#")
-    name = _NAMES.get(posixpath.normpath(posixpath.join(folder, path)))
-    return None if name is None else f"{name}{mark}{anchor}"
-
-
-OK: Final = Response(200, b'{"status":"ok"}', (JSON_TYPE,))
-
-_NO_ADMIN: Final = (
-    *(BadToken, AuthRequired, NotAdmin, ProviderUnavailable, DeadlinePassed),
-    *(IdentifyFailed, ForeignOrigin),
-)
-
-
-@attrs.frozen
-class _Caller:
-    """What a request to `/.health` addresses, None for nothing, and the token it carries.
-
-    `identity` is who sends it, if the program that embeds the service says so.
-    """
-
-    name: DatabaseName | None
-    token: str | None
-    identity: Identity | None = None
-
-
-class Health:
-    """Answers how the databases of a catalog are.
-
-    Attributes:
-        turns: the turns of the process; None if nobody counts them.
-        is_ending: whether the server is stopping.
-
-    """
-
-    def __init__(
-        self,
-        catalog: Catalog,
-        authenticator: Authenticator,
-        parser: RequestParser,
-        users: Users | None = None,
-    ) -> None:
-        """Tell reasons and turns to the callers that `authenticator` identifies as admins.
-
-        `users` says who is logged in; None if only tokens say who sends a request.
-        """
-        self._users = users
-        self._catalog = catalog
-        self._authenticator = authenticator
-        self._parser = parser
-        self.turns: Turns | None = None
-        self.is_ending = False
-
-    async def check(self, request: IHttp1Request) -> Response:
-        """Return the response to a GET; raise `Unavailable` if anything asked for is wrong."""
-        questions = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
-        if b"live" in questions:
-            return OK
-        if self.is_ending:
-            raise Unavailable(SHUTTING_DOWN)
-        caller = attrs.evolve(self._parse(request), identity=await self._find_user(request))
-        if b"database" in questions:
-            return await self._name_database(caller)
-        problems = await self._catalog.find_problems()
-        if b"ready" in questions:
-            problems = [each for each in problems if _prevents_write(each, caller.name)]
-        if not problems:
-            return await self._show_turns(caller)
-        raise Unavailable(await self._describe(problems, caller))
-
-    def _parse(self, request: IHttp1Request) -> _Caller:
-        """Return the caller; nothing in a request is an error here."""
-        try:
-            location = self._parser.locate(request)
-            return _Caller(location.name, find_token(request.headers, location.parameters))
-        except (InvalidPath, InvalidQuery, LookupError):
-            return _Caller(None, None)
-
-    async def _name_database(self, caller: _Caller) -> Response:
-        """Return the label of the database that a request addresses, if its caller may know it."""
-        name = caller.name
-        is_open = name is not None and self._catalog.rules(name.project).current is OPEN
-        if name is None or not (is_open or await self._is_admin(name.project, caller)):
-            return OK
-        body = json.dumps({"status": "ok", "database": name.label}, separators=(",", ":"))
-        return Response(200, body.encode(), (JSON_TYPE,))
-
-    async def _describe(self, problems: list[Problem], caller: _Caller) -> str:
-        """Return what a caller may know: the problems of the project that he is an admin of."""
-        shown = []
-        if caller.name is not None and await self._is_admin(caller.name.project, caller):
-            shown = [str(each) for each in problems if each.project == caller.name.project]
-        return " ".join(shown) or "Not everything can be served at present."
-
-    async def _show_turns(self, caller: _Caller) -> Response:
-        """Return that all is well, to an admin with how long the turns of the process last."""
-        is_unknown = caller.token is None and caller.identity is None
-        if self.turns is None or caller.name is None or is_unknown:
-            return OK
-        if not await self._is_admin(caller.name.project, caller):
-            return OK
-        turns = self.turns.summarise()
-        shown = {
-            "count": turns.count,
-            "p50_ms": _in_ms(turns.p50_s),
-            "p99_ms": _in_ms(turns.p99_s),
-            "longest_ms": _in_ms(turns.longest_s),
-        }
-        body = json.dumps({"status": "ok", "turns": shown}, separators=(",", ":"))
-        return Response(200, body.encode(), (JSON_TYPE,))
-
-    async def _find_user(self, request: IHttp1Request) -> Identity | None:
-        """Return who is logged in; nobody, if that cannot be said."""
-        try:
-            return (
-                None if self._users is None else await self._users.find(request, DEFAULT_TIMEOUT_S)
-            )
-        except _NO_ADMIN:
-            return None
-
-    async def _is_admin(self, project: str, caller: _Caller) -> bool:
-        try:
-            identity = await self._authenticator.identify(
-                project, caller.token, None, DEFAULT_TIMEOUT_S, caller.identity
-            )
-        except _NO_ADMIN:
-            return False
-        return identity.is_admin
-
-
-def _in_ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)
-
-
-def _prevents_write(problem: Problem, name: DatabaseName | None) -> bool:
-    if not problem.refuses_writes:
-        return False
-    return name is None or (problem.project, problem.database) in (
-        (name.project, name.database),
-        (name.project, None),
-    )
-
-
 MAX_SHOWN_DATABASES: Final = 50
-_MORE: Final = "A database comes into being at its first write, whatever its name."
+_NEW_DATABASES: Final = "A database comes into being at its first write, whatever its name."
 PLACEHOLDER: Final = "PROJECT"
-"""What a line to paste says where the user has to name a project."""
+"""What a line to paste has where the user has to name a project."""
 
 _DEVELOPMENT: Final = read_template("front_development.html")
 _CONFIGURED: Final = read_template("front_configured.html")
@@ -570,7 +164,7 @@ class _Visit:
 
     `host` has its port, `base` is the path under which the tree is mounted, with a slash at both
     ends. `name` is the database, None if none is named; `label` is that of `ns` if it has to be
-    said, and `is_named_by_host` tells whether it need not be.
+    said, and `is_named_by_host` says whether it need not be.
     """
 
     is_secure: bool
@@ -663,7 +257,7 @@ class FrontPage:
             javascript=escape(_print_javascript(visit, token), quote=False),
             note="" if is_open else _RULES_IN_FORCE if token is None else _ADMIN_NOTE,
             databases=self._list_databases(visit) if is_near else self._name_database(visit),
-            more=self._describe_more() if is_near else _MORE,
+            more=self._describe_more() if is_near else _NEW_DATABASES,
             reference=escape(f"{visit.base}.docs/interface.md"),
             documentation=escape(f"{visit.base}.docs/"),
             console=escape(f"{visit.base}.console/"),
@@ -679,7 +273,7 @@ class FrontPage:
         return "\n".join(f"<li>{item}</li>" for item in items)
 
     def _name_database(self, visit: _Visit) -> str:
-        """Return the database that is addressed: which others there are, only admins may know."""
+        """Return the database that is addressed: only admins may know which others there are."""
         if visit.name is None:
             return ""
         return f'<li><a href="{escape(visit.link_to(visit.name))}">{visit.name.label}</a></li>'
@@ -687,7 +281,7 @@ class FrontPage:
     def _describe_more(self) -> str:
         more = len(self._catalog.written) - MAX_SHOWN_DATABASES
         shown = f"There are {more} more. " if more > 0 else ""
-        return f"{shown}{_MORE}"
+        return f"{shown}{_NEW_DATABASES}"
 
 
 def _show_configured(visit: _Visit) -> Response:
@@ -733,3 +327,410 @@ def _is_secure(request: IHttp1Request, host: str) -> bool:
 def _show_file(file: pathlib.Path, *, is_near: bool) -> str:
     """Return where a file is, to a client of this machine; to others only its name."""
     return str(file) if is_near else file.name
+
+
+DOCUMENTS: Final = (
+    "interface.md",
+    "rules.md",
+    "identity.md",
+    "clients.md",
+    "command.md",
+    "serving.md",
+    "browser.md",
+    "board.md",
+    "moving-from-firebase.md",
+    "embedding.md",
+    "operating.md",
+    "logging.md",
+    "deployment.md",
+    "proxies.md",
+    "tracing.md",
+    "monitoring.md",
+    "security.md",
+    "dependencies.md",
+    "performance.md",
+    "internals.md",
+    "decisions.md",
+)
+"""The pages in `docs/`."""
+BESIDE: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+"""The pages beside `docs/`."""
+DOCS_FILES: Final = (
+    "embedding.py",
+    "embedding.rules.json",
+    "embedding/in_process.py",
+    "embedding/own_login.py",
+    "embedding/own_login.rules.json",
+    "embedding/test_without_sockets.py",
+    "embedding/with_asyncio.py",
+    "examples/chat.html",
+    "rules/chat.rules.json",
+    "rules/chat.test.json",
+    "shelf.py",
+    "watch.svg",
+)
+"""The files in `docs/` that are not pages."""
+
+_PLACES_OF_PAGES: Final = {
+    **{name: f"docs/{name}" for name in DOCUMENTS},
+    **{name: name for name in BESIDE},
+}
+_PLACES_OF_FILES: Final = {
+    **{name: f"docs/{name}" for name in DOCS_FILES},
+    **{f"conf/{name}": f"conf/{name}" for name in SAMPLES},
+}
+_NAMES_OF_FILES: Final = {
+    place: name for name, place in {**_PLACES_OF_PAGES, **_PLACES_OF_FILES}.items()
+}
+_SEARCH_SCRIPT: Final = "search.js"
+_SEARCH_SECTIONS: Final = "search.json"
+DOCUMENT_PATHS: Final = ("/.docs/", *(f"/.docs/{name}" for name in _PLACES_OF_PAGES))
+DOCUMENT_FILE_PATHS: Final = tuple(
+    f"/.docs/{name}" for name in (*_PLACES_OF_FILES, _SEARCH_SCRIPT, _SEARCH_SECTIONS)
+)
+
+_MARKDOWN_TYPE: Final = "text/markdown"
+_MARKDOWN_HEADERS: Final = (
+    (b"Content-Type", b"text/markdown; charset=utf-8"),
+    (b"Vary", b"Accept"),
+)
+_TYPES_OF_FILES: Final = {".svg": b"image/svg+xml"}
+_TEXT_TYPE: Final = b"text/plain; charset=utf-8"
+_INDEX_SOURCE: Final = "README.md"
+_INDEX_HEADING: Final = "## Documentation\n"
+_OUTER_LINK: Final = re.compile(r"https?://.+")
+_NOT_IN_ANCHOR: Final = re.compile(r"[^\w\- ]")
+_MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
+_NAVIGATION: Final = """<nav>
+<a href="../">treedb</a> <a href="./">Documentation</a> <a href="interface.md">Reference</a>
+<input id="search" type="search" placeholder="Search" aria-label="Search the documentation" hidden>
+<ul id="found" aria-live="polite" hidden></ul>
+</nav>
+<script src="search.js" defer></script>
+"""
+
+
+class MissingDocument(LookupError):
+    """A page of the documentation that this installation does not have."""
+
+    def __init__(self) -> None:
+        super().__init__("The documentation is not part of this installation.")
+
+
+class Documents:
+    """Serves the documentation; each page is read and rendered once."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        """Render in slices, which `clock` schedules."""
+        self._slices = Slices(clock)
+        self._making = DeferredLock()
+        self._sources: dict[str, bytes] = {}
+        self._made: dict[str, Response] = {}
+
+    async def answer(self, request: IHttp1Request) -> Response:
+        """Return the page of one of `DOCUMENT_PATHS`, in the form that the client prefers.
+
+        Raises `MissingDocument`.
+        """
+        name = _find_name(request)
+        if not name and request.postpath[-1]:
+            # Links in the index are relative to this folder.
+            return Response(308, b"", ((b"Location", b".docs/"), (b"Content-Type", _TEXT_TYPE)))
+        source = self._read(name)
+        if not prefers_html(request.headers, _MARKDOWN_TYPE):
+            return Response(200, source, _MARKDOWN_HEADERS)
+        return await self._make(name, self._render_in_steps)
+
+    async def answer_file(self, request: IHttp1Request) -> Response:
+        """Return what is at one of `DOCUMENT_FILE_PATHS`; raise `MissingDocument`."""
+        name = _find_name(request)
+        if name == _SEARCH_SCRIPT:
+            script = read_static(_SEARCH_SCRIPT)
+            return Response(200, script, _headers_of(b"text/javascript; charset=utf-8"))
+        if name == _SEARCH_SECTIONS:
+            return await self._make(name, self._list_sections)
+        content_type = _TYPES_OF_FILES.get(posixpath.splitext(name)[1], _TEXT_TYPE)
+        return Response(200, self._read(name), _headers_of(content_type))
+
+    def _read(self, name: str) -> bytes:
+        """Return a page or a file, or for the empty name the index, which is a part of a page."""
+        if name not in self._sources:
+            place = {**_PLACES_OF_PAGES, **_PLACES_OF_FILES, "": _INDEX_SOURCE}[name]
+            try:
+                source = find_project_file(place).read_bytes()
+            except OSError:
+                raise MissingDocument from None
+            self._sources[name] = source if name else _find_index(source.decode()).encode()
+        return self._sources[name]
+
+    async def _make(self, name: str, steps: Callable[[str], Iterator[Response | None]]) -> Response:
+        """Return what was made for a name, once: `steps` yield None until they are done."""
+        if name not in self._made:
+            await self._making.run(self._start, name, steps)
+        return self._made[name]
+
+    def _start(
+        self, name: str, steps: Callable[[str], Iterator[Response | None]]
+    ) -> Deferred[None]:
+        """Make something, unless that was done meanwhile."""
+        done: Deferred[None] = Deferred()
+        if name in self._made:
+            done.callback(None)
+        else:
+            self._slices.start(self._run(name, steps, done))
+        return done
+
+    def _run(
+        self, name: str, steps: Callable[[str], Iterator[Response | None]], done: Deferred[None]
+    ) -> Steps:
+        try:
+            for made in steps(name):
+                if made is not None:
+                    self._made[name] = made
+                yield
+        except Exception:
+            done.errback()
+        else:
+            done.callback(None)
+
+    def _render_in_steps(self, name: str) -> Iterator[Response | None]:
+        source = self._read(name).decode()
+        folder = posixpath.dirname(_PLACES_OF_PAGES.get(name, _INDEX_SOURCE))
+        parts = []
+        for section in split_sections(source):
+            parts.append(render(section, folder))
+            yield None
+        title = source.partition("\n")[0].strip("# ")
+        yield html_page(f"{title} · treedb", _NAVIGATION + "".join(parts), has_scripts=True)
+
+    def _list_sections(self, _: str) -> Iterator[Response | None]:
+        """Make what the search box searches: every section of every page, as it is written."""
+        found = []
+        for name in _PLACES_OF_PAGES:
+            source = self._read(name).decode()
+            title = source.partition("\n")[0].strip("# ")
+            for section in split_sections(source):
+                found.append(json.dumps(_describe(name, title, section), ensure_ascii=False))
+                yield None
+        body = f"[{','.join(found)}]".encode()
+        yield Response(200, body, _headers_of(b"application/json"))
+
+
+def _find_name(request: IHttp1Request) -> str:
+    """Return what a path names below `/.docs/`, as the dispatch reads it."""
+    segments = [segment.decode() for segment in request.postpath if segment]
+    return "/".join(segments[1:]).replace("/.json", ".json")
+
+
+def _headers_of(content_type: bytes) -> tuple[Header, ...]:
+    return ((b"Content-Type", content_type), *ALONE_HEADERS)
+
+
+def _find_index(readme: str) -> str:
+    """Return the list of all pages, which the README has in a section of its own."""
+    return next(each for each in split_sections(readme) if each.startswith(_INDEX_HEADING))
+
+
+def _describe(name: str, title: str, section: str) -> Mapping[str, str]:
+    heading, _, text = section.partition("\n")
+    shown = heading.strip("# ") if heading.startswith("#") else ""
+    anchor = find_anchor(shown)
+    return {"page": name, "title": title, "heading": shown, "anchor": anchor, "text": text.strip()}
+
+
+def split_sections(source: str) -> Iterator[str]:
+    """Split Markdown before each heading; a line in a block of code is not a heading."""
+    lines: list[str] = []
+    is_code = False
+    for line in source.splitlines(keepends=True):
+        if line.startswith("```"):
+            is_code = not is_code
+        elif line.startswith("#") and not is_code:
+            yield "".join(lines)
+            lines.clear()
+        lines.append(line)
+    yield "".join(lines)
+
+
+def render(section: str, folder: str = "docs") -> str:
+    """Return Markdown of a page in `folder` as HTML, with anchors.
+
+    Links lead to where what they name is served; a link to what is not is plain text.
+    """
+    tokens = _MARKDOWN.parse(section)
+    for token, following in pairwise(tokens):
+        if token.type == "heading_open":
+            token.attrSet("id", find_anchor(following.content))
+    for token in tokens:
+        _turn_links(token.children or (), folder)
+    rendered: Any = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
+    return str(rendered)
+
+
+def find_anchor(heading: str) -> str:
+    """Return the anchor of a heading, as links to it are written."""
+    return _NOT_IN_ANCHOR.sub("", heading.lower()).replace(" ", "-")
+
+
+def _turn_links(tokens: Sequence[Token], folder: str) -> None:
+    is_dead = False
+    for token in tokens:
+        if token.type == "image":
+            token.attrs["src"] = _find_target(str(token.attrs["src"]), folder) or ""
+        if token.type == "link_open":
+            target = _find_target(str(token.attrs["href"]), folder)
+            is_dead = target is None
+            token.attrs["href"] = target or ""
+        if is_dead and token.type in ("link_open", "link_close"):
+            token.tag, token.attrs = "span", {}
+
+
+def _find_target(link: str, folder: str) -> str | None:
+    """Return a link as it is below `/.docs/`; None if nothing is served there."""
+    if _OUTER_LINK.fullmatch(link) or link.startswith("#"):
+        return link
+    path, mark, anchor = link.partition("#")
+    name = _NAMES_OF_FILES.get(posixpath.normpath(posixpath.join(folder, path)))
+    return None if name is None else f"{name}{mark}{anchor}"
+
+
+_HEALTHY: Final = Response(200, b'{"status":"ok"}', (JSON_TYPE,))
+
+_NO_ADMIN: Final = (
+    *(BadToken, AuthRequired, NotAdmin, ProviderUnavailable, DeadlinePassed),
+    *(IdentifyFailed, ForeignOrigin),
+)
+
+
+@attrs.frozen
+class _Caller:
+    """What a request to `/.health` addresses, None for nothing, and the token it carries.
+
+    `identity` is who sends it, if the program that embeds the service says so.
+    """
+
+    name: DatabaseName | None
+    token: str | None
+    identity: Identity | None = None
+
+
+class Health:
+    """Answers how the databases of a catalog are, at any host, whatever else a request says.
+
+    `?live` asks whether the process answers; `?ready` whether it would serve a write: to the
+    database that the request addresses, to every one if it addresses none. `?database` asks which
+    database the request addresses: admins of its project may know, and everyone in development
+    mode. Without any, everything must be as it should be.
+
+    Attributes:
+        turns: the turns of the process; None if they are not counted.
+        is_ending: whether the server is stopping.
+
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        authenticator: Authenticator,
+        parser: RequestParser,
+        users: Users | None = None,
+    ) -> None:
+        """Show reasons and turns to the callers that `authenticator` identifies as admins.
+
+        `users` says who is logged in; None if only tokens say who sends a request.
+        """
+        self._users = users
+        self._catalog = catalog
+        self._authenticator = authenticator
+        self._parser = parser
+        self.turns: Turns | None = None
+        self.is_ending = False
+
+    async def check(self, request: IHttp1Request) -> Response:
+        """Return the response to a GET; raise `Unavailable` if anything asked for is wrong."""
+        questions = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
+        if b"live" in questions:
+            return _HEALTHY
+        if self.is_ending:
+            raise Unavailable(SHUTTING_DOWN)
+        caller = attrs.evolve(self._parse(request), identity=await self._find_user(request))
+        if b"database" in questions:
+            return await self._name_database(caller)
+        problems = await self._catalog.find_problems()
+        if b"ready" in questions:
+            problems = [each for each in problems if _prevents_write(each, caller.name)]
+        if not problems:
+            return await self._show_turns(caller)
+        raise Unavailable(await self._describe(problems, caller))
+
+    def _parse(self, request: IHttp1Request) -> _Caller:
+        """Return the caller; nothing in a request is an error here."""
+        try:
+            location = self._parser.locate(request)
+            return _Caller(location.name, find_token(request.headers, location.parameters))
+        except (InvalidPath, InvalidQuery, LookupError):
+            return _Caller(None, None)
+
+    async def _name_database(self, caller: _Caller) -> Response:
+        """Return the label of the database that a request addresses, if its caller may know it."""
+        name = caller.name
+        is_open = name is not None and self._catalog.rules(name.project).current is OPEN
+        if name is None or not (is_open or await self._is_admin(name.project, caller)):
+            return _HEALTHY
+        body = json.dumps({"status": "ok", "database": name.label}, separators=(",", ":"))
+        return Response(200, body.encode(), (JSON_TYPE,))
+
+    async def _describe(self, problems: list[Problem], caller: _Caller) -> str:
+        """Return what a caller may know: the problems of a project of which it is an admin."""
+        shown = []
+        if caller.name is not None and await self._is_admin(caller.name.project, caller):
+            shown = [str(each) for each in problems if each.project == caller.name.project]
+        return " ".join(shown) or "Not everything can be served at present."
+
+    async def _show_turns(self, caller: _Caller) -> Response:
+        """Return that all is well, to an admin with how long the turns of the process last."""
+        is_unknown = caller.token is None and caller.identity is None
+        if self.turns is None or caller.name is None or is_unknown:
+            return _HEALTHY
+        if not await self._is_admin(caller.name.project, caller):
+            return _HEALTHY
+        turns = self.turns.summarise()
+        shown = {
+            "count": turns.count,
+            "p50_ms": _in_ms(turns.p50_s),
+            "p99_ms": _in_ms(turns.p99_s),
+            "longest_ms": _in_ms(turns.longest_s),
+        }
+        body = json.dumps({"status": "ok", "turns": shown}, separators=(",", ":"))
+        return Response(200, body.encode(), (JSON_TYPE,))
+
+    async def _find_user(self, request: IHttp1Request) -> Identity | None:
+        """Return who is logged in; None if that cannot be said."""
+        try:
+            return (
+                None if self._users is None else await self._users.find(request, DEFAULT_TIMEOUT_S)
+            )
+        except _NO_ADMIN:
+            return None
+
+    async def _is_admin(self, project: str, caller: _Caller) -> bool:
+        try:
+            identity = await self._authenticator.identify(
+                project, caller.token, None, DEFAULT_TIMEOUT_S, caller.identity
+            )
+        except _NO_ADMIN:
+            return False
+        return identity.is_admin
+
+
+def _in_ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _prevents_write(problem: Problem, name: DatabaseName | None) -> bool:
+    if not problem.refuses_writes:
+        return False
+    return name is None or (problem.project, problem.database) in (
+        (name.project, name.database),
+        (name.project, None),
+    )

@@ -1,27 +1,16 @@
-r"""The access log and the warnings of slow requests: what is said of requests that are over.
+"""The log of requests that are over: access log, warnings of slow requests, spans of traced ones.
 
-An entry has the fields of `FIELDS`, and a line in the combined format of Apache and nginx if that
-is what the log shall have. What all requests with one head have in common is found once
-(`HeadMemory.logged`). Nothing here shows a token, a secret or a query: paths are `shown_path`, and
-whose a token is, is known from its verification.
+An entry of the access log has the fields of `FIELDS`, and a line in the combined format of Apache
+and nginx if that is the form of the log. What all requests with one head have in common is found
+once (`HeadMemory.logged`). Nothing here shows a token, a secret or a query: paths are `shown_path`,
+and whose a token is, is known from its verification.
 
 Errors of the server and slow requests are always logged. Of the others, errors of clients too, the
-`sample` decides by the id of the request, so that all who know the id decide alike.
+`sample` decides by the id of the request, so that all who know the id decide alike. A slow request
+is logged with where its time went, as far as that is known, and what helps (`describe_slow`).
 
-The combined log format of Apache and nginx, which many programs read.
-
-    host ident authuser [time] "request line" status bytes "referer" "user agent"
-
-What is absent is `-`. In quotes, and in the name of a user, quotation marks and backslashes are
-escaped by a backslash; in all fields control characters and all that is not ASCII as `\xhh`. The
-request line has the path without a query.
-
-Where the time of a slow request went, as far as that is known, and what helps.
-
-Requests of a service that traces: each that is sampled has the span of OpenTelemetry.
-
-Names and attributes are those of its semantic conventions for HTTP servers; of the target there is
-no more than a log may show. Of requests that are not sampled nothing is kept.
+In a service that traces, each request that is sampled has the span of OpenTelemetry
+(`TracedRequest`).
 """
 
 from __future__ import annotations
@@ -50,178 +39,6 @@ from treedbd.traces import Tracer
 from treedbd.web.auth.identity import Identity
 from treedbd.web.request import READING, Question
 from treedbd.web.response import address_of
-
-_ESCAPED: Final = re.compile(rb'["\\]|[^\x20-\x7e]')
-_MONTHS: Final = (
-    "Jan",
-    "Feb",
-    "Mar",
-    "Apr",
-    "May",
-    "Jun",
-    "Jul",
-    "Aug",
-    "Sep",
-    "Oct",
-    "Nov",
-    "Dec",
-)
-
-
-def format_combined(fields: Mapping[str, object], now: float | None = None) -> str:
-    """Return the line of a request with the `fields` of the access log, without its end."""
-    at = _local(int(time.time() if now is None else now))
-    user = _escape(fields.get("uid")).replace(" ", "\\x20")
-    request = f"{fields['method']} {fields['path']} {fields['protocol']}"
-    return (
-        f"{_escape(fields['client'])} - {user} [{at}] "
-        f'"{_escape(request)}" {fields["status"]} {fields["sent"] or "-"} '
-        f'"{_escape(fields.get("referer"))}" "{_escape(fields.get("user_agent"))}"'
-    )
-
-
-def _escape(value: object) -> str:
-    if not value:
-        return "-"
-    return _ESCAPED.sub(_escape_byte, str(value).encode("utf-8", "backslashreplace")).decode()
-
-
-def _escape_byte(found: re.Match[bytes]) -> bytes:
-    byte = found[0]
-    return b"\\" + byte if byte in b'"\\' else b"\\x%02x" % byte[0]
-
-
-@lru_cache(maxsize=2)
-def _local(seconds: int) -> str:
-    at = datetime.fromtimestamp(seconds, UTC)
-    # The names of months are English whatever the locale.
-    return f"{at.day:02d}/{_MONTHS[at.month - 1]}/{at:%Y:%H:%M:%S} +0000"
-
-
-_SMALLER_READ: Final = "Read less at once: a deeper path, shallow=true, or limitToFirst."
-_INDEX: Final = (
-    'A query is fast with an ".indexOn" in the rules for what it orders by, and a limit; see the '
-    "log for queries without one."
-)
-_WHERE: Final = "where= looks through all children of its path: query by an index instead."
-_SMALLER_WRITE: Final = (
-    "Writes to a database are applied one after the other, and wait for the disk: look for large "
-    "writes, rules that read much, or a slow disk at this time."
-)
-_SLOW_READER: Final = "The client reads slowly, or reads much: let it read less at once."
-_GONE: Final = "The client did not wait for it."
-
-
-def describe_slow(request: Request, seconds: float) -> str:
-    """Return where the `seconds` of a request went, and a sentence with the remedy."""
-    until_reply = _until_reply(request)
-    if until_reply is None:
-        return f"all of it before the response began. {_remedy(request)}"
-    sending = max(0.0, seconds - until_reply)
-    where = f"{until_reply:.1f} s before the response began and {sending:.1f} s to send it"
-    if sending > until_reply:
-        return f"{where}. {_SLOW_READER}"
-    return f"{where}. {_remedy(request)}"
-
-
-def _until_reply(request: Request) -> float | None:
-    """Return the seconds until the response began; None if it did not, or was sent at once."""
-    began: float | None = request.reply_began
-    return None if began is None else began - request.began
-
-
-def _remedy(request: Request) -> str:
-    question = request.head_memory.question
-    if not isinstance(question, Question):
-        return "Look for a busy machine at this time." if request.startedWriting else _GONE
-    if question.wanted.method not in READING:
-        return _SMALLER_WRITE
-    parameters = question.wanted.parameters
-    if "where" in parameters:
-        return _WHERE
-    return _INDEX if "orderBy" in parameters else _SMALLER_READ
-
-
-TRACEPARENT: Final = b"traceparent"
-DATA_ROUTE: Final = "/{path}.json"
-"""The route of all places in the tree."""
-
-_METHODS: Final = frozenset({b"GET", b"HEAD", b"PUT", b"POST", b"PATCH", b"DELETE", b"OPTIONS"})
-_OTHER_METHOD: Final = "_OTHER"
-
-
-class TracedRequest(Request):
-    """One request and its reply, with a span if it is sampled.
-
-    Attributes:
-        tracer: decides which requests are sampled.
-        reserved: the paths that are routes of their own.
-
-    """
-
-    tracer: Tracer
-    reserved: frozenset[bytes]
-
-    def __init__(self, connection: RequestConnection, parser: Http1Parser) -> None:
-        """Represent the request that `parser` has just completed."""
-        super().__init__(connection, parser)
-        values = self.headers.get(TRACEPARENT, ())
-        self.trace = self.tracer.begin(
-            values[0] if len(values) == 1 else None, is_trusted=self.came_by_trusted_proxy
-        )
-
-    def connectionLost(self, reason: Failure) -> None:
-        """Note that the client is gone."""
-        super().connectionLost(reason)
-        self._end_trace()
-
-    def _end(self) -> None:
-        try:
-            self._end_trace()
-        finally:
-            super()._end()  # which may answer what the client has sent after this request
-
-    def _end_trace(self) -> None:
-        trace, self.trace = self.trace, None
-        if trace is not None:
-            method = self.method.decode("ascii") if self.method in _METHODS else _OTHER_METHOD
-            route = self.path.decode("ascii") if self.path in self.reserved else DATA_ROUTE
-            is_answered = bool(self.startedWriting)
-            attributes = {**self._describe(), "http.request.method": method, "http.route": route}
-            if is_answered:
-                attributes["http.response.status_code"] = int(self.code)
-            failed = not is_answered or self.code >= 500
-            trace.end(f"{method} {route}", attributes, failed=failed)
-
-    def _describe(self) -> dict[str, str | int | bool]:
-        described: dict[str, str | int | bool] = {
-            "url.scheme": "https" if self.isSecure() else "http",
-            "url.path": self.shown_path,
-            "network.protocol.version": self.clientproto.decode("ascii").removeprefix("HTTP/"),
-        }
-        if address := address_of(self):
-            described["client.address"] = address
-        question = self.head_memory.question
-        if isinstance(question, Question):
-            described["treedb.project"] = question.name.project
-            described["treedb.database"] = question.name.database
-        request_id = getattr(self, "request_id", None)
-        if request_id is not None:
-            described["treedb.request_id"] = str(request_id)
-        return described
-
-
-def traced(
-    kind: type[Request], tracer: Tracer, reserved: Iterable[tuple[bytes, ...]]
-) -> type[Request]:
-    """Return the requests of a kind that have spans of `tracer`.
-
-    `reserved` are the paths that are routes of their own, as segments.
-    """
-    paths = frozenset(b"/" + b"/".join(segments) for segments in reserved)
-    bases = (TracedRequest,) if kind is Request else (TracedRequest, kind)
-    return type(f"Traced{kind.__name__}", bases, {"tracer": tracer, "reserved": paths})
-
 
 FIELDS: Final = (
     *("request_id", "method", "path", "status", "ms", "sent", "received", "uid", "admin"),
@@ -456,3 +273,192 @@ def _first(request: Request, name: bytes) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
+
+
+_ESCAPED: Final = re.compile(rb'["\\]|[^\x20-\x7e]')
+_MONTHS: Final = (
+    "Jan",
+    "Feb",
+    "Mar",
+    "Apr",
+    "May",
+    "Jun",
+    "Jul",
+    "Aug",
+    "Sep",
+    "Oct",
+    "Nov",
+    "Dec",
+)
+
+
+def format_combined(fields: Mapping[str, object], now: float | None = None) -> str:
+    r"""Return the line of a request with the `fields` of the access log, without its end.
+
+    It is the combined log format of Apache and nginx, which many programs read.
+
+        host ident authuser [time] "request line" status bytes "referer" "user agent"
+
+    What is absent is `-`. In quotes, and in the name of a user, quotation marks and backslashes are
+    escaped by a backslash; in all fields control characters and all that is not ASCII as `\xhh`.
+    The request line has the path without a query.
+    """
+    at = _format_time(int(time.time() if now is None else now))
+    user = _escape(fields.get("uid")).replace(" ", "\\x20")
+    request = f"{fields['method']} {fields['path']} {fields['protocol']}"
+    return (
+        f"{_escape(fields['client'])} - {user} [{at}] "
+        f'"{_escape(request)}" {fields["status"]} {fields["sent"] or "-"} '
+        f'"{_escape(fields.get("referer"))}" "{_escape(fields.get("user_agent"))}"'
+    )
+
+
+def _escape(value: object) -> str:
+    if not value:
+        return "-"
+    return _ESCAPED.sub(_escape_byte, str(value).encode("utf-8", "backslashreplace")).decode()
+
+
+def _escape_byte(found: re.Match[bytes]) -> bytes:
+    byte = found[0]
+    return b"\\" + byte if byte in b'"\\' else b"\\x%02x" % byte[0]
+
+
+@lru_cache(maxsize=2)
+def _format_time(seconds: int) -> str:
+    at = datetime.fromtimestamp(seconds, UTC)
+    # The names of months are English whatever the locale.
+    return f"{at.day:02d}/{_MONTHS[at.month - 1]}/{at:%Y:%H:%M:%S} +0000"
+
+
+_SMALLER_READ: Final = "Read less at once: a deeper path, shallow=true, or limitToFirst."
+_QUERY_BY_INDEX: Final = (
+    'A query is fast with an ".indexOn" in the rules for what it orders by, and a limit; see the '
+    "log for queries without one."
+)
+_INSTEAD_OF_WHERE: Final = (
+    "where= looks through all children of its path: query by an index instead."
+)
+_SMALLER_WRITE: Final = (
+    "Writes to a database are applied one after the other, and wait for the disk: look for large "
+    "writes, rules that read much, or a slow disk at this time."
+)
+_SLOW_READER: Final = "The client reads slowly, or reads much: let it read less at once."
+_CLIENT_GONE: Final = "The client did not wait for it."
+
+
+def describe_slow(request: Request, seconds: float) -> str:
+    """Return where the `seconds` of a request went, and a sentence with the remedy."""
+    until_reply = _until_reply(request)
+    if until_reply is None:
+        return f"all of it before the response began. {_remedy(request)}"
+    sending = max(0.0, seconds - until_reply)
+    where = f"{until_reply:.1f} s before the response began and {sending:.1f} s to send it"
+    if sending > until_reply:
+        return f"{where}. {_SLOW_READER}"
+    return f"{where}. {_remedy(request)}"
+
+
+def _until_reply(request: Request) -> float | None:
+    """Return the seconds until the response began; None if it did not, or was sent at once."""
+    began: float | None = request.reply_began
+    return None if began is None else began - request.began
+
+
+def _remedy(request: Request) -> str:
+    question = request.head_memory.question
+    if not isinstance(question, Question):
+        return "Look for a busy machine at this time." if request.startedWriting else _CLIENT_GONE
+    if question.wanted.method not in READING:
+        return _SMALLER_WRITE
+    parameters = question.wanted.parameters
+    if "where" in parameters:
+        return _INSTEAD_OF_WHERE
+    return _QUERY_BY_INDEX if "orderBy" in parameters else _SMALLER_READ
+
+
+TRACEPARENT: Final = b"traceparent"
+DATA_ROUTE: Final = "/{path}.json"
+"""The route of all places in the tree."""
+
+_KNOWN_METHODS: Final = frozenset(
+    {b"GET", b"HEAD", b"PUT", b"POST", b"PATCH", b"DELETE", b"OPTIONS"}
+)
+_OTHER_METHOD: Final = "_OTHER"
+
+
+class TracedRequest(Request):
+    """One request and its reply, with a span if it is sampled.
+
+    Names and attributes are those of the semantic conventions of OpenTelemetry for HTTP servers; of
+    the target there is no more than a log may show. Of requests that are not sampled nothing is
+    kept.
+
+    Attributes:
+        tracer: decides which requests are sampled.
+        reserved: the paths that are routes of their own.
+
+    """
+
+    tracer: Tracer
+    reserved: frozenset[bytes]
+
+    def __init__(self, connection: RequestConnection, parser: Http1Parser) -> None:
+        """Represent the request that `parser` has just completed."""
+        super().__init__(connection, parser)
+        values = self.headers.get(TRACEPARENT, ())
+        self.trace = self.tracer.begin(
+            values[0] if len(values) == 1 else None, is_trusted=self.came_by_trusted_proxy
+        )
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Note that the client is gone."""
+        super().connectionLost(reason)
+        self._end_trace()
+
+    def _end(self) -> None:
+        try:
+            self._end_trace()
+        finally:
+            super()._end()  # which may answer what the client has sent after this request
+
+    def _end_trace(self) -> None:
+        trace, self.trace = self.trace, None
+        if trace is not None:
+            method = self.method.decode("ascii") if self.method in _KNOWN_METHODS else _OTHER_METHOD
+            route = self.path.decode("ascii") if self.path in self.reserved else DATA_ROUTE
+            is_answered = bool(self.startedWriting)
+            attributes = {**self._describe(), "http.request.method": method, "http.route": route}
+            if is_answered:
+                attributes["http.response.status_code"] = int(self.code)
+            failed = not is_answered or self.code >= 500
+            trace.end(f"{method} {route}", attributes, failed=failed)
+
+    def _describe(self) -> dict[str, str | int | bool]:
+        described: dict[str, str | int | bool] = {
+            "url.scheme": "https" if self.isSecure() else "http",
+            "url.path": self.shown_path,
+            "network.protocol.version": self.clientproto.decode("ascii").removeprefix("HTTP/"),
+        }
+        if address := address_of(self):
+            described["client.address"] = address
+        question = self.head_memory.question
+        if isinstance(question, Question):
+            described["treedb.project"] = question.name.project
+            described["treedb.database"] = question.name.database
+        request_id = getattr(self, "request_id", None)
+        if request_id is not None:
+            described["treedb.request_id"] = str(request_id)
+        return described
+
+
+def traced(
+    kind: type[Request], tracer: Tracer, reserved: Iterable[tuple[bytes, ...]]
+) -> type[Request]:
+    """Return the requests of a kind that have spans of `tracer`.
+
+    `reserved` are the paths that are routes of their own, as segments.
+    """
+    paths = frozenset(b"/" + b"/".join(segments) for segments in reserved)
+    bases = (TracedRequest,) if kind is Request else (TracedRequest, kind)
+    return type(f"Traced{kind.__name__}", bases, {"tracer": tracer, "reserved": paths})

@@ -1,11 +1,9 @@
-"""Every route of the interface, declared on one Klein application, and the dispatch of requests.
+"""The resource of the interface: every route, declared on one Klein application, and the dispatch.
 
 The application is the declaration: paths and methods. Requests are not routed by it, because its
 router decodes the path first (so `%2F` would become a separator), and because one route gets nearly
-all of them. `render` dispatches by a table that is derived from the declaration: the routes without
-variables are the reserved paths, and every other path is one of the tree.
-
-How routes are declared, what the dispatch knows of one, and those that are not of the tree.
+all of them. `TreeResource.render` dispatches by a table that is derived from the declaration: the
+routes without variables are the reserved paths, and every other path is one of the tree.
 """
 
 from __future__ import annotations
@@ -66,6 +64,8 @@ REALTIME: Final = frozenset({"socket", "long_poll"})
 UNDECLARED: Final = REALTIME | {"document_file"}
 """The routes that are in no description of the interface."""
 
+_SUFFIX: Final = b".json"
+
 
 class Route(NamedTuple):
     """One entry of the dispatch table."""
@@ -93,7 +93,7 @@ def make_routes(
     """Return the routes of `app` by their endpoints.
 
     A route is answered by the method of `resource` that has the name of its endpoint, or else by
-    `other`, which is told the endpoint.
+    `other`, which is called with the endpoint, too.
     """
     return {
         rule.endpoint: Route(
@@ -192,7 +192,6 @@ class ApartFromTree:
             self._refuse(request, error)
 
 
-_SUFFIX: Final = b".json"
 _ECHOING: Final = frozenset({b"PUT", b"PATCH"})
 """Methods whose response is about as large as the body: there must be room for it beforehand."""
 
