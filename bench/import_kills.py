@@ -49,22 +49,22 @@ MODES = ("--replace", "--merge")
 ONE_WRITE_BYTES = 16 * 2**20
 _LOADING = "treedbd.cli.loading."
 _STEPS = (
-    _LOADING + "resume_file:ResumeFile._save",
-    _LOADING + "resume_file:ResumeFile.remove",
+    _LOADING + "importing:ResumeFile._save",
+    _LOADING + "importing:ResumeFile.remove",
     "os:fsync",
     "os:replace",
 )
 ONLINE_STEPS = (
     *_STEPS,
     *(
-        f"{_LOADING}sender:{name}"
+        f"{_LOADING}transfer:{name}"
         for name in ("Sender.remove", "Sender.replace", "Sender.write", "Queue._advance")
     ),
 )
 OFFLINE_STEPS = (
     *_STEPS,
-    _LOADING + "store_writer:StoreWriter._remove",
-    _LOADING + "store_writer:StoreWriter._add",
+    _LOADING + "importing:StoreWriter._remove",
+    _LOADING + "importing:StoreWriter._add",
     "treedbd.store.shelf:WritingStore.commit",
     "treedbd.store.shelf:WritingStore.close",
 )

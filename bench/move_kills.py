@@ -35,7 +35,7 @@ from tests.rest import OPEN_RULES
 CONFIG: Final = (
     'data = "data"\ndefault_project = "shop"\n[projects.shop]\nrules_file = "open.json"\n'
 )
-_MOVING: Final = "treedbd.cli.moving."
+_MOVING: Final = "treedbd.cli.moving:"
 _POSTGRESQL: Final = "treedbd.store.postgresql."
 _ALWAYS: Final = (
     *("pathlib:Path.rename", "pathlib:Path.replace", "pathlib:Path.unlink"),
@@ -43,7 +43,7 @@ _ALWAYS: Final = (
 )
 IN_STEPS: Final = (
     *(
-        f"{_MOVING}inward:{name}"
+        _MOVING + name
         for name in (
             *("stage", "compare_all", "LockTakeover", "switch", "remove_left_over"),
             *("_InwardMove.prepare", "_InwardMove.complete", "_InwardMove.mark"),
@@ -51,14 +51,14 @@ IN_STEPS: Final = (
     ),
     f"{_POSTGRESQL}moving:_put_rules",
     f"{_POSTGRESQL}moving:_name",
-    f"{_MOVING}copying:repair",
+    _MOVING + "repair",
     "treedbd.store.lock:_replace",
     "treedbd.store.lock:LockTakeover.release",
     *_ALWAYS,
 )
 OUT_STEPS: Final = (
     *(
-        f"{_MOVING}outward:{name}"
+        _MOVING + name
         for name in (
             *("_OutwardMove._bring", "_OutwardMove._verify", "_OutwardMove._put_in_place"),
             *("freeze", "_finish", "sync_directory", "DirectoryLock"),

@@ -132,12 +132,28 @@ import sys, load, servers
 load.WAIT_S = 0.1
 load.measure(sys.argv[1], 1, 0.1, servers.LOAD_CORE)
 """
+STEPS = """
+import operator, pkgutil, sys
+sys.path.append("..")
+import import_kills, move_kills
+steps = [
+    *(import_kills.ONLINE_STEPS + import_kills.OFFLINE_STEPS + import_kills.MIGRATION_STEPS),
+    *(move_kills.IN_STEPS + move_kills.OUT_STEPS),
+]
+print(sum(callable(pkgutil.resolve_name(step)) for step in steps))
+"""
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *words], cwd=BENCH, capture_output=True, text=True, check=False
     )
+
+
+def test_the_steps_at_which_a_script_kills_a_command_are_there() -> None:
+    done = run("-c", STEPS)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 40
 
 
 @pytest.mark.parametrize("script", SMALLEST)
