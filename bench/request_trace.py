@@ -1,12 +1,13 @@
 """Files and functions that one live request passes through, the depth of imports, and more.
 
-    .venv/bin/python bench/request_trace.py [--calls]
+    .venv/bin/python bench/request_trace.py [--calls] [--files]
 
 A daemon serves plain HTTP in this process, and a client sends it requests. Each request is traced
 twice: the first for its path, and one more after it, each on a new connection; a read also a third
 time, as its connection repeats it. A frame is a call of a function, a move is a change of the file
 that is executed, at a call or at a return; only files of treedb count. `--calls` also lists the
-functions, those of the last request of each kind. At the end: how many modules a command loads.
+functions, those of the last request of each kind, and `--files` the files of the first, in the
+order in which it comes to them. At the end: how many modules a command loads.
 """
 
 from __future__ import annotations
@@ -215,6 +216,8 @@ def report(wanted: argparse.Namespace, port: int, tracer: Tracer) -> None:
                 f"{request.name:20} {each.name + ':':10}{each.files:3} files "
                 f"{each.frames:4} frames {each.moves:4} moves"
             )
+        for file in dict.fromkeys(call.file for call in traces[0].calls) if wanted.files else ():
+            print(f"    {file}")
         for call in traces[-1].calls if wanted.calls else ():
             if call.event == "call":
                 print(f"    {call.file} {call.function}")
@@ -226,6 +229,7 @@ def main() -> None:
     """Serve, trace and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", action="store_true", help="list the functions, too")
+    parser.add_argument("--files", action="store_true", help="list the files, too")
     wanted = parser.parse_args()
     tracer = Tracer()
     threading.setprofile(tracer)
