@@ -294,7 +294,7 @@ MOVES: dict[str, Callable[[World], None]] = {
 ELSEWHERE = {
     "treedb_waiting_writes",  # tests/database/test_statistics.py
     "treedb_processes",  # with two workers, below
-    "process_resident_memory_bytes",  # tests/operating/test_looking.py
+    "process_resident_memory_bytes",  # tests/operating/test_probes.py
     # Of one process they stay as they are.
     *("treedb_build_info", "process_start_time_seconds", "process_max_fds"),
     "process_virtual_memory_bytes",

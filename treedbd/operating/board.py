@@ -1,12 +1,12 @@
-"""Values that workers share: each writes its own, and reads those of the others.
+"""The board of metrics: memory in which each worker writes its values and reads the others'.
 
-All of them have one file in memory, in which each has a part. A worker writes it once a second and
-before it shows values to anybody. A worker that replaces another, which has ended, finds the values
-of that one in its part and goes on counting from them, so nothing that was shown ever falls. What
-does not grow, such as open connections, counts only if it was written lately.
+All workers have one file in memory, in which each has a part. A worker writes it once a second, and
+before it shows values to an operator. A worker that replaces one that has ended finds the values of
+that one in its part and goes on counting from them, so nothing that was shown ever falls. What does
+not only grow, such as open connections, counts only if it was written lately.
 
-A part has two halves, which are written in turn, each with a check sum: of a worker that ends
-while it writes, or is read meanwhile, the other half remains.
+A part has two halves, which are written in turn, each with a check sum: if a worker ends while it
+writes, or is read meanwhile, the other half remains.
 """
 
 from __future__ import annotations

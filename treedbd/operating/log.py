@@ -1,22 +1,16 @@
-"""The log of a daemon, by the options of twistd and the format of the settings.
+"""The log of a daemon: what one entry holds, how it is printed, and where it goes.
 
-Twisted looks whether the application names an observer; `--logger` and `--syslog` come before it.
+An event of `twisted.logger`, or a line from a worker, becomes a `LogRecord`. A format makes text or
+JSON of it, and a `LogWriter` writes that to standard output or to a file (`find_target`). Twisted
+looks whether the application names an observer; the options `--logger` and `--syslog` of twistd
+come before it.
 
-One entry of the log, taken from an event of `twisted.logger`, or from a worker's.
-
-What is logged with a logger may carry, besides its text, some things that only this package reads:
+What is logged with a logger may carry, besides its text, some things that only this module reads:
 `FIELDS`, a mapping from names to values that JSON has; `LINE`, the line that a text log shows in
 place of everything else; and `MESSAGE`, the text itself, which then need not be formatted.
 
-The lines of the log: readable text, or one JSON object each.
-
 Every line of JSON is valid by itself and has no control character, whatever was logged: a traceback
 is one member of its object. Text shows a traceback in lines of its own, indented.
-
-Where the log goes: standard output, or a file that another program rotates.
-
-The file is appended to, so a program may cut it (`copytruncate` of logrotate), and it is opened
-again by its name on request, so a program may rename it. Nothing is rotated or removed here.
 """
 
 from __future__ import annotations
@@ -54,6 +48,26 @@ ENTRY: Final = "treedb_entry"
 MAX_CHARACTERS: Final = 10_000
 """Of each text of an entry that is passed to another process."""
 _TYPES: Final = [float, str, str, str, dict, str, str]
+
+MEMBERS: Final = ("time", "level", "logger", "message", "worker", "traceback")
+"""The members of each object, the last two where there is such; other members are fields."""
+IN_EVERY_MESSAGE: Final = frozenset({"method", "path", "status"})
+"""Fields that the messages show which have them; text does not repeat them."""
+_BARE: Final = re.compile(r"[\w.:@/+…-]+", re.ASCII)
+
+FILE_MODE: Final = 0o640
+"""The log has addresses, paths and the names of users."""
+
+DEFAULT_FILE: Final = "twistd.log"
+"""Where a daemon logs that was sent to the background without `--logfile`."""
+
+
+class NotAnEntry(ValueError):
+    """A line that is no entry: what a process prints when it cannot log any more."""
+
+
+class CannotLog(OperatorError):
+    """A file for the log that cannot be written."""
 
 
 @attrs.frozen
@@ -140,10 +154,6 @@ def encode_entry(entry: LogRecord) -> bytes:
         return json.dumps(parts, default=str).encode() + b"\n"
 
 
-class NotAnEntry(ValueError):
-    """A line that is no entry: what a process prints when it cannot log any more."""
-
-
 def decode_entry(line: bytes, worker: int) -> LogRecord:
     """Return the entry that a worker has encoded; raise `NotAnEntry`."""
     try:
@@ -162,12 +172,6 @@ def decode_entry(line: bytes, worker: int) -> LogRecord:
 
 FormatEntry: TypeAlias = Callable[[LogRecord], str]
 """Returns an entry as lines of text, each with its end."""
-
-MEMBERS: Final = ("time", "level", "logger", "message", "worker", "traceback")
-"""The members of each object, the last two where there is such; other members are fields."""
-IN_EVERY_MESSAGE: Final = frozenset({"method", "path", "status"})
-"""Fields that the messages show which have them; text does not repeat them."""
-_BARE: Final = re.compile(r"[\w.:@/+…-]+", re.ASCII)
 
 
 def format_text(entry: LogRecord) -> str:
@@ -250,12 +254,12 @@ def _local_time(seconds: int) -> str:
     return formatTime(seconds)
 
 
-FILE_MODE: Final = 0o640
-"""The log has addresses, paths and the names of users."""
-
-
 class LogFile:
-    """A file that is appended to."""
+    """A file that another program may rotate; nothing is rotated or removed here.
+
+    It is appended to, so a program may cut it (`copytruncate` of logrotate), and it is opened again
+    by its name on request, so a program may rename it.
+    """
 
     def __init__(self, path: str) -> None:
         """Open the file, or create it; raise OSError."""
@@ -313,13 +317,7 @@ class LogWriter:
         self._write(self._format(entry_of(event)).encode("utf-8", "backslashreplace"))
 
 
-DEFAULT_FILE: Final = "twistd.log"
-"""Where a daemon logs that was sent to the background without `--logfile`."""
 FORMATS: Final[Mapping[str, FormatEntry]] = {"text": format_text, "json": format_json}
-
-
-class CannotLog(OperatorError):
-    """A file for the log that cannot be written."""
 
 
 @attrs.frozen

@@ -1,22 +1,15 @@
-"""All metrics: one entry each, with its name, its labels, what it means, and how it is read.
+"""Metrics: what each means, what it is read of, how it is added up, printed and served.
 
-Names and labels are a promise to dashboards. The values of a label are few and never chosen by
-clients: projects and databases that exist, methods, statuses, codes of errors.
+A `Metric` is one entry of the table `METRICS`: its name, its labels, what it means, and how it is
+read of the `Sources` of a service. Names and labels are a promise to dashboards. The values of a
+label are few and never chosen by clients: projects and databases that exist, methods, statuses,
+codes of errors.
 
-Values of metrics as text, OpenMetrics or Prometheus, by prometheus-client.
-
-What is looked up for metrics, in a worker thread: sizes on the disk, the process, the backup.
-
-The values of metrics at one moment, and how those of several processes are added up.
-
-What metrics are read of: the parts of one service, and what is looked up for each scrape.
-
-What the endpoints of `ops_listen` serve: `/.metrics` and `/.health`, and nothing else.
-
-They are for those who run the service: no token is needed, every name and reason is shown, and no
-page of a browser may read them, since no header of CORS allows it. A page whose name was made to
-point at this machine (DNS rebinding) needs no such header: to clients on this machine the names of
-others are refused.
+The way of a value: parts of the service count; `Probes` look up in a worker thread what is not
+counted, such as sizes on the disk; `read_samples` reads all at one moment, `add_up` joins what
+several processes have read, and `format_samples` prints it by prometheus-client as OpenMetrics or
+Prometheus. `OpsResource` serves it, with the health of the service, at the endpoints of
+`ops_listen`.
 """
 
 from __future__ import annotations
@@ -80,6 +73,35 @@ Reading: TypeAlias = "float | Histogram | Mapping[Labels, float] | None"
 """What is read of a service: one value, the values by labels, or None if there is none."""
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
+_BUILD: Final[Labels] = (
+    __version__,
+    ".".join(map(str, sys.version_info[:3])),
+    twisted.__version__,
+    apsw.sqlite_lib_version(),
+)
+
+LARGEST: Final = 20
+"""Databases whose size is shown; each is a value of a label."""
+
+METHODS: Final = (b"GET", b"HEAD")
+MAX_PROBLEMS: Final = 1000
+"""Problems that are listed."""
+_NOT_FOUND: Final = ErrorReply(
+    404, "not_found", "There is nothing here but /.metrics and /.health."
+)
+_BAD_METHOD: Final = ErrorReply(405, "method_not_allowed", "The methods are GET and HEAD.")
+_MISDIRECTED: Final = ErrorReply(
+    421, "misdirected", "On this machine operators are served at localhost and at IP addresses."
+)
+_TOO_LARGE: Final = ErrorReply(413, "payload_too_large", "The request body is too large.")
+_FAILED: Final = ErrorReply(
+    500, "internal_error", "An internal error occurred; it has been logged."
+)
+_HEADERS: Final = tuple(each for each in ERROR_HEADERS if each[0] != b"Content-Type")
+_JSON: Final = b"application/json; charset=utf-8"
+Scrape: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
+"""Returns the metrics in the format that a header `Accept` prefers, and its media type."""
+
 
 @attrs.frozen
 class Metric:
@@ -106,119 +128,6 @@ class Metric:
     def only_grows(self) -> bool:
         """Whether its values only grow, also while processes end and others begin."""
         return self.kind != "gauge"
-
-
-def read_samples(metrics: Iterable[Metric], sources: Any) -> Samples:
-    """Return the present values of metrics."""
-    return {metric.name: _values_of(metric.read(sources)) for metric in metrics}
-
-
-def _values_of(reading: Reading) -> dict[Labels, float | Buckets]:
-    if reading is None:
-        return {}
-    if isinstance(reading, Histogram):
-        return {(): (tuple(reading.counts), reading.total)}
-    if isinstance(reading, Mapping):
-        return dict(reading)
-    return {(): reading}
-
-
-def add_up(metrics: Iterable[Metric], parts: Sequence[Samples]) -> Samples:
-    """Return the values of several processes together; the first is the one that adds them up."""
-    return {
-        metric.name: _add_up(metric, [part.get(metric.name, {}) for part in parts])
-        for metric in metrics
-    }
-
-
-def _add_up(
-    metric: Metric, parts: Sequence[Mapping[Labels, float | Buckets]]
-) -> dict[Labels, float | Buckets]:
-    if metric.combine is None:
-        return dict(parts[0])
-    together: dict[Labels, list[Any]] = {}
-    for part in parts:
-        for labels, value in part.items():
-            together.setdefault(labels, []).append(value)
-    combine = _add_buckets if metric.kind == "histogram" else metric.combine
-    return {labels: combine(values) for labels, values in together.items()}
-
-
-def _add_buckets(values: Sequence[Buckets]) -> Buckets:
-    counts = tuple(map(sum, zip(*(counts for counts, _ in values), strict=True)))
-    return counts, sum(total for _, total in values)
-
-
-def growing(metrics: Iterable[Metric], samples: Samples) -> Samples:
-    """Return the values of those metrics that only grow."""
-    return {
-        metric.name: samples[metric.name]
-        for metric in metrics
-        if metric.only_grows and metric.name in samples
-    }
-
-
-def to_json(samples: Samples) -> dict[str, Any]:
-    """Return values as JSON that `from_json` reads."""
-    return {name: list(values.items()) for name, values in samples.items()}
-
-
-def from_json(json: Mapping[str, Any]) -> Samples:
-    """Return what `to_json` was given."""
-    return {
-        name: {tuple(labels): _value_from(value) for labels, value in values}
-        for name, values in json.items()
-    }
-
-
-def _value_from(value: Any) -> float | Buckets:
-    if isinstance(value, list):
-        counts, total = value
-        return tuple(counts), total
-    number: float = value
-    return number
-
-
-NOTHING: Final[Samples] = {}
-
-
-@attrs.frozen(eq=False)
-class _Taken(Collector):
-    """Values that were taken, for a registry of their own."""
-
-    metrics: Iterable[Metric]
-    samples: Samples
-
-    def collect(self) -> Iterator[Family]:
-        for metric in self.metrics:
-            yield make_family(metric, self.samples.get(metric.name, {}))
-
-
-def format_samples(metrics: Iterable[Metric], samples: Samples, accept: str) -> tuple[bytes, str]:
-    """Return values as text in the format that a header `Accept` prefers, and its media type."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Taken(metrics, samples))
-    encode, media_type = choose_encoder(accept)
-    return encode(registry), media_type
-
-
-def make_family(metric: Metric, values: Mapping[Labels, float | Buckets]) -> Family:
-    """Return a metric with its values, as prometheus-client has them."""
-    if metric.kind == "histogram":
-        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for labels, value in values.items():
-            if isinstance(value, tuple):
-                counts, total = value
-                bounds = [*map(floatToGoString, metric.bounds), "+Inf"]
-                buckets = list(zip(bounds, accumulate(counts), strict=True))
-                histogram.add_metric(labels, buckets, total)
-        return histogram
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(metric.name, metric.help, labels=metric.labels)
-    for labels, value in values.items():
-        if not isinstance(value, tuple):
-            family.add_metric(labels, value)
-    return family
 
 
 class Server(Protocol):
@@ -350,225 +259,6 @@ class Sources:
         return histogram
 
 
-LARGEST: Final = 20
-"""Databases whose size is shown; each is a value of a label."""
-
-
-class Looking:
-    """Looks things up; what it returns may be used in any thread."""
-
-    def __init__(
-        self,
-        folder: pathlib.Path | None,
-        label_of: Callable[[str], str],
-        *,
-        has_backups: bool = True,
-    ) -> None:
-        """Measure the data directory `folder`, None if nothing is in files.
-
-        `label_of` returns the name by which a project is shown, empty for one that is not.
-        """
-        self._folder = folder
-        self._label_of = label_of
-        self._has_backups = has_backups
-        self._process = ProcessCollector(registry=None)
-
-    def look_at_process(self) -> Mapping[str, float]:
-        """Return the metrics of this process by name; none where there is no `/proc`."""
-        families = self._process.collect()
-        return {sample.name: sample.value for family in families for sample in family.samples}
-
-    def look_at_data(self) -> Facts:
-        """Return what the data directory shows."""
-        if self._folder is None:
-            return Facts()
-        sizes = measure_all(self._folder)
-        projects: Counter[str] = Counter()
-        for name, size in sizes.items():
-            projects[self._label_of(name.project)] += size
-        largest = heapq.nlargest(LARGEST, sizes.items(), key=itemgetter(1))
-        return Facts(
-            {name: size for name, size in largest if self._label_of(name.project)},
-            projects,
-            self._find_free_bytes(),
-            last_backup_at=self._find_last_backup() if self._has_backups else None,
-        )
-
-    def _find_free_bytes(self) -> int | None:
-        with contextlib.suppress(OSError):
-            found = os.statvfs(self._folder or "")
-            return found.f_bavail * found.f_frsize
-        return None
-
-    def _find_last_backup(self) -> float:
-        with contextlib.suppress(OSError):
-            # Not what it holds: another user may have written it, for himself alone.
-            return (self._folder or pathlib.Path()).joinpath(BACKUP_NOTE).stat().st_mtime
-        return 0.0
-
-
-def add_problems(facts: Facts, problems: Iterable[Problem], ends_at: float | None) -> Facts:
-    """Return facts with the problems there are, and with when the first certificate ends."""
-    found = list(problems)
-    return attrs.evolve(
-        facts,
-        problems=len(found),
-        write_problems=sum(each.refuses_writes for each in found),
-        certificate_ends_at=ends_at,
-    )
-
-
-METHODS: Final = (b"GET", b"HEAD")
-MAX_PROBLEMS: Final = 1000
-"""Problems that are listed."""
-
-_NOT_FOUND: Final = ErrorReply(
-    404, "not_found", "There is nothing here but /.metrics and /.health."
-)
-_BAD_METHOD: Final = ErrorReply(405, "method_not_allowed", "The methods are GET and HEAD.")
-_MISDIRECTED: Final = ErrorReply(
-    421, "misdirected", "On this machine operators are served at localhost and at IP addresses."
-)
-_TOO_LARGE: Final = ErrorReply(413, "payload_too_large", "The request body is too large.")
-_FAILED: Final = ErrorReply(
-    500, "internal_error", "An internal error occurred; it has been logged."
-)
-_HEADERS: Final = tuple(each for each in ERROR_HEADERS if each[0] != b"Content-Type")
-_JSON: Final = b"application/json; charset=utf-8"
-
-Scrape: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
-"""Returns the metrics in the format that a header `Accept` prefers, and its media type."""
-
-
-@attrs.frozen
-class HealthReport:
-    """How the service is: what is wrong, and how long turns last."""
-
-    problems: list[Problem]
-    turns: Turns | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; with problems it is an error as all are."""
-        report: dict[str, Any] = {"status": "ok", "version": __version__}
-        if self.problems:
-            count = len(self.problems)
-            what = "1 thing is" if count == 1 else f"{count} things are"
-            report = {
-                "error": "unavailable",
-                "message": f"{what} not as it should be.",
-                **report,
-                "status": "unavailable",
-            }
-        report["problems"] = [attrs.asdict(each) for each in self.problems[:MAX_PROBLEMS]]
-        if self.turns is not None:
-            turns = self.turns.summarise()
-            report["turns"] = {
-                "count": turns.count,
-                "p50_ms": round(turns.p50_s * 1000, 3),
-                "p99_ms": round(turns.p99_s * 1000, 3),
-                "longest_ms": round(turns.longest_s * 1000, 3),
-            }
-        return report
-
-
-@implementer(IHttp1Resource)
-class OpsResource(Resource):
-    """The two pages.
-
-    Attributes:
-        is_ending: whether the service is stopping, so that it is not ready.
-        turns: the turns of the event loop; None if they are not counted.
-
-    """
-
-    isLeaf = True
-    _log = Logger()
-
-    def __init__(
-        self, scrape: Scrape, find_problems: Callable[[], Deferred[list[Problem]]]
-    ) -> None:
-        """Serve what these two return."""
-        Resource.__init__(self)
-        self.is_ending = False
-        self.turns: Turns | None = None
-        self._scrape = scrape
-        self._find_problems = find_problems
-        own_hosts = ("*.localhost", *names_of(socket.gethostname()))
-        self._addressing: Final = Addressing((), "", own_hosts=own_hosts)
-        self._pages: Final[dict[bytes, Callable[[IHttp1Request], Coroutine[Any, Any, None]]]] = {
-            b"/.metrics": self._answer_metrics,
-            b"/.health": self._answer_health,
-        }
-
-    def render(self, request: Any) -> int:
-        """Answer a request, now or later."""
-        page = self._pages.get(request.path)
-        if page is None:
-            _refuse(request, _NOT_FOUND)
-        elif request.is_oversized:
-            _refuse(request, _TOO_LARGE)
-        elif request.method not in METHODS:
-            _refuse(request, _BAD_METHOD, (b"Allow", b"GET, HEAD"))
-        else:
-            Deferred.fromCoroutine(page(request)).addErrback(self._fail, request)
-        return NOT_DONE_YET
-
-    def _fail(self, failure: Failure, request: IHttp1Request) -> None:
-        self._log.failure("A request of an operator failed.", failure)
-        _refuse(request, _FAILED)
-
-    def _is_of_another_site(self, request: IHttp1Request) -> bool:
-        """Return whether a client on this machine uses a name that is not one of this machine."""
-        address = address_of(request)
-        if not address or not is_loopback_address(address):
-            return False
-        try:
-            self._addressing.check_host(request.headers.get(b"host", ()), None)
-        except Misdirected:
-            return True
-        except InvalidPath:  # none, as of programs with HTTP/1.0
-            return False
-        return False
-
-    async def _answer_metrics(self, request: IHttp1Request) -> None:
-        if self._is_of_another_site(request):
-            _refuse(request, _MISDIRECTED)
-            return
-        body, media_type = await self._scrape(first(request.headers, b"accept") or "")
-        _send(request, 200, media_type.encode(), body)
-
-    async def _answer_health(self, request: IHttp1Request) -> None:
-        asked = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
-        if b"live" in asked:
-            _send_json(request, 200, {"status": "ok"})
-            return
-        if self._is_of_another_site(request):
-            _refuse(request, _MISDIRECTED)
-            return
-        if self.is_ending:
-            _refuse(request, ErrorReply(503, "unavailable", SHUTTING_DOWN))
-            return
-        problems = await self._find_problems()
-        if b"ready" in asked:
-            problems = [each for each in problems if each.refuses_writes]
-        report = HealthReport(problems, self.turns).to_json()
-        _send_json(request, 503 if problems else 200, report)
-
-
-def _send_json(request: IHttp1Request, status: int, report: dict[str, Any]) -> None:
-    _send(request, status, _JSON, orjson.dumps(report))
-
-
-def _send(
-    request: IHttp1Request, status: int, media_type: bytes, body: bytes, *headers: Header
-) -> None:
-    request.send(status, ((b"Content-Type", media_type), *_HEADERS, *headers), body)
-
-
-def _refuse(request: IHttp1Request, error: ErrorReply, *headers: Header) -> None:
-    _send(request, error.status, _JSON, format_body(error), *headers)
-
-
 _Read = Callable[[Sources], Reading]
 
 
@@ -619,13 +309,6 @@ def _database_bytes(s: Sources) -> Mapping[Labels, float]:
 def _process(name: str) -> _Read:
     return lambda s: s.process.get(name)
 
-
-_BUILD: Final[Labels] = (
-    __version__,
-    ".".join(map(str, sys.version_info[:3])),
-    twisted.__version__,
-    apsw.sqlite_lib_version(),
-)
 
 METRICS: Final[tuple[Metric, ...]] = (
     # Requests.
@@ -865,3 +548,313 @@ METRICS: Final[tuple[Metric, ...]] = (
         combine=min,
     ),
 )
+
+NOTHING: Final[Samples] = {}
+
+
+def read_samples(metrics: Iterable[Metric], sources: Any) -> Samples:
+    """Return the present values of metrics."""
+    return {metric.name: _values_of(metric.read(sources)) for metric in metrics}
+
+
+def _values_of(reading: Reading) -> dict[Labels, float | Buckets]:
+    if reading is None:
+        return {}
+    if isinstance(reading, Histogram):
+        return {(): (tuple(reading.counts), reading.total)}
+    if isinstance(reading, Mapping):
+        return dict(reading)
+    return {(): reading}
+
+
+def add_up(metrics: Iterable[Metric], parts: Sequence[Samples]) -> Samples:
+    """Return the values of several processes together; the first is the one that adds them up."""
+    return {
+        metric.name: _add_up(metric, [part.get(metric.name, {}) for part in parts])
+        for metric in metrics
+    }
+
+
+def _add_up(
+    metric: Metric, parts: Sequence[Mapping[Labels, float | Buckets]]
+) -> dict[Labels, float | Buckets]:
+    if metric.combine is None:
+        return dict(parts[0])
+    together: dict[Labels, list[Any]] = {}
+    for part in parts:
+        for labels, value in part.items():
+            together.setdefault(labels, []).append(value)
+    combine = _add_buckets if metric.kind == "histogram" else metric.combine
+    return {labels: combine(values) for labels, values in together.items()}
+
+
+def _add_buckets(values: Sequence[Buckets]) -> Buckets:
+    counts = tuple(map(sum, zip(*(counts for counts, _ in values), strict=True)))
+    return counts, sum(total for _, total in values)
+
+
+def growing(metrics: Iterable[Metric], samples: Samples) -> Samples:
+    """Return the values of those metrics that only grow."""
+    return {
+        metric.name: samples[metric.name]
+        for metric in metrics
+        if metric.only_grows and metric.name in samples
+    }
+
+
+def to_json(samples: Samples) -> dict[str, Any]:
+    """Return values as JSON that `from_json` reads."""
+    return {name: list(values.items()) for name, values in samples.items()}
+
+
+def from_json(json: Mapping[str, Any]) -> Samples:
+    """Return what `to_json` was given."""
+    return {
+        name: {tuple(labels): _value_from(value) for labels, value in values}
+        for name, values in json.items()
+    }
+
+
+def _value_from(value: Any) -> float | Buckets:
+    if isinstance(value, list):
+        counts, total = value
+        return tuple(counts), total
+    number: float = value
+    return number
+
+
+@attrs.frozen(eq=False)
+class _Taken(Collector):
+    """Values that were taken, for a registry of their own."""
+
+    metrics: Iterable[Metric]
+    samples: Samples
+
+    def collect(self) -> Iterator[Family]:
+        for metric in self.metrics:
+            yield make_family(metric, self.samples.get(metric.name, {}))
+
+
+def format_samples(metrics: Iterable[Metric], samples: Samples, accept: str) -> tuple[bytes, str]:
+    """Return values as text in the format that a header `Accept` prefers, and its media type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Taken(metrics, samples))
+    encode, media_type = choose_encoder(accept)
+    return encode(registry), media_type
+
+
+def make_family(metric: Metric, values: Mapping[Labels, float | Buckets]) -> Family:
+    """Return a metric with its values, as prometheus-client has them."""
+    if metric.kind == "histogram":
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for labels, value in values.items():
+            if isinstance(value, tuple):
+                counts, total = value
+                bounds = [*map(floatToGoString, metric.bounds), "+Inf"]
+                buckets = list(zip(bounds, accumulate(counts), strict=True))
+                histogram.add_metric(labels, buckets, total)
+        return histogram
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        if not isinstance(value, tuple):
+            family.add_metric(labels, value)
+    return family
+
+
+class Probes:
+    """Looks up the process, the disk and the last backup; may be used in any thread."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path | None,
+        label_of: Callable[[str], str],
+        *,
+        has_backups: bool = True,
+    ) -> None:
+        """Measure the data directory `folder`, None if nothing is in files.
+
+        `label_of` returns the name by which a project is shown, empty for one that is not.
+        """
+        self._folder = folder
+        self._label_of = label_of
+        self._has_backups = has_backups
+        self._process = ProcessCollector(registry=None)
+
+    def look_at_process(self) -> Mapping[str, float]:
+        """Return the metrics of this process by name; none where there is no `/proc`."""
+        families = self._process.collect()
+        return {sample.name: sample.value for family in families for sample in family.samples}
+
+    def look_at_data(self) -> Facts:
+        """Return what the data directory shows."""
+        if self._folder is None:
+            return Facts()
+        sizes = measure_all(self._folder)
+        projects: Counter[str] = Counter()
+        for name, size in sizes.items():
+            projects[self._label_of(name.project)] += size
+        largest = heapq.nlargest(LARGEST, sizes.items(), key=itemgetter(1))
+        return Facts(
+            {name: size for name, size in largest if self._label_of(name.project)},
+            projects,
+            self._find_free_bytes(),
+            last_backup_at=self._find_last_backup() if self._has_backups else None,
+        )
+
+    def _find_free_bytes(self) -> int | None:
+        with contextlib.suppress(OSError):
+            found = os.statvfs(self._folder or "")
+            return found.f_bavail * found.f_frsize
+        return None
+
+    def _find_last_backup(self) -> float:
+        with contextlib.suppress(OSError):
+            # Not what it holds: another user may have written it, for himself alone.
+            return (self._folder or pathlib.Path()).joinpath(BACKUP_NOTE).stat().st_mtime
+        return 0.0
+
+
+def add_problems(facts: Facts, problems: Iterable[Problem], ends_at: float | None) -> Facts:
+    """Return facts with the problems there are, and with when the first certificate ends."""
+    found = list(problems)
+    return attrs.evolve(
+        facts,
+        problems=len(found),
+        write_problems=sum(each.refuses_writes for each in found),
+        certificate_ends_at=ends_at,
+    )
+
+
+@attrs.frozen
+class HealthReport:
+    """How the service is: what is wrong, and how long turns last."""
+
+    problems: list[Problem]
+    turns: Turns | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON; with problems it is an error as all are."""
+        report: dict[str, Any] = {"status": "ok", "version": __version__}
+        if self.problems:
+            count = len(self.problems)
+            what = "1 thing is" if count == 1 else f"{count} things are"
+            report = {
+                "error": "unavailable",
+                "message": f"{what} not as it should be.",
+                **report,
+                "status": "unavailable",
+            }
+        report["problems"] = [attrs.asdict(each) for each in self.problems[:MAX_PROBLEMS]]
+        if self.turns is not None:
+            turns = self.turns.summarise()
+            report["turns"] = {
+                "count": turns.count,
+                "p50_ms": round(turns.p50_s * 1000, 3),
+                "p99_ms": round(turns.p99_s * 1000, 3),
+                "longest_ms": round(turns.longest_s * 1000, 3),
+            }
+        return report
+
+
+@implementer(IHttp1Resource)
+class OpsResource(Resource):
+    """Serves `/.metrics` and `/.health`, and nothing else.
+
+    They are for those who run the service: no token is needed, every name and reason is shown, and
+    no page of a browser may read them, since no header of CORS allows it. A page whose name was
+    made to point at this machine (DNS rebinding) needs no such header: to clients on this machine
+    the names of others are refused.
+
+    Attributes:
+        is_ending: whether the service is stopping, so that it is not ready.
+        turns: the turns of the event loop; None if they are not counted.
+
+    """
+
+    isLeaf = True
+    _log = Logger()
+
+    def __init__(
+        self, scrape: Scrape, find_problems: Callable[[], Deferred[list[Problem]]]
+    ) -> None:
+        """Serve what these two return."""
+        Resource.__init__(self)
+        self.is_ending = False
+        self.turns: Turns | None = None
+        self._scrape = scrape
+        self._find_problems = find_problems
+        own_hosts = ("*.localhost", *names_of(socket.gethostname()))
+        self._addressing: Final = Addressing((), "", own_hosts=own_hosts)
+        self._pages: Final[dict[bytes, Callable[[IHttp1Request], Coroutine[Any, Any, None]]]] = {
+            b"/.metrics": self._answer_metrics,
+            b"/.health": self._answer_health,
+        }
+
+    def render(self, request: Any) -> int:
+        """Answer a request, now or later."""
+        page = self._pages.get(request.path)
+        if page is None:
+            _refuse(request, _NOT_FOUND)
+        elif request.is_oversized:
+            _refuse(request, _TOO_LARGE)
+        elif request.method not in METHODS:
+            _refuse(request, _BAD_METHOD, (b"Allow", b"GET, HEAD"))
+        else:
+            Deferred.fromCoroutine(page(request)).addErrback(self._fail, request)
+        return NOT_DONE_YET
+
+    def _fail(self, failure: Failure, request: IHttp1Request) -> None:
+        self._log.failure("A request of an operator failed.", failure)
+        _refuse(request, _FAILED)
+
+    def _is_of_another_site(self, request: IHttp1Request) -> bool:
+        """Return whether a client on this machine uses a name that is not one of this machine."""
+        address = address_of(request)
+        if not address or not is_loopback_address(address):
+            return False
+        try:
+            self._addressing.check_host(request.headers.get(b"host", ()), None)
+        except Misdirected:
+            return True
+        except InvalidPath:  # none, as of programs with HTTP/1.0
+            return False
+        return False
+
+    async def _answer_metrics(self, request: IHttp1Request) -> None:
+        if self._is_of_another_site(request):
+            _refuse(request, _MISDIRECTED)
+            return
+        body, media_type = await self._scrape(first(request.headers, b"accept") or "")
+        _send(request, 200, media_type.encode(), body)
+
+    async def _answer_health(self, request: IHttp1Request) -> None:
+        asked = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
+        if b"live" in asked:
+            _send_json(request, 200, {"status": "ok"})
+            return
+        if self._is_of_another_site(request):
+            _refuse(request, _MISDIRECTED)
+            return
+        if self.is_ending:
+            _refuse(request, ErrorReply(503, "unavailable", SHUTTING_DOWN))
+            return
+        problems = await self._find_problems()
+        if b"ready" in asked:
+            problems = [each for each in problems if each.refuses_writes]
+        report = HealthReport(problems, self.turns).to_json()
+        _send_json(request, 503 if problems else 200, report)
+
+
+def _send_json(request: IHttp1Request, status: int, report: dict[str, Any]) -> None:
+    _send(request, status, _JSON, orjson.dumps(report))
+
+
+def _send(
+    request: IHttp1Request, status: int, media_type: bytes, body: bytes, *headers: Header
+) -> None:
+    request.send(status, ((b"Content-Type", media_type), *_HEADERS, *headers), body)
+
+
+def _refuse(request: IHttp1Request, error: ErrorReply, *headers: Header) -> None:
+    _send(request, error.status, _JSON, format_body(error), *headers)

@@ -1,4 +1,4 @@
-"""Spans for a collector of OpenTelemetry, over OTLP and HTTP.
+"""Spans for a collector of OpenTelemetry, exported over OTLP and HTTP.
 
 Spans wait in a bounded queue, and a thread of the library exports them: nothing of a request waits
 for a collector. What finds no room in the queue, or no collector, is dropped, and the log has a
@@ -41,7 +41,6 @@ FLUSH_SECONDS: Final = 2.0
 EXPORT_SECONDS: Final = 5.0
 """How long one export may take, retries included."""
 WARNING_SECONDS: Final = 60.0
-
 _TRACEPARENT: Final = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
 )

@@ -1,7 +1,7 @@
-"""What operators see of a service: the endpoints of `ops_listen`, and what is counted for them.
+"""The endpoints for operators of one service, `ops_listen`, and the counting for them.
 
 Without such endpoints nothing is counted that would not be anyway. Workers show each other what
-they count (`operating.board`), so that each of them shows what all have counted.
+they count (`operating/board`), so that each of them shows what all have counted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from treedbd.operating.board import SampleBoard
 from treedbd.operating.metrics import (
     METRICS,
     NOTHING,
-    Looking,
     OpsResource,
+    Probes,
     Queries,
     Samples,
     Server,
@@ -57,6 +57,8 @@ ANSWER_S: Final = 3.0
 """Seconds within which the other workers have to say what is wrong with them."""
 LATE_S: Final = 10.0
 """Seconds after which what another worker has shown counts no longer, unless it only grows."""
+
+GROWING: Final = tuple(metric for metric in METRICS if metric.only_grows)
 
 
 class OpsEndpoints(Protocol):
@@ -123,7 +125,7 @@ class Operations:
         self._statistics = counted.runtime.statistics
         self._certificates_end_at = certificates_end_at
         self._sources = counted.sources()
-        self._looking = Looking(
+        self._probes = Probes(
             None if settings.engine == "memory" else settings.data,
             counted.requests.label_of,
             has_backups=not settings.is_cluster,
@@ -186,9 +188,9 @@ class Operations:
 
     async def _look(self) -> None:
         problems = await self._find_problems()
-        facts = await self._in_thread(self._looking.look_at_data)
+        facts = await self._in_thread(self._probes.look_at_data)
         self._sources.facts = add_problems(facts, problems, self._certificates_end_at())
-        self._sources.process = await self._in_thread(self._looking.look_at_process)
+        self._sources.process = await self._in_thread(self._probes.look_at_process)
 
     async def _find_problems(self) -> list[Problem]:
         """Return the problems of all processes; of this one, if others do not answer."""
@@ -207,7 +209,7 @@ class Operations:
         if self._until_look > 0:
             return None
         self._until_look = LOOK_EACH
-        looking = self._in_thread(self._looking.look_at_process)
+        looking = self._in_thread(self._probes.look_at_process)
         return looking.addCallback(self._set_process).addErrback(self._could_not_look)
 
     def _set_process(self, process: Mapping[str, float]) -> None:
@@ -239,9 +241,6 @@ class Operations:
             samples if at >= late else growing(METRICS, samples)
             for at, samples in self._board.read_others()
         ]
-
-
-GROWING: Final = tuple(metric for metric in METRICS if metric.only_grows)
 
 
 def _limits(limits: Limits) -> Limits:
