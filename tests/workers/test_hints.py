@@ -8,14 +8,14 @@ import pytest
 from twisted.internet.testing import MemoryReactor
 
 from treedbd.names import DatabaseName
-from treedbd.workers.process import Hints, create_pairs
+from treedbd.workers.process import Hints, create_hint_pairs
 
 NAMES = [DatabaseName("shop"), DatabaseName("shop", "eu")]
 
 
 @pytest.fixture
 def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
-    made = create_pairs(2)
+    made = create_hint_pairs(2)
     with contextlib.ExitStack() as stack:
         for pair in made:
             for each in pair:

@@ -1,7 +1,7 @@
 """Several processes that serve the same databases.
 
-supervisor   the parent: owns the endpoints, keeps workers running
-process      the process of one worker
-protocol     what the parent and its workers say to each other
-board        memory that all workers share
+supervisor   the parent: opens the endpoints, starts the workers and keeps them running
+process      the process of one worker, and the hints that workers send each other
+protocol     commands between the parent and a worker, how one is started, its log
+board        memory that all workers share: signs of life, counts, levels of rates
 """

@@ -1,19 +1,20 @@
-"""The board: memory that all workers share, in which each writes a part of its own.
+"""The board: memory that all workers share, with signs of life, counts, and levels of rates.
 
-A worker writes when it was last alive, and how many connections and streams it has, by address and
-by database; everybody reads all parts. So nothing is locked: who wants to know whether there is
-room counts itself first and then adds up the parts, and takes itself back if there is none. Two who
-come at the same time may both be refused, but never both admitted beyond a limit.
+Theory of operation. Each worker has a part of its own, which it alone writes: when it was last
+alive, and how many connections and streams it has, by address and by database. All workers read all
+parts, so nothing is locked. To find out whether there is room, a worker counts the new connection
+first, then adds up the parts, and takes it back if there is none. Two that come at the same time
+may both be refused, but never both admitted beyond a limit.
 
 A part has no room for every address, so counts are kept in two tables of fixed size, in places that
 a keyed hash gives (a count-min sketch): the smaller of the two sums is shown. Only where two
-addresses share both places are they counted together, and nobody outside can find such a pair.
+addresses share both places are they counted together, and such a pair cannot be found from outside.
 
-After the parts come the levels of token buckets (`counts.Levelling`), which belong to nobody, in
-two tables of the same kind: the lower one of the two counts, and each is only ever raised. Nothing
-is locked here either: of two workers that take from one bucket within the same microsecond one may
-take nothing. So a rate holds for all workers together, wherever a caller is connected, but for
-these few.
+After the parts come the levels of token buckets (`loop.Levelling`), which all workers write, in two
+tables of the same kind: the lower one of the two counts, and each is only ever raised. These are
+not locked either: of two workers that take from one bucket within the same microsecond one may take
+nothing. So a rate holds for all workers together, wherever a caller is connected, but for these
+few.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Board:
 
 
 class SharedLevels:
-    """The levels of token buckets, as all workers see them (`counts.Levelling`)."""
+    """The levels of token buckets, as all workers see them (`loop.Levelling`)."""
 
     def __init__(self, descriptor: int, workers: int, secret: bytes) -> None:
         """Map the memory of the board; as `Board`."""

@@ -3,12 +3,9 @@
 It serves as the whole daemon would, with what it inherits. When its parent asks for it, it ends as
 the daemon ends; when its parent has died, it ends at once: what was acknowledged is durable.
 
-What a worker shares with the others, as its service uses it (`WorkerContext`).
-
-Hints among workers: a datagram says that a database was written, or that its turn is free.
-
-A hint only saves time. Who does not receive it notices all the same, a little later: so nothing is
-sent twice, and what finds no room is dropped.
+`Worker` is the process and its side of the connection to the parent. What it shares with the other
+workers, its service uses through `Companions` (the `WorkerContext` of `service`): their endpoints,
+counts, rates and rules, and the `Hints` that they send to each other.
 """
 
 from __future__ import annotations
@@ -82,18 +79,29 @@ from treedbd.workers.protocol import (
     read_start,
 )
 
-_MAX_BYTES: Final = 256
-_AT_ONCE: Final = 256
+_MAX_HINT_BYTES: Final = 256
+_HINTS_AT_ONCE: Final = 256
 """Hints that are read in one turn of the reactor; of several for one database, one is followed."""
 
+NO_PARENT: Final = "The server is shutting down."
 
-def create_pairs(workers: int) -> list[tuple[socket.socket, socket.socket]]:
+BEAT_S: Final = 1.0
+"""Seconds between two signs of life, and between two looks for what no hint has announced."""
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def create_hint_pairs(workers: int) -> list[tuple[socket.socket, socket.socket]]:
     """Return a pair of sockets for each worker: where it receives hints, and where others send."""
     return [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(workers)]
 
 
 class Hints(FileDescriptor):
-    """Sends hints to the other workers, and receives theirs."""
+    """Sends hints to the other workers, and receives theirs.
+
+    A hint is a datagram which says that a database was written, or that its write lock is free. It
+    only saves time. A worker that does not receive it notices all the same, a little later: so
+    nothing is sent twice, and what finds no room is dropped.
+    """
 
     def __init__(
         self,
@@ -120,7 +128,7 @@ class Hints(FileDescriptor):
         base.startReading()
 
     def send(self, name: DatabaseName) -> None:
-        """Tell the other workers that this one has written a database."""
+        """Send the other workers the hint that this one has written a database."""
         content = name.label.encode()
         for each in self._others:
             with contextlib.suppress(OSError):
@@ -130,15 +138,12 @@ class Hints(FileDescriptor):
         """Follow the hints that have arrived."""
         labels: dict[bytes, None] = {}
         with contextlib.suppress(OSError):
-            for _ in range(_AT_ONCE):
-                labels[self._receiver.recv(_MAX_BYTES)] = None
+            for _ in range(_HINTS_AT_ONCE):
+                labels[self._receiver.recv(_MAX_HINT_BYTES)] = None
         for label in labels:
             name = parse_label(label.decode())
             if name is not None:
                 self._received(name)
-
-
-NO_PARENT: Final = "The server is shutting down."
 
 
 class Companions:
@@ -194,7 +199,7 @@ class Companions:
         return accept_at_most(1, port)
 
     def send_hint(self, name: DatabaseName) -> None:
-        """Tell the others that this worker has written a database."""
+        """Send the others the hint that this worker has written a database."""
         self.hints.send(name)
 
     async def find_problems(self) -> list[Problem]:
@@ -255,11 +260,6 @@ def _adopt_socket(descriptor: int) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-BEAT_S: Final = 1.0
-"""Seconds between two signs of life, and between two looks for what hints have not told."""
-_PR_SET_PDEATHSIG: Final = 1
-
-
 class Worker(Channel):
     """One worker, and its side of the connection to its parent."""
 
@@ -279,7 +279,7 @@ class Worker(Channel):
         self._is_stopping = False
 
     def connectionMade(self) -> None:
-        """Start to serve, and tell the parent."""
+        """Start to serve, and say so to the parent."""
         self._companions.parent = self
         self._beating.start(BEAT_S)
         try:

@@ -1,19 +1,13 @@
-"""What the parent and its workers say to each other, by AMP over a pair of sockets.
+"""What the parent and its workers say to each other: commands, the start of a worker, its log.
 
-The parent owns the endpoints, the lock of the data directory and the rules' turn; a worker serves.
-Either notices the end of the other by the end of the connection.
-
-The connection between the parent and a worker: AMP, with types.
-
-What a worker is started with: its settings, its number, and the descriptors that it inherits.
-
-The parent writes it as JSON to memory that only the two of them share, and passes the descriptors
-of everything under fixed numbers, which the worker finds open.
-
-The log of workers: each writes its entries to its parent, which logs them as its own.
-
-A worker writes one line of `operating.log` each to its standard error. What else arrives there, as
-the interpreter's last words do, is logged as an error.
+- Commands go by AMP over a pair of sockets (`Channel`). The parent owns the endpoints, the lock of
+  the data directory and the rules lock; a worker serves. Either notices the end of the other by the
+  end of the connection.
+- What a worker is started with (`WorkerStart`) is JSON in memory that only the two of them share.
+  The descriptors that it inherits have fixed numbers, under which the worker finds them open.
+- A worker writes its log to its standard error, one line of `operating/log` for each entry, and the
+  parent logs these as its own (`WorkerLog`). What else arrives there, as the interpreter's last
+  words do, is logged as an error.
 """
 
 from __future__ import annotations
@@ -42,9 +36,17 @@ from treedbd.database.runtime import Problem
 from treedbd.operating.log import LogRecord, NotAnEntry, decode_entry, encode_entry, entry_of
 from treedbd.web.activity import ProjectActivity
 
+_MAX_TOTALS: Final = 400
+"""Databases of which the activity is sent."""
+_MAX_BYTES: Final = 60_000
+"""AMP carries values of less than 64 KiB."""
+
+MAX_LINE_BYTES: Final = 256 * 1024
+"""Of a longer line the rest is dropped."""
+
 
 class Channel(AMP):
-    """One side of the connection; subclasses answer commands."""
+    """One side of the connection, AMP with types; subclasses answer commands."""
 
     def __init__(self) -> None:
         base: Any = super()
@@ -70,11 +72,114 @@ class Channel(AMP):
         return asked
 
 
+class Ready(amp.Command):
+    """A worker says to its parent that it serves."""
+
+    arguments: ClassVar = [(b"has_open_rules", amp.Boolean())]
+
+
+class Failed(amp.Command):
+    """A worker says to its parent why it cannot start, in one sentence."""
+
+    arguments: ClassVar = [(b"reason", amp.Unicode())]
+
+
+class Stop(amp.Command):
+    """The parent asks a worker to end as the whole service does; it closes the connection then."""
+
+
+class Reload(amp.Command):
+    """The parent asks a worker to read certificates, secrets, providers and rules files again."""
+
+    response: ClassVar = [(b"is_valid", amp.Boolean())]
+
+
+class TakeRulesTurn(amp.Command):
+    """A worker asks its parent to be the only one that stores rules; answered when it is."""
+
+
+class GiveRulesTurn(amp.Command):
+    """A worker ends its turn; rules that it `has_stored` are loaded by all others.
+
+    Answered when they have them in force.
+    """
+
+    arguments: ClassVar = [(b"project", amp.Unicode()), (b"has_stored", amp.Boolean())]
+
+
+class LoadRules(amp.Command):
+    """The parent asks a worker to put the stored rules of a project in force."""
+
+    arguments: ClassVar = [(b"project", amp.Unicode())]
+
+
+class Damaged(amp.Command):
+    """A worker names to its parent, and that to the others, a database that it found damaged."""
+
+    arguments: ClassVar = [(b"label", amp.Unicode()), (b"refuses_reads", amp.Boolean())]
+
+
+class FindProblems(amp.Command):
+    """A worker asks its parent, or that a worker, what cannot be served as it should be."""
+
+    response: ClassVar = [(b"problems", amp.ListOf(amp.String()))]
+
+
+class FindActivity(amp.Command):
+    """A worker asks its parent, or that a worker, what clients do with a project's databases."""
+
+    arguments: ClassVar = [(b"project", amp.Unicode())]
+    response: ClassVar = [(b"activity", amp.ListOf(amp.String()))]
+
+
+def encode_activity(activity: ProjectActivity) -> bytes:
+    """Return activity as AMP carries it: of the databases with the most requests."""
+    totals = heapq.nlargest(_MAX_TOTALS, activity.totals.items(), key=_requests)
+    return json.dumps(attrs.astuple(attrs.evolve(activity, totals=dict(totals)))).encode()
+
+
+def _requests(total: tuple[str, tuple[int, float]]) -> int:
+    return total[1][0]
+
+
+def decode_activity(encoded: bytes) -> ProjectActivity:
+    """Return what `encode_activity` was given."""
+    for_s, totals, slowest = json.loads(encoded)
+    return ProjectActivity(
+        for_s,
+        {label: (requests, seconds) for label, (requests, seconds) in totals.items()},
+        [tuple(each) for each in slowest],
+    )
+
+
+def encode_problems(problems: list[Problem]) -> list[bytes]:
+    """Return problems as AMP carries them; as many as one answer has room for."""
+    encoded, size = [], 0
+    for each in problems:
+        content = json.dumps([each.project, each.database, each.reason, each.refuses_writes])
+        size += len(content) + 2
+        if size > _MAX_BYTES:
+            break
+        encoded.append(content.encode())
+    return encoded
+
+
+def decode_problems(encoded: list[bytes]) -> list[Problem]:
+    """Return the problems that `encode_problems` was given."""
+    found = []
+    for content in encoded:
+        project, database, reason, refuses_writes = json.loads(content)
+        found.append(Problem(project, database, reason, refuses_writes))
+    return found
+
+
+# The numbers of the descriptors that a worker inherits.
 CHANNEL: Final = 3
 """The connection to the parent."""
 START: Final = 4
-"""This record."""
+"""The record with which the worker is started (`WorkerStart`)."""
 BOARD: Final = 5
+"""The memory of the board (`workers/board`)."""
 RECEIVER: Final = 6
 """The socket at which hints arrive."""
 DIRECTORY_LOCK: Final = 7
@@ -200,10 +305,6 @@ def _decode(content: str | None) -> bytes | None:
     return None if content is None else base64.b64decode(content)
 
 
-MAX_LINE_BYTES: Final = 256 * 1024
-"""Of a longer line the rest is dropped."""
-
-
 def begin_logging() -> None:
     """Write all events of this process to its standard error from now on, and all that it prints.
 
@@ -255,109 +356,3 @@ class WorkerLog:
             text="\n".join(filter(None, (entry.message, entry.traceback))),
             treedb_entry=entry,
         )
-
-
-_MAX_TOTALS: Final = 400
-_MAX_BYTES: Final = 60_000
-"""AMP carries values of less than 64 KiB."""
-
-
-class Ready(amp.Command):
-    """A worker tells its parent that it serves."""
-
-    arguments: ClassVar = [(b"has_open_rules", amp.Boolean())]
-
-
-class Failed(amp.Command):
-    """A worker tells its parent why it cannot start, in one sentence."""
-
-    arguments: ClassVar = [(b"reason", amp.Unicode())]
-
-
-class Stop(amp.Command):
-    """The parent asks a worker to end as the whole service does; it closes the connection then."""
-
-
-class Reload(amp.Command):
-    """The parent asks a worker to read certificates, secrets, providers and rules files again."""
-
-    response: ClassVar = [(b"is_valid", amp.Boolean())]
-
-
-class TakeRulesTurn(amp.Command):
-    """A worker asks its parent to be the only one that stores rules; answered when it is."""
-
-
-class GiveRulesTurn(amp.Command):
-    """A worker ends its turn; of rules that it `has_stored`, all others are told.
-
-    Answered when they have them in force.
-    """
-
-    arguments: ClassVar = [(b"project", amp.Unicode()), (b"has_stored", amp.Boolean())]
-
-
-class LoadRules(amp.Command):
-    """The parent asks a worker to put the stored rules of a project in force."""
-
-    arguments: ClassVar = [(b"project", amp.Unicode())]
-
-
-class Damaged(amp.Command):
-    """A worker tells its parent, and that the others, of a database that it has found damaged."""
-
-    arguments: ClassVar = [(b"label", amp.Unicode()), (b"refuses_reads", amp.Boolean())]
-
-
-class FindProblems(amp.Command):
-    """A worker asks its parent, or that a worker, what cannot be served as it should be."""
-
-    response: ClassVar = [(b"problems", amp.ListOf(amp.String()))]
-
-
-class FindActivity(amp.Command):
-    """A worker asks its parent, or that a worker, what clients do with a project's databases."""
-
-    arguments: ClassVar = [(b"project", amp.Unicode())]
-    response: ClassVar = [(b"activity", amp.ListOf(amp.String()))]
-
-
-def encode_activity(activity: ProjectActivity) -> bytes:
-    """Return activity as AMP carries it: of the databases with the most requests."""
-    totals = heapq.nlargest(_MAX_TOTALS, activity.totals.items(), key=_requests)
-    return json.dumps(attrs.astuple(attrs.evolve(activity, totals=dict(totals)))).encode()
-
-
-def _requests(total: tuple[str, tuple[int, float]]) -> int:
-    return total[1][0]
-
-
-def decode_activity(encoded: bytes) -> ProjectActivity:
-    """Return what `encode_activity` was given."""
-    for_s, totals, slowest = json.loads(encoded)
-    return ProjectActivity(
-        for_s,
-        {label: (requests, seconds) for label, (requests, seconds) in totals.items()},
-        [tuple(each) for each in slowest],
-    )
-
-
-def encode_problems(problems: list[Problem]) -> list[bytes]:
-    """Return problems as AMP carries them; as many as one answer has room for."""
-    encoded, size = [], 0
-    for each in problems:
-        content = json.dumps([each.project, each.database, each.reason, each.refuses_writes])
-        size += len(content) + 2
-        if size > _MAX_BYTES:
-            break
-        encoded.append(content.encode())
-    return encoded
-
-
-def decode_problems(encoded: list[bytes]) -> list[Problem]:
-    """Return the problems that `encode_problems` was given."""
-    found = []
-    for content in encoded:
-        project, database, reason, refuses_writes = json.loads(content)
-        found.append(Problem(project, database, reason, refuses_writes))
-    return found

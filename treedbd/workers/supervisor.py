@@ -1,20 +1,16 @@
-"""The parent of workers: owns the endpoints and the lock, and keeps the workers running.
+"""The parent of the workers: it owns the endpoints and the lock, and keeps the workers running.
 
-Theory of operation. The parent opens the endpoints and locks the data directory, and serves nothing
-by itself: each worker inherits the listening sockets and accepts from them. A worker that dies is
-started again, after a pause if it dies soon again and again; what it counted on the board is
-forgotten. One that gives no sign of life for `SILENT_S` is killed, because it may stand still with
-the turn at a database, for which all others wait. If the parent itself dies, the kernel kills its
-workers.
+Theory of operation. The parent opens the endpoints (`Ports`) and locks the data directory, and
+serves nothing by itself: each worker inherits the listening sockets and accepts from them. A worker
+that dies is started again, after a pause if it dies soon again and again; what it counted on the
+board is forgotten. One that gives no sign of life for `SILENT_S` is killed, because it may have
+stopped with the write lock of a database, for which all others wait. If the parent itself dies, the
+kernel kills its workers.
 
 At first one worker is started alone: it creates what is missing and converts what is old, and what
 keeps it from serving is said once.
 
 The lock of the data directory is inherited too, so it lasts until the last worker has ended.
-
-The ports that the parent of workers opens, and that the workers accept from.
-
-One worker as its parent sees it: a process, the connection to it, and what it inherits.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.shared import can_share
 from treedbd.web.activity import add_up
 from treedbd.workers.board import Board, create_board
-from treedbd.workers.process import create_pairs
+from treedbd.workers.process import create_hint_pairs
 from treedbd.workers.protocol import (
     BOARD,
     CHANNEL,
@@ -77,6 +73,19 @@ from treedbd.workers.protocol import (
     encode_problems,
 )
 
+_WORKER_MODULE: Final = "treedbd.workers.process"
+
+SILENT_S: Final = 10.0
+"""Seconds without a sign of life after which a worker is killed."""
+START_S: Final = 60.0
+"""The same while it starts."""
+LOOK_S: Final = 1.0
+STOP_S: Final = 9.0
+"""Seconds after which a worker is killed that was asked to stop."""
+RESTART_PAUSES: Final = (0.0, 0.2, 1.0, 5.0)
+"""Seconds before a worker is started again that has died `SOON_S` after its start, each time."""
+SOON_S: Final = 10.0
+
 
 class Treedb(Factory):
     """Makes no connection; Twisted logs the name of the class with each port that is opened."""
@@ -85,7 +94,7 @@ class Treedb(Factory):
 
 
 class Ports:
-    """The ports of clients, and those of operators."""
+    """The ports that the workers accept from: those of clients, and those of operators."""
 
     def __init__(self, settings: Settings, reactor: Any) -> None:
         """Nothing is opened yet."""
@@ -129,14 +138,11 @@ class Ports:
         return [port for _, port in both]
 
 
-MODULE: Final = "treedbd.workers.process"
-
-
 @attrs.frozen
 class Inheritance:
     """What all workers inherit: descriptors of the parent, and what they are started with.
 
-    `hints` are the pairs of sockets of `hints.create_pairs`; `listening` are descriptors and
+    `hints` are the pairs of sockets of `create_hint_pairs`; `listening` are descriptors and
     families, in the order of the endpoints.
     """
 
@@ -184,7 +190,7 @@ class Inheritance:
 
 
 class Owner(Protocol):
-    """What a worker tells its parent, or asks it for."""
+    """What a worker reports to its parent, or asks it for."""
 
     def worker_ready(self, worker: WorkerProcess, *, has_open_rules: bool) -> None:
         """Record that a worker serves."""
@@ -211,7 +217,7 @@ class Owner(Protocol):
     def worker_found_damaged(
         self, worker: WorkerProcess, label: str, *, refuses_reads: bool
     ) -> None:
-        """Tell the others of a database that a worker has found damaged."""
+        """Let the others refuse a database that a worker has found damaged."""
         ...
 
     async def find_problems(self, worker: WorkerProcess) -> dict[str, object]:
@@ -224,7 +230,7 @@ class Owner(Protocol):
 
 
 class WorkerProcess:
-    """A worker.
+    """One worker as its parent sees it: a process, and the connection to it.
 
     Attributes:
         number: its number, from 0 on.
@@ -259,7 +265,7 @@ class WorkerProcess:
         try:
             descriptors: dict[int, int | str] = {0: "w", 1: "r", 2: "r"}
             descriptors |= {CHANNEL: theirs.fileno(), START: record, **inherited}
-            command = [sys.executable, "-m", MODULE]
+            command = [sys.executable, "-m", _WORKER_MODULE]
             self._process = self._reactor.spawnProcess(
                 _Output(self), sys.executable, command, env=None, childFDs=descriptors
             )
@@ -352,18 +358,6 @@ def ignore_end(failure: Failure) -> None:
     failure.trap(ConnectionDone, ConnectionLost)
 
 
-SILENT_S: Final = 10.0
-"""Seconds without a sign of life after which a worker is killed."""
-START_S: Final = 60.0
-"""The same while it starts."""
-LOOK_S: Final = 1.0
-STOP_S: Final = 9.0
-"""Seconds after which a worker is killed that was asked to stop."""
-RESTART_PAUSES: Final = (0.0, 0.2, 1.0, 5.0)
-"""Seconds before a worker is started again that has died `SOON_S` after its start, each time."""
-SOON_S: Final = 10.0
-
-
 class Supervisor(Service):
     """Serves by worker processes.
 
@@ -429,7 +423,7 @@ class Supervisor(Service):
             create_board(len(self._workers)),
             create_sample_board(),
             self._lock.descriptors,
-            create_pairs(len(self._workers)),
+            create_hint_pairs(len(self._workers)),
             self._ports.sockets(),
         )
         self._board = Board(self._inheritance.board, -1, len(self._workers), secret)
@@ -479,7 +473,7 @@ class Supervisor(Service):
         done = DeferredList(asked, consumeErrors=True)
         return done.addCallback(lambda results: all(ok and valid for ok, valid in results))
 
-    # What workers tell and ask.
+    # What workers report and ask for.
 
     def worker_ready(self, worker: WorkerProcess, *, has_open_rules: bool) -> None:
         """Record that a worker serves."""
@@ -566,12 +560,12 @@ class Supervisor(Service):
     def worker_found_damaged(
         self, worker: WorkerProcess, label: str, *, refuses_reads: bool
     ) -> None:
-        """Tell the others of a database that a worker has found damaged, and those that start."""
+        """Let the others, and those that start, refuse a database that a worker found damaged."""
         self._damaged[label] = refuses_reads
         for other in self._workers:
             if other is not worker and other.is_ready:
-                told = other.ask(Damaged, label=label, refuses_reads=refuses_reads)
-                told.addErrback(ignore_end)
+                asked = other.ask(Damaged, label=label, refuses_reads=refuses_reads)
+                asked.addErrback(ignore_end)
 
     async def find_problems(self, worker: WorkerProcess) -> dict[str, object]:
         """Return the problems of all other workers."""
