@@ -1,7 +1,7 @@
 """Databases in process, for programs that embed the service.
 
-database   a database by coroutines, without HTTP
-requests   requests of the program itself
-values     values between a program and the tree, and waiting
-watch      what a program watches, as an iterator
+database   one database, as coroutines: get, put, patch, push, remove, transaction, watch
+requests   the calls of a program as requests, and the options of queries
+values     values between a program and the tree; waiting in Twisted and asyncio
+watch      what a program watches: the events that wait, and their iterator
 """

@@ -1,9 +1,8 @@
 """Requests of the program itself, which reach the handlers without a connection.
 
 They have the parsed form of a request over HTTP and take the same way from there, so that all that
-holds for one holds for the other.
-
-The options of a query as a program gives them, and the parameters that they become.
+holds for one holds for the other. The options of a query, as a program gives them (`QueryOptions`),
+become the parameters that a URL would have.
 """
 
 from __future__ import annotations
@@ -40,6 +39,15 @@ Scalar: TypeAlias = str | int | float | bool | None
 Bound: TypeAlias = Scalar | tuple[Scalar, str]
 """A value; or a value and, for children that have equal ones, a key."""
 
+_BOUNDS: Final = ("start_at", "start_after", "end_at", "end_before", "equal_to")
+_ORDER: Final = "order_by"
+_LIMITS: Final = ("limit_to_first", "limit_to_last")
+
+T = TypeVar("T")
+PAUSE_S: Final = 0.001
+"""By how much the longest pause before another try grows with each."""
+MAX_PAUSE_S: Final = 0.05
+
 
 class QueryOptions(TypedDict, total=False):
     """Which children are read, by the names that the command has for it.
@@ -66,11 +74,6 @@ class QueryOptions(TypedDict, total=False):
     end_before: Bound
     equal_to: Bound
     where: Mapping[str, Json]
-
-
-_BOUNDS: Final = ("start_at", "start_after", "end_at", "end_before", "equal_to")
-_ORDER: Final = "order_by"
-_LIMITS: Final = ("limit_to_first", "limit_to_last")
 
 
 def make_parameters(options: Mapping[str, Any]) -> Parameters:
@@ -100,15 +103,8 @@ def _text_of(name: str, value: Any) -> str:
         raise InvalidQuery(f"{name} cannot be used: {error}") from None
 
 
-T = TypeVar("T")
-
-PAUSE_S: Final = 0.001
-"""By how much the longest pause before another try grows with each."""
-MAX_PAUSE_S: Final = 0.05
-
-
 class AdmitsWatches(Protocol):
-    """What lets a program watch (`web.handlers.DataHandlers`)."""
+    """What lets a program watch (`web/handlers.DataHandlers`)."""
 
     def admit(
         self, wanted: DataRequest, database: Database, identity: Identity, address: str | None
@@ -118,7 +114,7 @@ class AdmitsWatches(Protocol):
 
 
 class OpensDatabases(Protocol):
-    """What opens databases (`database.catalog.Catalog`)."""
+    """What opens databases (`database/catalog.Catalog`)."""
 
     def acquire(self, database: Database, timeout_s: float) -> Deferred[None] | None:
         """Keep a database open until `release`; None if it is open, else what fires then."""
@@ -130,7 +126,7 @@ class OpensDatabases(Protocol):
 
 
 class ServesRequests(Protocol):
-    """What serves requests (`web.resource.TreeResource`)."""
+    """What serves requests (`web/resource.TreeResource`)."""
 
     @property
     def shared_reads(self) -> SharedReads:

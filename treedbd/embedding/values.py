@@ -1,13 +1,10 @@
-"""Values between a program and the tree: always as JSON text, so neither can change the other's.
+"""Values between a program and the tree, and waiting in the coroutines of the program.
 
-What a program writes is printed, and then parsed as a body is; what it reads is parsed from what a
-GET would send. So the same is legal, and the same numbers come back.
+Values pass as JSON text, so neither side can change those of the other. What a program writes is
+printed, and then parsed as a body is; what it reads is parsed from what a GET would send. So the
+same is legal, and the same numbers come back.
 
-Waiting in coroutines of Twisted and in tasks of asyncio.
-
-A coroutine that Twisted runs (`Deferred.fromCoroutine`, `inlineCallbacks`) waits for a Deferred, a
-task of asyncio for a future of its loop. Which of them runs is seen by whether there is a current
-task; so a task must not run coroutines of Twisted in its own turn.
+`wait_for` waits in coroutines of Twisted and in tasks of asyncio.
 """
 
 from __future__ import annotations
@@ -28,27 +25,6 @@ from treedbd.tree.value import compact, parse
 from treedbd.web.response import Response
 
 T = TypeVar("T")
-
-
-async def wait_for(work: Coroutine[Deferred[Any], Any, T]) -> T:
-    """Run a coroutine that waits for Deferreds, in whichever kind of coroutine this is.
-
-    If it is cancelled, what it waits for is cancelled.
-    """
-    if not _is_in_task():
-        return await work
-    running = Deferred.fromCoroutine(work)
-    if running.called:
-        return await running
-    return await running.asFuture(asyncio.get_running_loop())
-
-
-def _is_in_task() -> bool:
-    try:
-        return asyncio.current_task() is not None
-    except RuntimeError:  # no loop is running
-        return False
-
 
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
@@ -88,7 +64,7 @@ def text_of(body: object) -> bytes:
         return body
     if not isinstance(body, Content):
         raise TypeError(f"a {type(body).__name__} has not been rendered")
-    reader = body.open("", may_refuse=False)  # which frees what nobody else reads
+    reader = body.open("", may_refuse=False)  # which frees what has no other reader
     try:
         if body.size > MAX_SHOWN_BYTES:
             raise TooLargeToRead
@@ -143,3 +119,26 @@ def _check_number(number: int | float) -> int | float:
     if not math.isfinite(double):
         raise InvalidData("A number is out of range.")
     return double
+
+
+async def wait_for(work: Coroutine[Deferred[Any], Any, T]) -> T:
+    """Run a coroutine that waits for Deferreds, in whichever kind of coroutine this is.
+
+    A coroutine that Twisted runs (`Deferred.fromCoroutine`, `inlineCallbacks`) waits for a
+    Deferred, a task of asyncio for a future of its loop. Which of them runs is seen by whether
+    there is a current task; so a task must not run coroutines of Twisted in its own step. If this
+    is cancelled, what it waits for is cancelled.
+    """
+    if not _is_in_task():
+        return await work
+    running = Deferred.fromCoroutine(work)
+    if running.called:
+        return await running
+    return await running.asFuture(asyncio.get_running_loop())
+
+
+def _is_in_task() -> bool:
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:  # no loop is running
+        return False

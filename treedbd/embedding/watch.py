@@ -1,19 +1,13 @@
-"""What a program watches, as an iterator that waits for the next event.
-
-The database refers to the queue, the program to the `Watch`: when the program has dropped that, the
-queue is closed.
-
-One watch of a program: what it is notified of, waits until the program awaits it.
+"""A watch of a program: the events that wait for it, and the iterator that it reads them from.
 
 Theory of operation. A `WatchQueue` is a watcher of the database, like a stream over HTTP, and
 begins as one does: with the present value, or with what was missed since an event. What is written
-later waits, within bounds. If more waits, it is dropped, and the next event is one `put` of the
-value as it is then. That is read only when the program awaits the next event, so a program that
-does not read costs no more than the bound.
+later waits, within bounds (`WaitingEvents`). If more waits, it is dropped, and the next event is
+one `put` of the value as it is then. That is read only when the program awaits the next event, so a
+program that does not read costs no more than the bound.
 
-The events that wait for a program which watches, within bounds; each is text until it is taken.
-
-All watches of a path share the text of an event, and each program gets values of its own.
+The database refers to the queue, the program to the `Watch`, which iterates over it: when the
+program has dropped that, the queue is closed.
 """
 
 from __future__ import annotations
@@ -88,7 +82,10 @@ class _Printed(NamedTuple):
 
 
 class WaitingEvents:
-    """The events that wait for one program, in their order."""
+    """The events that wait for one program, in their order; each is text until it is taken.
+
+    All watches of a path share the text of an event, and each program gets values of its own.
+    """
 
     def __init__(self, memory: WaitingBytes, limit: int) -> None:
         """Let `limit` bytes wait, but for one batch, and of all programs what `memory` allows."""
@@ -452,7 +449,7 @@ class WatchQueue:
 
 
 class EventQueue(Protocol):
-    """The events that wait for a program (`watch_queue.WatchQueue`)."""
+    """The events that wait for a program (`WatchQueue`)."""
 
     async def open(self) -> None:
         """Begin to watch, unless that has begun."""
