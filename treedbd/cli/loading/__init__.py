@@ -1,7 +1,7 @@
-"""import and export: documents of any size.
+"""`treedb import` and `treedb export`: documents of any size.
 
-importing   import
-exporting   export
-chunks      a document in parts: formats, parsing, places
-transfer    parts sent to a daemon, and sent again
+importing   import: validating a file, writing it, resuming after a break
+exporting   export: downloading a document, the unfinished file, resuming after a break
+chunks      a file as parts of a document: compression, formats, parts
+transfer    what both share: options, progress, requests that are sent again, sending parts
 """

@@ -1,8 +1,9 @@
-"""A document in parts: lists of places with their values, which are written one part at a time.
+"""A file of any size as parts of a document: its compression, its format, and the parts.
 
-Theory of operation. `tree.fragments` cuts a document into fragments, each with some members of one
-container. Here each member becomes a place with a value, and about `PART_BYTES` of them are a part.
-All parts, written in this order, leave what the whole document would leave:
+Theory of operation. `InputFile` reads a file in blocks of one length. `tree/fragments` cuts the
+document in them into fragments, each with some members of one container. Here each member becomes a
+place with a value, and about `PART_BYTES` of them are a `Part`. All parts, written in this order,
+leave what the whole document would leave:
 
 - The first fragment of a container replaces the whole container, since an earlier member may have
   had the same name. Later fragments add their members to it.
@@ -14,14 +15,9 @@ All parts, written in this order, leave what the whole document would leave:
 The same document always has the same parts, so an import that was interrupted can go on by their
 number. Every part sets places to values: written twice, it has the same effect.
 
-From the blocks of a file to parts: JSON documents, and newline-delimited members.
-
-A line of the latter is `{"key": …, "value": …}`. Long lines are not held in memory either.
-
-The files that are imported and exported: their formats and their compression.
-
-A file is read in blocks of one length, whatever its source is, so that it is cut into the same
-parts each time. How it is compressed is recognised by its first bytes, for writing by its name.
+The document may be JSON, or newline-delimited: each line is `{"key": …, "value": …}`, a member of
+it. Neither a long line nor a long document is held in memory. A compressed file is recognised by
+its first bytes when it is read, and by its name when it is written.
 """
 
 from __future__ import annotations
@@ -50,13 +46,7 @@ from treedbd.tree.path import check_keys
 from treedbd.tree.types import PRIORITY, VALUE, InvalidData, InvalidPath, Json, Path, Place
 from treedbd.tree.value import compact, parse
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
 Format: TypeAlias = Literal["json", "ndjson"]
-
 BLOCK_BYTES: Final = 64 * KIB
 FORMATS: Final[tuple[Format, ...]] = ("json", "ndjson")
 _LINES: Final = (".ndjson", ".jsonl")
@@ -64,6 +54,34 @@ _COMPRESSED: Final = (".gz", ".zst")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _GZIP_LEVEL: Final = 6
+
+PART_BYTES: Final = MIB
+PART_MEMBERS: Final = 20_000
+_NONE: Final = object()
+Check: TypeAlias = Callable[[Path, Json], None]
+"""Called with members of the container at a path; raises `InvalidData` if they are not valid."""
+
+LONG_LINE_FRAGMENTS: Final = 16
+_SHOWN_OF_A_LINE: Final = 64
+_UTF16: Final = (BOM_UTF16_LE, BOM_UTF16_BE)
+_KEY: Final = "key"
+_VALUE: Final = "value"
+_JSON_PLACE: Final = re.compile(r": line \d+ column (\d+) \(char \d+\)")
+"""What the parser says of the place, within what was parsed at once."""
+
+
+class InvalidMember(InvalidData):
+    """What is at `path` in a document cannot be written."""
+
+    def __init__(self, sentence: str, path: Path) -> None:
+        super().__init__(sentence)
+        self.path = path
+
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 
 def format_of(name: str, chosen: Format | None) -> Format:
@@ -78,7 +96,8 @@ def format_of(name: str, chosen: Format | None) -> Format:
 class InputFile:
     """A file that is read, decompressed, block by block, as often as needed; `-` is standard input.
 
-    What can be read only once, such as a pipe, is copied to a temporary file first.
+    What can be read only once, such as a pipe, is copied to a temporary file first. The blocks have
+    one length, whatever the source is, so that the file is cut into the same parts each time.
 
     Attributes:
         total: bytes of the file as it is stored, None if that is not known.
@@ -232,22 +251,6 @@ class _Uncompressed:
 
     def close(self) -> None:
         self._file.flush()
-
-
-PART_BYTES: Final = MIB
-PART_MEMBERS: Final = 20_000
-_NONE: Final = object()
-
-Check: TypeAlias = Callable[[Path, Json], None]
-"""Called with members of the container at a path; raises `InvalidData` if they are not valid."""
-
-
-class InvalidMember(InvalidData):
-    """What is at `path` in a document cannot be written."""
-
-    def __init__(self, sentence: str, path: Path) -> None:
-        super().__init__(sentence)
-        self.path = path
 
 
 @attrs.define
@@ -474,15 +477,6 @@ def _not_a_leaf(path: Path) -> InvalidMember:
     return InvalidMember(sentence, path)
 
 
-LONG_LINE_FRAGMENTS: Final = 16
-_SHOWN_CHARACTERS: Final = 64
-_UTF16: Final = (BOM_UTF16_LE, BOM_UTF16_BE)
-_KEY: Final = "key"
-_VALUE: Final = "value"
-_JSON_PLACE: Final = re.compile(r": line \d+ column (\d+) \(char \d+\)")
-"""What the parser says of the place, within what was parsed at once."""
-
-
 class InvalidFile(CommandFailed):
     """A file cannot be imported, for what is at a place in it.
 
@@ -664,7 +658,7 @@ def _invalid(error: InvalidData, line: int = 0, *, has_column: bool = False) -> 
 
 
 def _shorten(key: str) -> str:
-    return key if len(key) <= _SHOWN_CHARACTERS else f"{key[:_SHOWN_CHARACTERS]}…"
+    return key if len(key) <= _SHOWN_OF_A_LINE else f"{key[:_SHOWN_OF_A_LINE]}…"
 
 
 def _not_a_member() -> InvalidData:

@@ -1,26 +1,9 @@
 """`treedb export`: writes what is at a path to a file, from a daemon or from a stopped store.
 
-The file appears under its name when it is whole. Until then it has another one (`part_file`), and
-the same command goes on with it after a break.
-
-The file that an export is written to before it has its name: `.<name>.<digest>.part`.
-
-It is beside the file that it will be, and compressed like it. The digest is that of what is
-exported. A device or a named pipe is written to directly, and of a symbolic link the file that it
-names. What a broken export has left there is read once more: all of it that is complete becomes
-the beginning of a new one.
-
-Fragments put together again: a document, or newline-delimited members.
-
-The joiner knows which containers are open and the last child of each that is complete, so the rest
-of the document may come from other requests. There are no arrays in it: it is in the form that
-`format=export` prints.
-
-Downloading a document of any size: one response, and pages of children after a break.
-
-One response shows one moment. When it breaks, the children that are complete are kept, and the rest
-is requested in pages, in the innermost container that was open first, then in those above; each
-page shows its own moment.
+Theory of operation. `Download` requests the document, `Joiner` writes its fragments as JSON or as
+newline-delimited members, and `PartFile` is the file that they go to. That has another name
+until it is whole, and the same command goes on with it after a break: what is complete in it is
+kept, and the rest is requested in pages.
 """
 
 from __future__ import annotations
@@ -65,9 +48,27 @@ from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.types import VALUE, InvalidData, Path
 from treedbd.tree.value import NULL, compact
 
+_DIGEST_CHARACTERS: Final = 16
+RECENT_S: Final = 12 * 3600.0
+"""An export that is made every night does not go on with that of the night before."""
+_OLD: Final = ".old"
+
+_EXPORT: Final = {"format": "export"}
+_BY_KEY: Final = {"orderBy": '"$key"'}
+_PAGE_BYTES: Final = 4 * MIB
+_FIRST_PAGE: Final = 1000
+_LARGEST_PAGE: Final = 20_000
+"""Children of a page: as many as have about `_PAGE_BYTES`."""
+
+_GOES_ON: Final = "The same command goes on where it stopped."
+
 
 class Joiner:
-    """Writes the fragments of one document.
+    """Puts the fragments of a document together again: as JSON, or as newline-delimited members.
+
+    It knows which containers are open and the last child of each that is complete, so the rest of
+    the document may come from other requests. There are no arrays in it: it is in the form that
+    `format=export` prints.
 
     Attributes:
         path: the innermost container that is open, from the top of the document.
@@ -177,14 +178,13 @@ class Joiner:
         self._has_begun = self._is_closed = True
 
 
-_DIGEST_CHARACTERS: Final = 16
-RECENT_S: Final = 12 * 3600.0
-"""An export that is made every night does not go on with that of the night before."""
-_OLD: Final = ".old"
-
-
 class PartFile:
     """The unfinished file of an export of `source`; or a device, a pipe, standard output for `-`.
+
+    It is called `.<name>.<digest>.part` and is beside the file that it will be, compressed like it.
+    The digest is that of what is exported. A device or a named pipe is written to directly, and of
+    a symbolic link the file that it names. What a broken export has left is read once more: all of
+    it that is complete becomes the beginning of a new one.
 
     Attributes:
         count: bytes that were written, before they are compressed.
@@ -327,16 +327,13 @@ def _join_document(blocks: Iterator[bytes], joiner: Joiner) -> None:
                 joiner.add(fragment)
 
 
-_EXPORT: Final = {"format": "export"}
-_BY_KEY: Final = {"orderBy": '"$key"'}
-_PAGE_BYTES: Final = 4 * MIB
-_FIRST_PAGE: Final = 1000
-_LARGEST_PAGE: Final = 20_000
-"""Children of a page: as many as have about `_PAGE_BYTES`."""
-
-
 class Download:
-    """Downloads what a URL names into a file."""
+    """Downloads what a URL names into a file: in one response, and in pages after a break.
+
+    One response shows one moment. When it breaks, the children that are complete are kept, and the
+    rest is requested in pages, in the innermost container that was open first, then in those above;
+    each page shows its own moment.
+    """
 
     def __init__(
         self, retries: Retries, url: Url, file: PartFile, progress: ProgressReport
@@ -447,9 +444,6 @@ class Download:
     def _count(self, data: bytes) -> None:
         self._received += len(data)
         self._progress.advance_to(self._received)
-
-
-_GOES_ON: Final = "The same command goes on where it stopped."
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:

@@ -1,32 +1,14 @@
 """`treedb import`: writes a file of any size below a path, online or into a stopped store.
 
-Nothing is written before the whole file has been read and found valid (`validation`). A file within
-`write_body_bytes` is one write then. A longer one is read again part by part (`parts`), and it is
-recorded which are written (`resume_file`), so the same command goes on after a break.
+Theory of operation. Nothing is written before the whole file has been read and found valid, in one
+pass over its content (`Validation`). The pass cuts the file as the import does, so it finds what is
+wrong with keys, values and the end of the file, and needs no more memory. Only if something is
+wrong is the file read again, for the line and the column (`add_place`).
 
-The record of an import that is not finished: which of its parts are written.
-
-It is a small file beside the imported one, `.<name>.<digest>.import`; the digest is that of the
-target, so that imports to several targets do not meet. It is removed at the end.
-
-It also says how much of the content had been read for what was sent, and its SHA-256: parts are
-sent before it is known that they are written, so the record is durable before a part is sent.
-
-Whether all of a file can be imported, before anything is written: one pass over its content.
-
-The pass cuts the file as the import does, so it finds what is wrong with keys, values and the end
-of the file, and needs no more memory. Only if something is wrong is the file read again, for the
-line and the column (`faults`).
-
-Where something in a file is wrong: the path in the tree, the line and the column.
-
-A file that is not valid is read once more, fragment by fragment. A fragment is text of the document
-byte for byte, so its place is found by searching for it after the one before.
-
-Writing parts to the file of a database whose daemon does not run.
-
-Each part is one transaction and enters the change log as one write, so a stream that resumes later
-starts again. The lock of the data directory is held meanwhile.
+A file within `write_body_bytes` is one write then. A longer one is read again part by part
+(`loading/chunks`), and it is recorded which are written (`ResumeFile`), so the same command goes on
+after a break. Parts are sent to a daemon (`Sender`), or written to the file of a database whose
+daemon does not run (`StoreWriter`).
 """
 
 from __future__ import annotations
@@ -91,6 +73,29 @@ _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]:,]|[^\s"{}\[\]:,]+', 
 _CONTINUATION: Final = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 that do not begin a character."""
 
+_DIGEST_CHARACTERS: Final = 16
+
+_NOT_EMPTY: Final = (
+    "The target is not empty: use --replace to remove what is there first, or --merge to keep "
+    "children that the file does not have."
+)
+_BEGUN: Final = (
+    "An import of this file had begun, and what it wrote is there: use --replace to remove that "
+    "first, or --merge to keep children that the file does not have."
+)
+_GOES_ON: Final = "The same command goes on where it stopped."
+_UNCHANGED: Final = "Nothing was changed."
+_AGAIN: Final = "What was sent before is there: use --replace to remove it and begin again."
+_HAS_CHANGED: Final = {
+    "new": "remove what it wrote with --replace, or keep children that the file no longer has with "
+    "--merge",
+    "replace": "begin again with --restart --replace",
+    "merge": "begin again with --restart --merge; children that the file no longer has are kept",
+}
+_HOPELESS: Final = frozenset({400, 404, 405, 413})
+"""The statuses after which the rest of the same file would be refused again."""
+_InThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+
 
 @attrs.frozen
 class Validator:
@@ -133,7 +138,11 @@ def _is_key(key: str) -> bool:
 def add_place(
     error: InvalidFile, blocks: Callable[[], Iterable[bytes]], validator: Validator
 ) -> InvalidFile:
-    """Return the error of a JSON document with the path, the line and the column of its cause."""
+    """Return the error of a JSON document with the path, the line and the column of its cause.
+
+    The document is read once more, fragment by fragment. A fragment is text of the document byte
+    for byte, so its place is found by searching for it after the one before.
+    """
     offset, path = _Search(validator).run(blocks())
     if offset is None:
         return InvalidFile(error.reason, validator.target + error.path)
@@ -334,11 +343,14 @@ class Validation:
             raise error from None
 
 
-_DIGEST_CHARACTERS: Final = 16
-
-
 class ResumeFile:
-    """Which parts of a file are written to a target.
+    """The record of an import that is not finished: which parts of a file are written to a target.
+
+    It is a small file beside the imported one, `.<name>.<digest>.import`; the digest is that of the
+    target, so that imports to several targets do not meet. It is removed at the end.
+
+    It also says how much of the content had been read for what was sent, and its SHA-256: parts are
+    sent before it is known that they are written, so the record is durable before a part is sent.
 
     Attributes:
         done: the number of the parts, from the first on, that are written.
@@ -434,7 +446,11 @@ class _Siblings(NamedTuple):
 
 
 class StoreWriter:
-    """Writes parts below one node of an open file."""
+    """Writes parts below one node of the file of a database, under the lock of its directory.
+
+    Each part is one transaction and enters the change log as one write, so a stream that resumes
+    later starts again.
+    """
 
     def __init__(self, store: WritingStore, path: Path, max_string_bytes: int) -> None:
         self._store = store
@@ -538,29 +554,6 @@ def open_writer(settings: Settings, node: StoredNode) -> Iterator[StoreWriter]:
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-_NOT_EMPTY: Final = (
-    "The target is not empty: use --replace to remove what is there first, or --merge to keep "
-    "children that the file does not have."
-)
-_BEGUN: Final = (
-    "An import of this file had begun, and what it wrote is there: use --replace to remove that "
-    "first, or --merge to keep children that the file does not have."
-)
-_GOES_ON: Final = "The same command goes on where it stopped."
-_UNCHANGED: Final = "Nothing was changed."
-_AGAIN: Final = "What was sent before is there: use --replace to remove it and begin again."
-_HAS_CHANGED: Final = {
-    "new": "remove what it wrote with --replace, or keep children that the file no longer has with "
-    "--merge",
-    "replace": "begin again with --restart --replace",
-    "merge": "begin again with --restart --merge; children that the file no longer has are kept",
-}
-_HOPELESS: Final = frozenset({400, 404, 405, 413})
-"""The statuses after which the rest of the same file would be refused again."""
-
-_InThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:

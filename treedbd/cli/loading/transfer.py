@@ -1,19 +1,11 @@
-"""Sending parts to a daemon: some requests at a time, each of which may be repeated.
+"""What import and export share: options, the place, progress, requests that are sent again.
 
-Parts that conflict are never under way together. When parts have been written out of order and the
-import breaks, it goes on after the first ones that are all written; those after them are written
-again, in order, which has the same effect.
-
-Requests that are sent again while a server cannot be reached or is busy.
-
-Which file of a data directory, and which path in it, a URL names.
-
-The options that `treedb import` and `treedb export` share, and how both end.
-
-How far an import or an export has come, on standard error.
-
-On a terminal it is a bar with rate and remaining time, and what is written to standard error while
-it is shown appears above it; elsewhere a line is printed now and then, after ten seconds first.
+- Both have some options, and end alike at Ctrl-C.
+- `locate` finds the file of a data directory, and the path in it, that a URL names.
+- `ProgressReport` prints on standard error how far they have come.
+- `Retries` sends a request again while the server cannot be reached or is busy.
+- `Sender` and `Queue` write the parts of a document (`loading/chunks`), some requests at a time,
+  each of which may be repeated.
 """
 
 from __future__ import annotations
@@ -64,6 +56,17 @@ _LONGEST_LISTING: Final = 64 * MIB
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
 
+_LONGEST_RETRY_S: Final = 86_400.0
+
+FIRST_LINE_S: Final = 10.0
+LONGEST_PAUSE_S: Final = 60.0
+_UNKNOWN: Final = "the total is not known"
+
+UNDER_WAY: Final = 3
+_TOO_LARGE: Final = 413
+_LEAF: Final = re.compile(rb'["\-0-9tf]')
+"""How the JSON of a leaf begins."""
+
 
 class Refused(CommandFailed):
     """A server has refused a request, with `status`; another one of the same would fail too."""
@@ -71,6 +74,203 @@ class Refused(CommandFailed):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
+
+
+def add_loading_options(parser: ArgumentParser) -> None:
+    """Add the options of both commands."""
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="json: one document; ndjson: a line for each child, "
+        '{"key": …, "value": …} (default: by the name of the file)',
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="begin again, whatever a broken one has left"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
+    parser.add_argument(
+        "--retry-for",
+        metavar="SECONDS",
+        type=_seconds,
+        default=DEFAULT_RETRY_S,
+        help="how long a request that fails is tried again (default: %(default)g)",
+    )
+    _add_settings_options(parser)
+    add_network_options(parser)
+
+
+def _add_settings_options(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("configuration and data")
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        default=argparse.SUPPRESS,  # it may precede the command as well
+        help="the daemon's configuration file (default: the settings of development mode)",
+    )
+    group.add_argument(
+        "--data",
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="work on this data directory, whose daemon does not run; the URL names the path",
+    )
+
+
+def end_on_interrupt(before: Callable[[], None], sentence: Callable[[], str]) -> None:
+    """End the process at Ctrl-C with a sentence; `before` is called first."""
+
+    def end(_: int, __: object) -> NoReturn:
+        before()
+        warn(sentence())
+        os._exit(INTERRUPTED)  # whatever threads and connections there are
+
+    signal.signal(signal.SIGINT, end)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _LONGEST_RETRY_S:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {_LONGEST_RETRY_S:g} seconds")
+    return seconds
+
+
+@attrs.frozen
+class StoredNode:
+    """A node in the file of a database."""
+
+    file: pathlib.Path
+    path: Path
+
+
+def locate(settings: Settings, url: Url) -> StoredNode:
+    """Return what a URL names, as a daemon with these settings reads it; raise `CommandFailed`."""
+    if settings.engine == "memory":
+        raise CommandFailed("The memory engine stores nothing: there is no file.")
+    if settings.is_cluster:
+        raise CommandFailed("The data is in PostgreSQL, and what is in files is only a copy.")
+    try:
+        name = _find_database(settings, url)
+        place = parse_raw_path(url.to_json().path.encode(), 0)
+    except (InvalidPath, InvalidQuery, Misdirected, NoDatabaseNamed, MissingSuffix) as error:
+        raise CommandFailed(str(error)) from None
+    if place.is_priority:
+        raise CommandFailed("A priority is not a node: name the node.")
+    return StoredNode(settings.data / name.project / f"{name.database}{SHELF}", place.path)
+
+
+def path_of(url: Url) -> Path:
+    """Return the path of a node that a URL names; empty if no node has it, which a server says."""
+    try:
+        return parse_raw_path(url.to_json().path.encode(), 0).path
+    except (InvalidPath, MissingSuffix):
+        return ()
+
+
+def _find_database(settings: Settings, url: Url) -> DatabaseName:
+    addressing = Addressing(
+        settings.domains, settings.default_project, any_host=settings.development
+    )
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    name = addressing.find(host.encode(), dict(parse_qsl(url.query)).get("ns"))
+    if not settings.development:
+        project = settings.projects.get(name.project)
+        if project is None:
+            raise CommandFailed(f"The project {name.project} is not configured.")
+        if project.databases is not None and name.database not in project.databases:
+            raise CommandFailed(f"The project {name.project} has no database {name.database}.")
+    return name
+
+
+class ProgressReport:
+    """Counts bytes, of a total that may be unknown; with `is_quiet` nothing is printed.
+
+    On a terminal it is a bar with rate and remaining time, and what is written to standard error
+    while it is shown appears above it; elsewhere a line is printed now and then, after ten seconds
+    first.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total: int | None,
+        *,
+        is_quiet: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.is_quiet: Final = is_quiet
+        self._title = make_printable(title)
+        self._total = total
+        self._now = now
+        self._begin = now()
+        self._pause = FIRST_LINE_S
+        self._next_line = self._begin + self._pause
+        self._bar: Any = None
+        if not is_quiet and sys.stderr.isatty():
+            self._bar = _make_bar()
+            self._task = self._bar.add_task(self._description(), total=total)
+            self._bar.start()
+
+    def set_total(self, total: int | None) -> None:
+        """Note of how many bytes, None if that is not known."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.update(self._task, total=total, description=self._description())
+
+    def advance_to(self, count: int) -> None:
+        """Show that `count` bytes of the total are done."""
+        if self._total is not None and count > self._total:  # it was an estimate
+            self.set_total(None)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=count)
+        elif not self.is_quiet and self._now() >= self._next_line:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+            self._next_line = self._now() + self._pause
+            line = f"{self._title}: {self._describe(count)}"
+            print(line, file=sys.stderr, flush=True)
+
+    def _describe(self, count: int) -> str:
+        if not self._total or not count:
+            return f"{count / MIB:,.1f} MiB, {_UNKNOWN}"
+        left = (self._now() - self._begin) * (self._total - count) / count
+        share = f"{count / MIB:,.1f} of {self._total / MIB:,.1f} MiB"
+        return f"{share} ({100 * count // self._total} %), about {left:,.0f} s left"
+
+    def _description(self) -> str:
+        return self._title if self._total else f"{self._title} ({_UNKNOWN})"
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
+
+    def finish(self, done: str, count: int) -> None:
+        """Print what was done, with its bytes, its time and its rate."""
+        self.stop()
+        if self.is_quiet:
+            return
+        seconds = self._now() - self._begin
+        rate = count / MIB / max(seconds, 1e-3)
+        line = f"{done}, {counted(count, 'byte')} in {seconds:.1f} s ({rate:.1f} MiB/s)"
+        print(line, file=sys.stderr, flush=True)
+
+
+def _make_bar() -> Any:
+    # Imported here because it takes longer to import than most commands take to run.
+    progress: Any = import_module("rich.progress")
+    console: Any = import_module("rich.console").Console(stderr=True)
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
 
 
 class Retries:
@@ -198,212 +398,6 @@ def _retry_after(response: IResponse) -> float | None:
     return float(text) if text.isascii() and text.isdigit() else None
 
 
-@attrs.frozen
-class StoredNode:
-    """A node in the file of a database."""
-
-    file: pathlib.Path
-    path: Path
-
-
-def locate(settings: Settings, url: Url) -> StoredNode:
-    """Return what a URL names, as a daemon with these settings reads it; raise `CommandFailed`."""
-    if settings.engine == "memory":
-        raise CommandFailed("The memory engine stores nothing: there is no file.")
-    if settings.is_cluster:
-        raise CommandFailed("The data is in PostgreSQL, and what is in files is only a copy.")
-    try:
-        name = _find_database(settings, url)
-        place = parse_raw_path(url.to_json().path.encode(), 0)
-    except (InvalidPath, InvalidQuery, Misdirected, NoDatabaseNamed, MissingSuffix) as error:
-        raise CommandFailed(str(error)) from None
-    if place.is_priority:
-        raise CommandFailed("A priority is not a node: name the node.")
-    return StoredNode(settings.data / name.project / f"{name.database}{SHELF}", place.path)
-
-
-def path_of(url: Url) -> Path:
-    """Return the path of a node that a URL names; empty if no node has it, which a server says."""
-    try:
-        return parse_raw_path(url.to_json().path.encode(), 0).path
-    except (InvalidPath, MissingSuffix):
-        return ()
-
-
-def _find_database(settings: Settings, url: Url) -> DatabaseName:
-    addressing = Addressing(
-        settings.domains, settings.default_project, any_host=settings.development
-    )
-    host = f"[{url.host}]" if ":" in url.host else url.host
-    name = addressing.find(host.encode(), dict(parse_qsl(url.query)).get("ns"))
-    if not settings.development:
-        project = settings.projects.get(name.project)
-        if project is None:
-            raise CommandFailed(f"The project {name.project} is not configured.")
-        if project.databases is not None and name.database not in project.databases:
-            raise CommandFailed(f"The project {name.project} has no database {name.database}.")
-    return name
-
-
-_LONGEST_RETRY_S: Final = 86_400.0
-
-
-def add_loading_options(parser: ArgumentParser) -> None:
-    """Add the options of both commands."""
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        help="json: one document; ndjson: a line for each child, "
-        '{"key": …, "value": …} (default: by the name of the file)',
-    )
-    parser.add_argument(
-        "--restart", action="store_true", help="begin again, whatever a broken one has left"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
-    parser.add_argument(
-        "--retry-for",
-        metavar="SECONDS",
-        type=_seconds,
-        default=DEFAULT_RETRY_S,
-        help="how long a request that fails is tried again (default: %(default)g)",
-    )
-    _add_settings_options(parser)
-    add_network_options(parser)
-
-
-def _add_settings_options(parser: ArgumentParser) -> None:
-    group = parser.add_argument_group("configuration and data")
-    group.add_argument(
-        "--config",
-        metavar="FILE",
-        default=argparse.SUPPRESS,  # it may precede the command as well
-        help="the daemon's configuration file (default: the settings of development mode)",
-    )
-    group.add_argument(
-        "--data",
-        metavar="DIR",
-        default=argparse.SUPPRESS,
-        help="work on this data directory, whose daemon does not run; the URL names the path",
-    )
-
-
-def end_on_interrupt(before: Callable[[], None], sentence: Callable[[], str]) -> None:
-    """End the process at Ctrl-C with a sentence; `before` is called first."""
-
-    def end(_: int, __: object) -> NoReturn:
-        before()
-        warn(sentence())
-        os._exit(INTERRUPTED)  # whatever threads and connections there are
-
-    signal.signal(signal.SIGINT, end)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= _LONGEST_RETRY_S:
-        raise argparse.ArgumentTypeError(f"must be from 0 to {_LONGEST_RETRY_S:g} seconds")
-    return seconds
-
-
-FIRST_LINE_S: Final = 10.0
-LONGEST_PAUSE_S: Final = 60.0
-_UNKNOWN: Final = "the total is not known"
-
-
-class ProgressReport:
-    """Counts bytes, of a total that may be unknown; with `is_quiet` nothing is printed."""
-
-    def __init__(
-        self,
-        title: str,
-        total: int | None,
-        *,
-        is_quiet: bool,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.is_quiet: Final = is_quiet
-        self._title = make_printable(title)
-        self._total = total
-        self._now = now
-        self._begin = now()
-        self._pause = FIRST_LINE_S
-        self._next_line = self._begin + self._pause
-        self._bar: Any = None
-        if not is_quiet and sys.stderr.isatty():
-            self._bar = _make_bar()
-            self._task = self._bar.add_task(self._description(), total=total)
-            self._bar.start()
-
-    def set_total(self, total: int | None) -> None:
-        """Note of how many bytes, None if that is not known."""
-        self._total = total
-        if self._bar is not None:
-            self._bar.update(self._task, total=total, description=self._description())
-
-    def advance_to(self, count: int) -> None:
-        """Show that `count` bytes of the total are done."""
-        if self._total is not None and count > self._total:  # it was an estimate
-            self.set_total(None)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=count)
-        elif not self.is_quiet and self._now() >= self._next_line:
-            self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
-            self._next_line = self._now() + self._pause
-            line = f"{self._title}: {self._describe(count)}"
-            print(line, file=sys.stderr, flush=True)
-
-    def _describe(self, count: int) -> str:
-        if not self._total or not count:
-            return f"{count / MIB:,.1f} MiB, {_UNKNOWN}"
-        left = (self._now() - self._begin) * (self._total - count) / count
-        share = f"{count / MIB:,.1f} of {self._total / MIB:,.1f} MiB"
-        return f"{share} ({100 * count // self._total} %), about {left:,.0f} s left"
-
-    def _description(self) -> str:
-        return self._title if self._total else f"{self._title} ({_UNKNOWN})"
-
-    def stop(self) -> None:
-        """Remove the bar."""
-        bar, self._bar = self._bar, None
-        if bar is not None:
-            bar.stop()
-
-    def finish(self, done: str, count: int) -> None:
-        """Print what was done, with its bytes, its time and its rate."""
-        self.stop()
-        if self.is_quiet:
-            return
-        seconds = self._now() - self._begin
-        rate = count / MIB / max(seconds, 1e-3)
-        line = f"{done}, {counted(count, 'byte')} in {seconds:.1f} s ({rate:.1f} MiB/s)"
-        print(line, file=sys.stderr, flush=True)
-
-
-def _make_bar() -> Any:
-    # Imported here because it takes longer to import than most commands take to run.
-    progress: Any = import_module("rich.progress")
-    console: Any = import_module("rich.console").Console(stderr=True)
-    return progress.Progress(
-        progress.TextColumn("{task.description}", markup=False),
-        progress.BarColumn(),
-        progress.TaskProgressColumn(),
-        progress.DownloadColumn(binary_units=True),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-
-
-UNDER_WAY: Final = 3
-_TOO_LARGE: Final = 413
-_LEAF: Final = re.compile(rb'["\-0-9tf]')
-"""How the JSON of a leaf begins."""
-
-
 class Sender:
     """Writes parts below the node that a URL names."""
 
@@ -479,7 +473,12 @@ def _halves(part: Part) -> tuple[Part, Part]:
 
 
 class Queue:
-    """Writes parts, some at a time, and knows how many of the first ones are written."""
+    """Writes parts, some at a time, and knows how many of the first ones are written.
+
+    Parts that conflict are never under way together. When parts have been written out of order and
+    the import breaks, it goes on after the first ones that are all written; those after them are
+    written again, in order, which has the same effect.
+    """
 
     def __init__(
         self, write: Callable[[Part], Awaitable[None]], done: int, on_done: Callable[[int], None]
