@@ -1,16 +1,14 @@
-"""`treedb backup`: a copy of all databases, each at one exact moment, while the daemon runs.
+"""`treedb backup` and `treedb restore`: a copy of all databases, and a data directory made of one.
 
-The moments of all databases are opened first, one after the other, then their files are copied.
-Each copy is read back and checked, and the manifest is written last: a folder without one is not a
-backup. With `--keep` backups are numbered; the oldest are removed once a new one has everything.
+*Backup*: each database is copied at one exact moment, while the daemon runs. The moments of all
+databases are opened first, one after the other, then their files are copied. Each copy is read back
+and checked, and the manifest is written last: a folder without one is not a backup. With `--keep`
+backups are numbered; the oldest are removed once a new one has everything.
 
-The manifest of a backup: which files it has, and how each can be recognised.
-
-`treedb restore`: a data directory made of a backup, all of it or nothing.
-
-The files are copied into a folder beside the data directory, checked against the manifest, and
-given marks that say where their history goes on; then the folder takes the place of the data
-directory. So a restore that is stopped in the middle leaves nothing that a daemon would serve.
+*Restore*: all of a backup or nothing. The files are copied into a folder beside the data directory,
+checked against the manifest, and given marks that say where their history goes on; then the folder
+takes the place of the data directory. So a restore that is stopped in the middle leaves nothing
+that a daemon would serve.
 """
 
 from __future__ import annotations
@@ -59,12 +57,19 @@ from treedbd.store.sqlite.history import MARK, Mark, MarkFile
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
 
-
 _MAX_SEQUENCE: Final = 2**63 - 1
 _NAME: Final = re.compile(r"(?!\.)[^/\x00-\x1f\x7f]{1,255}")
 """A name of a file or directory: neither hidden, nor `..`, nor a path."""
 _OWN_FILES: Final = "treedb."
 """What files begin with that a daemon has in a data directory."""
+
+SKIPPED: Final = 3
+"""The exit status if a database could not be saved, and all others were."""
+_DIGITS: Final = 4
+_UNFINISHED: Final = ".unfinished"
+
+WORK: Final = ".restoring"
+"""What the name of the folder has in which a data directory is made."""
 
 
 class _WrongName(Exception):
@@ -99,7 +104,7 @@ class SavedFile:
 
 @attrs.frozen
 class Manifest:
-    """A complete backup: when it was made (ISO 8601), and its files."""
+    """A complete backup: when it was made (ISO 8601), and how each of its files is recognised."""
 
     time: str = attrs.field(validator=instance_of(str))
     files: tuple[SavedFile, ...] = attrs.field()
@@ -138,12 +143,6 @@ def read_manifest(folder: pathlib.Path) -> Manifest:
         ) from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise CommandFailed(f"{file} is damaged: use another backup.") from None
-
-
-SKIPPED: Final = 3
-"""The exit status if a database could not be saved, and all others were."""
-_DIGITS: Final = 4
-_UNFINISHED: Final = ".unfinished"
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
@@ -389,10 +388,6 @@ def _describe(source: _Source, target: pathlib.Path) -> SavedFile:
         return SavedFile(str(source.path), size, digest)
     position = source.moment.position
     return SavedFile(str(source.path), size, digest, position.sequence, position.op_id.hex())
-
-
-WORK: Final = ".restoring"
-"""What the name of the folder has in which a data directory is made."""
 
 
 def add_restore_options(parser: ArgumentParser, _: str) -> None:

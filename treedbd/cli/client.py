@@ -1,12 +1,8 @@
-"""An HTTP client for daemons: connections, errors, bodies piece by piece.
+"""The HTTP client of commands that run a reactor, and the run of such a command.
 
 A URL is sent byte for byte, a token only in the Authorization header. Redirects are not followed: a
-token belongs to the host that it was given for.
-
-Runs a command that sends requests to a daemon: reactor, signals, client.
-
-Ctrl-C ends a command at once, as it does any program; a command that must end differently sets its
-own handler.
+token belongs to the host that it was given for. Bodies are received piece by piece. `http_client`
+is the client of commands that must start fast.
 """
 
 from __future__ import annotations
@@ -64,6 +60,14 @@ from treedbd.cli.options import (
 )
 from treedbd.config.settings import Settings
 from treedbd.web.auth.fetch import BadAuthority, TrustStore, parse_authority, read_authority
+
+_NO_CONNECTION: Final[dict[type[BaseException], str]] = {
+    ConnectionRefusedError: NO_SERVER,
+    DNSLookupError: UNKNOWN_NAME,
+    TwistedTimeoutError: SILENT,
+    ConnectError: NOT_CONNECTED,
+    ResponseFailed: CLOSED,
+}
 
 
 class Client:
@@ -244,15 +248,6 @@ def _describe_failure(error: Exception, url: Url) -> Exception:
         if isinstance(error, kind):
             return NoResponse(sentence.format(origin))
     return error
-
-
-_NO_CONNECTION: Final[dict[type[BaseException], str]] = {
-    ConnectionRefusedError: NO_SERVER,
-    DNSLookupError: UNKNOWN_NAME,
-    TwistedTimeoutError: SILENT,
-    ConnectError: NOT_CONNECTED,
-    ResponseFailed: CLOSED,
-}
 
 
 Work: TypeAlias = Callable[[Any, Client, Namespace], Awaitable[None]]

@@ -1,6 +1,6 @@
 """`treedb cluster status`: what a PostgreSQL holds, and which daemons serve it how well.
 
-Loads what needs the driver of PostgreSQL, which is not installed with treedb alone.
+It loads what needs the driver of PostgreSQL, which is not installed with treedb alone.
 """
 
 from __future__ import annotations

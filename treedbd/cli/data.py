@@ -1,17 +1,14 @@
-"""`treedb get`, `set`, `push`, `update` and `remove`: one request for one path.
+"""The commands that read and write data: get, set, push, update, remove, ls, tree and log.
 
-The response is printed as it arrives and ends with a line end. Values may have any size: only a
-piece of one is in memory at a time.
+`get`, `set`, `push`, `update` and `remove` are one request for one path. The response is printed as
+it arrives and ends with a line end. Values may have any size: only a piece of one is in memory at a
+time. If a VALUE is not JSON, a hint says why: it is a bare word, or what a shell has left of an
+object.
 
-`treedb ls`: the keys of the children of a path, however many there are.
+`ls` prints the keys of the children of a path, `tree` a path and what is below it, down to a depth,
+with sizes and counts. Both read children in pages: any number of them in bounded memory.
 
-`treedb tree`: a path and what is below it, down to a depth, with sizes and counts.
-
-The children of a path, read in pages: any number of them in bounded memory.
-
-`treedb log`: who has written where and when, one JSON object a line, for admins.
-
-Hints about a VALUE that is not JSON: a bare word, or what a shell has left of an object.
+`log` prints for admins who has written where and when, one JSON object a line.
 """
 
 from __future__ import annotations
@@ -55,329 +52,6 @@ from treedbd.cli.options import (
 )
 from treedbd.cli.output import Palette, WriteBytes, opened_output
 
-PAGE_CHILDREN: Final = 1000
-_MAX_PAGE_BYTES: Final = 16_777_216
-"""A page of values that has more is read again with fewer children."""
-_SIZE: Final = ".sz"
-_KINDS: Final = {bool: "boolean", str: "string", int: "number", float: "number"}
-
-
-@attrs.frozen
-class ListedChild:
-    """A child, or the value at a path itself.
-
-    `kind` is object, string, number or boolean, and `size` the size of its JSON in bytes; of an
-    object the `value` is None. Both are unknown, "" and 0, if only keys were read.
-    """
-
-    key: str
-    kind: str = ""
-    size: int = 0
-    value: Any = None
-
-
-class _PageTooLarge(Exception):
-    """A page has too many bytes to be read as a whole."""
-
-
-def read_children(
-    client: HttpClient, url: Url, *, with_values: bool, limit: int | None = None
-) -> Iterator[ListedChild]:
-    """Return the children of a path in key order, at most `limit`; none of a leaf.
-
-    Raises `CommandFailed`. Each page shows its own moment.
-    """
-    after, size, left = None, PAGE_CHILDREN, limit
-    while left is None or left > 0:
-        count = size if left is None else min(size, left)
-        try:
-            page = _read_page(client, url, after, count, with_values=with_values)
-        except _PageTooLarge:
-            size = max(1, count // 8)
-            continue
-        if not isinstance(page, dict):
-            return
-        for key, value in page.items():
-            yield describe_child(key, value) if with_values else ListedChild(key)
-        if len(page) < count:
-            return
-        left = None if left is None else left - count
-        after = next(reversed(page))
-
-
-def read_itself(client: HttpClient, url: Url) -> ListedChild | None:
-    """Return the value at a path, without its size if it is an object; None for nothing."""
-    page = _read_page(client, url, None, 1, with_values=False)
-    return None if page is None else describe_child("", page)
-
-
-def describe_child(key: str, value: Any) -> ListedChild:
-    """Return a child of a shallow read."""
-    if isinstance(value, dict):
-        size = value.get(_SIZE)
-        return ListedChild(key, "object", size if isinstance(size, int) else 0)
-    return ListedChild(key, _KINDS.get(type(value), "value"), len(orjson.dumps(value)), value)
-
-
-def _read_page(
-    client: HttpClient, url: Url, after: str | None, count: int, *, with_values: bool
-) -> Any:
-    """Return a page as the interface has it; raise `_PageTooLarge`."""
-    parameters = {"shallow": "true", "limitToFirst": str(count)}
-    if with_values:
-        parameters["v"] = "2"
-    if after is not None:
-        parameters["startAfter"] = after
-    response = client.request("GET", url.to_json().with_parameters(parameters))
-    content = response.content() if count == 1 else response.content_up_to(_MAX_PAGE_BYTES)
-    if content is None:
-        raise _PageTooLarge
-    try:
-        return orjson.loads(content)
-    except ValueError:
-        raise CommandFailed(f"{url.origin} did not return JSON.") from None
-
-
-def add_ls_options(parser: ArgumentParser, _: str) -> None:
-    """Add the options of the command to its parser."""
-    add_optional_address(parser)
-    parser.add_argument(
-        "-l", "--long", action="store_true", help="print kind, size in bytes of JSON, and key"
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help='print a line for each child: {"key": …, "kind": …, "size": …}',
-    )
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=run_once, request=_ls)
-
-
-def _ls(client: HttpClient, arguments: Namespace) -> None:
-    palette = Palette()
-    is_long = arguments.long or arguments.json
-    is_empty = True
-    for child in read_children(client, arguments.url, with_values=is_long):
-        _print(child, palette, arguments)
-        is_empty = False
-    if is_empty:
-        value = read_itself(client, arguments.url)
-        if value is None or value.kind == "object":  # all children were removed meanwhile
-            raise CommandFailed(f"There is nothing at {arguments.url}.")
-        raise CommandFailed(f"The value at {arguments.url} is a {value.kind}, without children.")
-
-
-def _print(child: ListedChild, palette: Palette, arguments: Namespace) -> None:
-    if arguments.json:
-        write_out(orjson.dumps({"key": child.key, "kind": child.kind, "size": child.size}) + b"\n")
-    elif arguments.long:
-        print_line(f"{child.kind:7} {child.size:>12} {palette.paint(child.key, child.kind)}")
-    else:
-        print_line(palette.paint(child.key, child.kind))
-
-
-MAX_DEPTH: Final = 32
-"""The keys of the longest path."""
-_COUNTED: Final = 100 * PAGE_CHILDREN
-"""How many children of a node are counted."""
-_SHOWN_CHARACTERS: Final = 60
-
-
-def add_tree_options(parser: ArgumentParser, _: str) -> None:
-    """Add the options of the command to its parser."""
-    add_optional_address(parser)
-    parser.add_argument(
-        "--depth",
-        metavar="N",
-        type=number_from(1, MAX_DEPTH),
-        default=2,
-        help="how many levels are shown (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--children",
-        metavar="N",
-        type=number_from(1, PAGE_CHILDREN),
-        default=20,
-        help="how many children of a node are shown (default: %(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=run_once, request=_tree)
-
-
-@attrs.frozen
-class _TreeNode:
-    """A child with those of its children that are shown; `count` is None if it was not opened."""
-
-    child: ListedChild
-    children: tuple[_TreeNode, ...] = ()
-    count: int | None = None
-
-
-def _tree(client: HttpClient, arguments: Namespace) -> None:
-    url: Url = arguments.url
-    value = read_itself(client, url)
-    if value is None:
-        raise CommandFailed(f"There is nothing at {url}.")
-    name = unquote(url.path.removesuffix(SUFFIX).rstrip("/").rpartition("/")[2]) or "/"
-    root = attrs.evolve(value, key=name)
-    node = _read_tree(client, url, root, arguments.depth, arguments.children)
-    if arguments.json:
-        write_out(orjson.dumps(_as_json(node)) + b"\n")
-        return
-    palette = Palette()
-    print_line(_label(node, palette))
-    for line in _lines(node, "", palette):
-        print_line(line)
-
-
-def _read_tree(
-    client: HttpClient, url: Url, child: ListedChild, depth: int, most: int
-) -> _TreeNode:
-    if child.kind != "object" or depth == 0:
-        return _TreeNode(child)
-    shown = list(read_children(client, url, with_values=True, limit=most))
-    count = len(shown)
-    if count == most:
-        count = sum(1 for _ in read_children(client, url, with_values=False, limit=_COUNTED))
-    nodes = (_read_tree(client, url.below((each.key,)), each, depth - 1, most) for each in shown)
-    return _TreeNode(child, tuple(nodes), count)
-
-
-def _lines(node: _TreeNode, indent: str, palette: Palette) -> Iterator[str]:
-    more = (node.count or 0) - len(node.children)
-    for at, each in enumerate(node.children, 1):
-        is_last = at == len(node.children) and more <= 0
-        yield f"{indent}{'└── ' if is_last else '├── '}{_label(each, palette)}"
-        yield from _lines(each, indent + ("    " if is_last else "│   "), palette)
-    if more > 0:
-        text = f"… {more:,}{'+' if node.count == _COUNTED else ''} more"
-        yield f"{indent}└── {palette.paint(text, 'dim')}"
-
-
-def _label(node: _TreeNode, palette: Palette) -> str:
-    child = node.child
-    name = palette.paint(child.key, child.kind)
-    if child.kind != "object":
-        text = orjson.dumps(child.value).decode()
-        cut = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-        return f"{name}: {palette.paint(cut, '')}"
-    facts = []
-    if node.count is not None:
-        mark = "+" if node.count == _COUNTED else ""
-        facts.append(f"{node.count:,}{mark} {'child' if node.count == 1 else 'children'}")
-    if child.size:
-        facts.append(f"{child.size:,} bytes")
-    shown = ", ".join(facts)
-    return f"{name} {palette.paint(f'({shown})', 'dim')}" if facts else name
-
-
-def _as_json(node: _TreeNode) -> dict[str, Any]:
-    found: dict[str, Any] = {"key": node.child.key, "kind": node.child.kind}
-    if node.child.size:
-        found["size"] = node.child.size
-    if node.child.kind != "object":
-        found["value"] = node.child.value
-    if node.count is not None:
-        found |= {"count": node.count, "children": [_as_json(each) for each in node.children]}
-    return found
-
-
-POLL_S: Final = 1.0
-"""How long `--follow` waits when there is nothing new."""
-PAGE_ENTRIES: Final = 1000
-
-
-def add_log_options(parser: ArgumentParser, _: str) -> None:
-    """Add the options of the command to its parser."""
-    add_optional_address(parser, "the URL of a database")
-    parser.add_argument(
-        "--after", metavar="SEQ", type=number_from(0), help="print the writes after this number"
-    )
-    parser.add_argument(
-        "--limit",
-        metavar="N",
-        type=number_from(1),
-        default=100,
-        help="print N writes (default: 100)",
-    )
-    parser.add_argument(
-        "--data",
-        dest="with_data",
-        action="store_true",
-        help="print what was written, as far as it was kept",
-    )
-    parser.add_argument("--follow", action="store_true", help="go on with new writes until Ctrl-C")
-    add_network_options(parser)
-    parser.add_argument("--config", metavar="FILE", default=SUPPRESS, help=CONFIG_HELP)
-    parser.set_defaults(run=run_once, request=_log)
-
-
-def _log(client: HttpClient, arguments: Namespace) -> None:
-    url = arguments.url
-    if arguments.follow:
-        signal.signal(signal.SIGINT, _end)
-    after, left = arguments.after, arguments.limit
-    while left > 0 or arguments.follow:
-        count = min(left, PAGE_ENTRIES) if left > 0 else PAGE_ENTRIES
-        entries = _read_log(client, url, after, count, with_data=arguments.with_data)
-        for entry in entries:
-            write_out(orjson.dumps(entry) + b"\n")
-        left -= len(entries)
-        if entries:
-            after = entries[-1]["seq"]
-        elif arguments.follow:
-            after = 0 if after is None else after
-            time.sleep(POLL_S)
-        else:
-            return
-
-
-def _read_log(
-    client: HttpClient, url: Url, after: int | None, count: int, *, with_data: bool
-) -> list[Any]:
-    parameters = {"limitToFirst": str(count)}
-    if after is not None:
-        parameters["startAfter"] = str(after)
-    if with_data:
-        parameters["format"] = "export"
-    address = url.to_settings("log.json").with_parameters(parameters)
-    entries: list[Any] = orjson.loads(client.request("GET", address).content())
-    return entries
-
-
-def _end(*_: object) -> NoReturn:
-    """End as a command that was told to: everything that was read has been printed."""
-    os._exit(DONE)
-
-
-_MAX_CHARACTERS: Final = 200
-_WORD = re.compile(r"[^\s{}\[\]:,\"']+")
-
-
-def hint_at_value(value: str | None) -> str:
-    """Return a sentence on how a value of the command line is written as JSON; else nothing."""
-    if value is None or value == STANDARD_INPUT or len(value) > _MAX_CHARACTERS or is_json(value):
-        return ""
-    if not value.isprintable():
-        return ""
-    if value[:1] not in {"{", "[", '"'}:
-        return f" A JSON string has quotation marks: {shlex.quote(json.dumps(value))}."
-    repaired = _WORD.sub(_quote_word, value)
-    if '"' not in value and is_json(repaired):
-        return (
-            " The shell has removed the quotation marks: put single ones around the whole value, "
-            f"{shlex.quote(repaired)}."
-        )
-    return ""
-
-
-def _quote_word(found: re.Match[str]) -> str:
-    return found[0] if is_json(found[0]) else json.dumps(found[0])
-
-
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
 WITH_TAG: Final = {"X-TreeDB-ETag": "true"}
 BAD_REQUEST: Final = 400
@@ -388,6 +62,29 @@ _PARAMETERS: Final = (
     ("export", "format", "export"),
 )
 _METHODS: Final = {"set": "PUT", "push": "POST", "update": "PATCH", "remove": "DELETE"}
+
+_MAX_CHARACTERS: Final = 200
+_WORD = re.compile(r"[^\s{}\[\]:,\"']+")
+
+PAGE_CHILDREN: Final = 1000
+_MAX_PAGE_BYTES: Final = 16_777_216
+"""A page of values that has more is read again with fewer children."""
+_SIZE: Final = ".sz"
+_KINDS: Final = {bool: "boolean", str: "string", int: "number", float: "number"}
+
+MAX_DEPTH: Final = 32
+"""The keys of the longest path."""
+_COUNTED: Final = 100 * PAGE_CHILDREN
+"""How many children of a node are counted."""
+_SHOWN_CHARACTERS: Final = 60
+
+POLL_S: Final = 1.0
+"""How long `--follow` waits when there is nothing new."""
+PAGE_ENTRIES: Final = 1000
+
+
+class _PageTooLarge(Exception):
+    """A page has too many bytes to be read as a whole."""
 
 
 def add_options(parser: ArgumentParser, command: str) -> None:
@@ -534,3 +231,299 @@ def _read(source: io.BufferedReader, *, skips_mark: bool = False) -> Iterator[by
             yield piece
     except OSError as error:
         raise CommandFailed(f"Standard input cannot be read ({error.strerror}).") from None
+
+
+def hint_at_value(value: str | None) -> str:
+    """Return a sentence on how a value of the command line is written as JSON; else nothing."""
+    if value is None or value == STANDARD_INPUT or len(value) > _MAX_CHARACTERS or is_json(value):
+        return ""
+    if not value.isprintable():
+        return ""
+    if value[:1] not in {"{", "[", '"'}:
+        return f" A JSON string has quotation marks: {shlex.quote(json.dumps(value))}."
+    repaired = _WORD.sub(_quote_word, value)
+    if '"' not in value and is_json(repaired):
+        return (
+            " The shell has removed the quotation marks: put single ones around the whole value, "
+            f"{shlex.quote(repaired)}."
+        )
+    return ""
+
+
+def _quote_word(found: re.Match[str]) -> str:
+    return found[0] if is_json(found[0]) else json.dumps(found[0])
+
+
+@attrs.frozen
+class ListedChild:
+    """A child, or the value at a path itself.
+
+    `kind` is object, string, number or boolean, and `size` the size of its JSON in bytes; of an
+    object the `value` is None. Both are unknown, "" and 0, if only keys were read.
+    """
+
+    key: str
+    kind: str = ""
+    size: int = 0
+    value: Any = None
+
+
+def read_children(
+    client: HttpClient, url: Url, *, with_values: bool, limit: int | None = None
+) -> Iterator[ListedChild]:
+    """Return the children of a path in key order, at most `limit`; none of a leaf.
+
+    Raises `CommandFailed`. Each page shows its own moment.
+    """
+    after, size, left = None, PAGE_CHILDREN, limit
+    while left is None or left > 0:
+        count = size if left is None else min(size, left)
+        try:
+            page = _read_page(client, url, after, count, with_values=with_values)
+        except _PageTooLarge:
+            size = max(1, count // 8)
+            continue
+        if not isinstance(page, dict):
+            return
+        for key, value in page.items():
+            yield describe_child(key, value) if with_values else ListedChild(key)
+        if len(page) < count:
+            return
+        left = None if left is None else left - count
+        after = next(reversed(page))
+
+
+def read_itself(client: HttpClient, url: Url) -> ListedChild | None:
+    """Return the value at a path, without its size if it is an object; None for nothing."""
+    page = _read_page(client, url, None, 1, with_values=False)
+    return None if page is None else describe_child("", page)
+
+
+def describe_child(key: str, value: Any) -> ListedChild:
+    """Return a child of a shallow read."""
+    if isinstance(value, dict):
+        size = value.get(_SIZE)
+        return ListedChild(key, "object", size if isinstance(size, int) else 0)
+    return ListedChild(key, _KINDS.get(type(value), "value"), len(orjson.dumps(value)), value)
+
+
+def _read_page(
+    client: HttpClient, url: Url, after: str | None, count: int, *, with_values: bool
+) -> Any:
+    """Return a page as the interface has it; raise `_PageTooLarge`."""
+    parameters = {"shallow": "true", "limitToFirst": str(count)}
+    if with_values:
+        parameters["v"] = "2"
+    if after is not None:
+        parameters["startAfter"] = after
+    response = client.request("GET", url.to_json().with_parameters(parameters))
+    content = response.content() if count == 1 else response.content_up_to(_MAX_PAGE_BYTES)
+    if content is None:
+        raise _PageTooLarge
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        raise CommandFailed(f"{url.origin} did not return JSON.") from None
+
+
+def add_ls_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    add_optional_address(parser)
+    parser.add_argument(
+        "-l", "--long", action="store_true", help="print kind, size in bytes of JSON, and key"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help='print a line for each child: {"key": …, "kind": …, "size": …}',
+    )
+    add_network_options(parser)
+    add_settings_options(parser)
+    parser.set_defaults(run=run_once, request=_ls)
+
+
+def _ls(client: HttpClient, arguments: Namespace) -> None:
+    palette = Palette()
+    is_long = arguments.long or arguments.json
+    is_empty = True
+    for child in read_children(client, arguments.url, with_values=is_long):
+        _print(child, palette, arguments)
+        is_empty = False
+    if is_empty:
+        value = read_itself(client, arguments.url)
+        if value is None or value.kind == "object":  # all children were removed meanwhile
+            raise CommandFailed(f"There is nothing at {arguments.url}.")
+        raise CommandFailed(f"The value at {arguments.url} is a {value.kind}, without children.")
+
+
+def _print(child: ListedChild, palette: Palette, arguments: Namespace) -> None:
+    if arguments.json:
+        write_out(orjson.dumps({"key": child.key, "kind": child.kind, "size": child.size}) + b"\n")
+    elif arguments.long:
+        print_line(f"{child.kind:7} {child.size:>12} {palette.paint(child.key, child.kind)}")
+    else:
+        print_line(palette.paint(child.key, child.kind))
+
+
+def add_tree_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    add_optional_address(parser)
+    parser.add_argument(
+        "--depth",
+        metavar="N",
+        type=number_from(1, MAX_DEPTH),
+        default=2,
+        help="how many levels are shown (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--children",
+        metavar="N",
+        type=number_from(1, PAGE_CHILDREN),
+        default=20,
+        help="how many children of a node are shown (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_network_options(parser)
+    add_settings_options(parser)
+    parser.set_defaults(run=run_once, request=_tree)
+
+
+@attrs.frozen
+class _TreeNode:
+    """A child with those of its children that are shown; `count` is None if it was not opened."""
+
+    child: ListedChild
+    children: tuple[_TreeNode, ...] = ()
+    count: int | None = None
+
+
+def _tree(client: HttpClient, arguments: Namespace) -> None:
+    url: Url = arguments.url
+    value = read_itself(client, url)
+    if value is None:
+        raise CommandFailed(f"There is nothing at {url}.")
+    name = unquote(url.path.removesuffix(SUFFIX).rstrip("/").rpartition("/")[2]) or "/"
+    root = attrs.evolve(value, key=name)
+    node = _read_tree(client, url, root, arguments.depth, arguments.children)
+    if arguments.json:
+        write_out(orjson.dumps(_as_json(node)) + b"\n")
+        return
+    palette = Palette()
+    print_line(_label(node, palette))
+    for line in _lines(node, "", palette):
+        print_line(line)
+
+
+def _read_tree(
+    client: HttpClient, url: Url, child: ListedChild, depth: int, most: int
+) -> _TreeNode:
+    if child.kind != "object" or depth == 0:
+        return _TreeNode(child)
+    shown = list(read_children(client, url, with_values=True, limit=most))
+    count = len(shown)
+    if count == most:
+        count = sum(1 for _ in read_children(client, url, with_values=False, limit=_COUNTED))
+    nodes = (_read_tree(client, url.below((each.key,)), each, depth - 1, most) for each in shown)
+    return _TreeNode(child, tuple(nodes), count)
+
+
+def _lines(node: _TreeNode, indent: str, palette: Palette) -> Iterator[str]:
+    more = (node.count or 0) - len(node.children)
+    for at, each in enumerate(node.children, 1):
+        is_last = at == len(node.children) and more <= 0
+        yield f"{indent}{'└── ' if is_last else '├── '}{_label(each, palette)}"
+        yield from _lines(each, indent + ("    " if is_last else "│   "), palette)
+    if more > 0:
+        text = f"… {more:,}{'+' if node.count == _COUNTED else ''} more"
+        yield f"{indent}└── {palette.paint(text, 'dim')}"
+
+
+def _label(node: _TreeNode, palette: Palette) -> str:
+    child = node.child
+    name = palette.paint(child.key, child.kind)
+    if child.kind != "object":
+        text = orjson.dumps(child.value).decode()
+        cut = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+        return f"{name}: {palette.paint(cut, '')}"
+    facts = []
+    if node.count is not None:
+        mark = "+" if node.count == _COUNTED else ""
+        facts.append(f"{node.count:,}{mark} {'child' if node.count == 1 else 'children'}")
+    if child.size:
+        facts.append(f"{child.size:,} bytes")
+    shown = ", ".join(facts)
+    return f"{name} {palette.paint(f'({shown})', 'dim')}" if facts else name
+
+
+def _as_json(node: _TreeNode) -> dict[str, Any]:
+    found: dict[str, Any] = {"key": node.child.key, "kind": node.child.kind}
+    if node.child.size:
+        found["size"] = node.child.size
+    if node.child.kind != "object":
+        found["value"] = node.child.value
+    if node.count is not None:
+        found |= {"count": node.count, "children": [_as_json(each) for each in node.children]}
+    return found
+
+
+def add_log_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    add_optional_address(parser, "the URL of a database")
+    parser.add_argument(
+        "--after", metavar="SEQ", type=number_from(0), help="print the writes after this number"
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=number_from(1),
+        default=100,
+        help="print N writes (default: 100)",
+    )
+    parser.add_argument(
+        "--data",
+        dest="with_data",
+        action="store_true",
+        help="print what was written, as far as it was kept",
+    )
+    parser.add_argument("--follow", action="store_true", help="go on with new writes until Ctrl-C")
+    add_network_options(parser)
+    parser.add_argument("--config", metavar="FILE", default=SUPPRESS, help=CONFIG_HELP)
+    parser.set_defaults(run=run_once, request=_log)
+
+
+def _log(client: HttpClient, arguments: Namespace) -> None:
+    url = arguments.url
+    if arguments.follow:
+        signal.signal(signal.SIGINT, _end)
+    after, left = arguments.after, arguments.limit
+    while left > 0 or arguments.follow:
+        count = min(left, PAGE_ENTRIES) if left > 0 else PAGE_ENTRIES
+        entries = _read_log(client, url, after, count, with_data=arguments.with_data)
+        for entry in entries:
+            write_out(orjson.dumps(entry) + b"\n")
+        left -= len(entries)
+        if entries:
+            after = entries[-1]["seq"]
+        elif arguments.follow:
+            after = 0 if after is None else after
+            time.sleep(POLL_S)
+        else:
+            return
+
+
+def _read_log(
+    client: HttpClient, url: Url, after: int | None, count: int, *, with_data: bool
+) -> list[Any]:
+    parameters = {"limitToFirst": str(count)}
+    if after is not None:
+        parameters["startAfter"] = str(after)
+    if with_data:
+        parameters["format"] = "export"
+    address = url.to_settings("log.json").with_parameters(parameters)
+    entries: list[Any] = orjson.loads(client.request("GET", address).content())
+    return entries
+
+
+def _end(*_: object) -> NoReturn:
+    """End as a command that was asked to: everything that was read has been printed."""
+    os._exit(DONE)

@@ -1,19 +1,12 @@
-"""A blocking HTTP client over the standard library, for commands that must start fast.
+"""The blocking HTTP client of commands that must start fast, and the run of such a command.
 
 What it promises is what `client` promises: a URL is sent byte for byte, a token only in the
 Authorization header, redirects are not followed, servers are always verified, and of a body only a
-piece is in memory. It loads neither Twisted nor cryptography.
+piece is in memory. Names of this machine are loopback, without a lookup. It loads neither Twisted
+nor cryptography.
 
 A connection is used again for the next read of the same server, and never for a write: a write must
 not be sent on a connection that the server may have closed meanwhile.
-
-Connections of the blocking client: opened to a host or a socket, and verified.
-
-Names of this machine are loopback, without a lookup.
-
-Runs a command of one or a few requests, which needs no reactor and so starts fast.
-
-Ctrl-C ends it at once, as it does any program.
 """
 
 from __future__ import annotations
@@ -59,6 +52,10 @@ from treedbd.cli.options import (
 
 _WRONG_NAME: Final = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+
+PIECE_BYTES: Final = 65_536
+_WITH_LENGTH: Final = frozenset({"PUT", "POST", "PATCH"})
+_LEAST_S: Final = 0.001
 
 
 def open_socket(url: Url, timeout_s: float | None) -> socket.socket:
@@ -158,11 +155,6 @@ def _require_local_name(wrapped: ssl.SSLSocket, url: Url) -> None:
     if not any(kind == "DNS" and name.lower() in accepted for kind, name in names):
         wrapped.close()
         raise CommandFailed(OTHER_NAME.format(url.origin))
-
-
-PIECE_BYTES: Final = 65_536
-_WITH_LENGTH: Final = frozenset({"PUT", "POST", "PATCH"})
-_LEAST_S: Final = 0.001
 
 
 @attrs.frozen
@@ -437,7 +429,10 @@ SimpleWork: TypeAlias = Callable[[HttpClient, Namespace], None]
 
 
 def run_once(arguments: Namespace) -> Status:
-    """Do `arguments.request` with the daemon of `arguments.url`; raise `CommandFailed`."""
+    """Do `arguments.request` with the daemon of `arguments.url`; raise `CommandFailed`.
+
+    Ctrl-C ends it at once, as it does any program.
+    """
     work: SimpleWork = arguments.request
     client = make_http_client(arguments)
     if getattr(arguments, "output", None) is None:  # else an unfinished file has to be removed

@@ -1,9 +1,7 @@
 """`treedb init DIR`: writes what a daemon needs to serve one project, and overwrites nothing.
 
-What `treedb init` writes: configuration, secret, rules and a unit of systemd, as text.
-
-The unit is the sample `treedb.service`, for the places of the plan. Nothing is written here, and no
-file is read; `init` does that.
+A `Plan` makes the texts: configuration, secret, rules, and a unit of systemd, which is the sample
+`treedb.service` for the places of the plan. It reads and writes no file; the command does.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ CONFIG_FILE: Final = "treedb.toml"
 RULES_FILE: Final = "rules.json"
 UNIT_FILE: Final = "treedb.service"
 SECRET_BYTES: Final = 48
-
 _CONFIG: Final = string.Template("""\
 # The configuration of treedb: `treedb serve --config $config_file`, in this folder.
 # Relative paths start from the folder of this file. All keys: `treedb init --print treedb.toml`.
@@ -62,7 +59,6 @@ secret_files = ["$secret_file"]
 # After a change: `treedb rules check $rules_file`, then SIGHUP (`systemctl reload treedb`).
 rules_file = "$rules_file"
 """)
-
 _RULES: Final = """\
 {
   "rules": {
@@ -77,7 +73,6 @@ _RULES: Final = """\
   }
 }
 """
-
 _UNIT_HEAD: Final = string.Template("""\
 # The unit of treedb for systemd, with a sandbox: `systemd-analyze security treedb` shows it. To
 # install it, as root:
@@ -87,6 +82,13 @@ _UNIT_HEAD: Final = string.Template("""\
 
 """)
 _HOMES: Final = ("/home/", "/root/", "/run/user/")
+
+_FIRST_PORT: Final = 8080
+_PORTS: Final = 100
+ROOT_WARNING: Final = (
+    f"The unit would run the daemon as root: name another user in User= of {UNIT_FILE}, and let "
+    "that user own the folder: chown -R USER {folder}"
+)
 
 
 @attrs.frozen
@@ -163,14 +165,6 @@ def quote_for_unit(word: str, *, is_command: bool = False) -> str:
     if is_command:
         escaped = escaped.replace("$", "$$")
     return f'"{escaped}"' if set(escaped) & set(" \t'\"\\") else escaped
-
-
-_FIRST_PORT: Final = 8080
-_PORTS: Final = 100
-ROOT_WARNING: Final = (
-    f"The unit would run the daemon as root: name another user in User= of {UNIT_FILE}, and let "
-    "that user own the folder: chown -R USER {folder}"
-)
 
 
 def add_options(parser: argparse.ArgumentParser, _: str) -> None:

@@ -1,21 +1,10 @@
 """`treedb migrate`: moves a database from a hosted service, or another treedb, to this one.
 
-The rules and the data are copied, then what changes in the source is copied too, until Ctrl-C: the
-moment to switch the clients over. A stream of the source is opened before anything is copied, so
-nothing that changes meanwhile is missed; of a change the path is taken from the stream, and what is
-there is read again. When the stream breaks, everything is copied again.
-
-Copies what is at a path of one database to the same path of another, however large it is.
-
-What is short is read and written at once. Of a longer container the children are read in pages, and
-one that is too long for a page is copied by itself. So no more than a page is in memory, or the one
-string that is longer. Children that the source does not have are removed from the target.
-Everything may be done again: the result is what the source had when it was read.
-
-Which paths of a database change: read from a stream of it, whatever is written.
-
-Of an event only the paths are used: who follows reads what is there by itself, with its priorities,
-which streams do not show. So an event may be of any length, and is not kept.
+Theory of operation. The rules and the data are copied (`Copying`), then what changes in the source
+is copied too, until Ctrl-C: the moment to switch the clients over. A stream of the source is opened
+before anything is copied, so nothing that changes meanwhile is missed; of a change the path is
+taken from the stream (`ChangedPaths`), and what is there is read again. When the stream breaks,
+everything is copied again.
 """
 
 from __future__ import annotations
@@ -71,13 +60,32 @@ LEAF_BYTES: Final = 64 * MIB
 TOO_LARGE: Final = 413
 _EXPORT: Final = {"format": "export"}
 
+LONGEST_LINE: Final = 1_048_576
+"""Bytes of a line; of a longer one the keys of a PATCH are not looked at."""
+_KEPT: Final = 65_536
+_EVENT: Final = re.compile(rb"event: ?(\S+)")
+_PATH: Final = re.compile(rb'data: ?\{"path" ?: ?("(?:[^"\\]|\\.)*"),')
+
+POLL_S: Final = 0.1
+RETRY_S: Final = 1.0
+NOT_FOLLOWED: Final = (
+    "What changed in the source last may be missing: give the command again, with --replace."
+)
+SOURCE: Final = "The source"
+STREAM_HEADERS: Final = {"Accept": "text/event-stream"}
+
 
 class _TooLong(Exception):
     """A response has more bytes than were asked for."""
 
 
 class Copying:
-    """Copies from one database to another.
+    """Copies what is at a path of one database to the same path of another, however large it is.
+
+    What is short is read and written at once. Of a longer container the children are read in pages,
+    and one that is too long for a page is copied by itself. So no more than a page is in memory, or
+    the one string that is longer. Children that the source does not have are removed from the
+    target. Everything may be done again: the result is what the source had when it was read.
 
     Attributes:
         bytes: how many bytes of JSON have been written.
@@ -283,15 +291,11 @@ def _key_after(keys: list[str], key: str | None) -> str | None:
     return keys[at] if at < len(keys) else None
 
 
-LONGEST_LINE: Final = 1_048_576
-"""Bytes of a line; of a longer one the keys of a PATCH are not looked at."""
-_KEPT: Final = 65_536
-_EVENT: Final = re.compile(rb"event: ?(\S+)")
-_PATH: Final = re.compile(rb'data: ?\{"path" ?: ?("(?:[^"\\]|\\.)*"),')
-
-
 class ChangedPaths:
-    """Reads one stream in pieces.
+    """Reads one stream in pieces, and finds which paths of a database change.
+
+    Of an event only the paths are used: what is there is read by itself, with its priorities, which
+    streams do not show. So an event may be of any length, and is not kept.
 
     Attributes:
         has_begun: whether the first event has come.
@@ -346,15 +350,6 @@ class ChangedPaths:
 def _parse_path(text: str) -> Path:
     """Return a path as an event shows it; a priority is a change of its node."""
     return tuple(key for key in text.split("/") if key and key != PRIORITY)
-
-
-POLL_S: Final = 0.1
-RETRY_S: Final = 1.0
-NOT_FOLLOWED: Final = (
-    "What changed in the source last may be missing: give the command again, with --replace."
-)
-SOURCE: Final = "The source"
-STREAM_HEADERS: Final = {"Accept": "text/event-stream"}
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:

@@ -1,18 +1,19 @@
-"""What both directions of a move share: reading shelf files, and comparing them with PostgreSQL.
+"""The work of `treedb move`, with the driver of PostgreSQL: into PostgreSQL, or out of it.
 
-Moves the databases of a data directory into PostgreSQL.
+Theory of operation. Both directions read shelf files and compare them with PostgreSQL, row by row
+and entry by entry (`compare_all`).
 
-While the daemon runs, what differs is copied in passes until little does. Then its lock is taken
-(`store.lock`): it refuses writes from then on. One more pass copies the rest and finds all rows
-and entries alike in the end, and the copies take their places in one transaction. From that moment
-PostgreSQL has the truth, and the daemon of the data directory never gets its lock back.
+*Into PostgreSQL* (`move_inward`): while the daemon runs, what differs is copied in passes until
+little does. Then its lock is taken (`store/lock`): it refuses writes from then on. One more pass
+copies the rest and finds all rows and entries alike in the end, and the copies take their places in
+one transaction. From that moment PostgreSQL has the truth, and the daemon of the data directory
+never gets its lock back.
 
-Moves the databases of a PostgreSQL into a data directory of the embedded engine.
-
-The copies are made as a daemon makes its own (`store.postgresql.engine`), in a folder beside the
-data directory: first while daemons commit, then, after all epochs have become negative, what was
-committed since. All rows and entries are compared with those in PostgreSQL, and the folder becomes
-the data directory. If anything fails before that, the daemons may commit again.
+*Out of PostgreSQL* (`move_outward`): the copies are made as a daemon makes its own
+(`store/postgresql/engine`), in a folder beside the data directory: first while daemons commit,
+then, after all epochs have become negative, what was committed since. All rows and entries are
+compared with those in PostgreSQL, and the folder becomes the data directory. If anything fails
+before that, the daemons may commit again.
 """
 
 from __future__ import annotations
@@ -80,6 +81,18 @@ from treedbd.store.sqlite.reader import SqliteReader
 
 PATIENCE_S: Final = 30.0
 """How long one step in PostgreSQL may take: more than with a daemon, since it carries more."""
+
+_FEW_ROWS: Final = 10_000
+"""If a pass has found no more that differs, the next one is that without writers."""
+_MAX_PASSES: Final = 4
+_WRITER_PATIENCE_S: Final = 30.0
+
+WORK: Final = ".moving"
+"""What the name of the folder has in which the data directory is made."""
+_REPLACED: Final = ".replaced"
+_FEW_ENTRIES: Final = 1000
+_ALL_ENTRIES: Final = 2**53
+_FIRST_ENTRY: Final = "SELECT min(seq) FROM log WHERE db = %s"
 
 
 def describe_counts(databases: int, rows: int, entries: int) -> str:
@@ -227,12 +240,6 @@ def _compare(
     count = sum(repair(connection, table, db, each) for each in different)
     connection.execute("COMMIT")
     return Compared(records, count, len(find_different(connection, table, db, different)))
-
-
-_FEW_ROWS: Final = 10_000
-"""If a pass has found no more that differs, the next one is that without writers."""
-_MAX_PASSES: Final = 4
-_WRITER_PATIENCE_S: Final = 30.0
 
 
 @attrs.frozen
@@ -454,14 +461,6 @@ def _explain(error: BaseException, data: pathlib.Path) -> BaseException:
             f"again when it can. Until then the daemon of {data} refuses writes."
         )
     return error
-
-
-WORK: Final = ".moving"
-"""What the name of the folder has in which the data directory is made."""
-_REPLACED: Final = ".replaced"
-_FEW_ENTRIES: Final = 1000
-_ALL_ENTRIES: Final = 2**53
-_FIRST_ENTRY: Final = "SELECT min(seq) FROM log WHERE db = %s"
 
 
 def move_outward(options: MoveOptions) -> None:

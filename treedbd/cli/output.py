@@ -1,8 +1,8 @@
-"""Where a value is written: standard output, or a file that appears only when it is whole.
+"""The output of commands: a file that appears when it is whole, colours, lines with a caret.
 
-Colours of results: on a terminal, unless `NO_COLOR` is set (no-color.org), never in a pipe.
-
-A line of a document with a caret below one of its columns, as compilers show it.
+Results go to standard output, or to a file that has its name only when it is whole. Colours are
+used on a terminal, unless `NO_COLOR` is set (no-color.org), never in a pipe. `excerpt` shows a line
+of a document with a caret below one of its columns, as compilers do.
 """
 
 from __future__ import annotations
@@ -19,6 +19,13 @@ from typing import BinaryIO, Final, Protocol
 from treedbd.cli.exit import CommandFailed, make_printable, write_out
 
 _CODES: Final = {"object": "1;34", "string": "32", "number": "36", "boolean": "33", "dim": "2"}
+
+_INDENT: Final = "    "
+_WIDTH: Final = 100
+"""Characters of a line that are shown; documents without line ends have very long ones."""
+_BEFORE: Final = 60
+"""Characters of a long line that are shown before the caret."""
+_CUT: Final = "…"
 
 
 class Palette:
@@ -37,14 +44,6 @@ class Palette:
         shown = make_printable(text) if self._is_terminal else text
         code = _CODES.get(kind)
         return f"\x1b[{code}m{shown}\x1b[0m" if self._is_on and code else shown
-
-
-_INDENT: Final = "    "
-_WIDTH: Final = 100
-"""Characters of a line that are shown; documents without line ends have very long ones."""
-_BEFORE: Final = 60
-"""Characters of a long line that are shown before the caret."""
-_CUT: Final = "…"
 
 
 def excerpt(document: str, line: int, column: int) -> tuple[str, str]:

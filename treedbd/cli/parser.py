@@ -1,8 +1,7 @@
-"""The command line: its subcommands, and which module defines and runs each.
+"""The command line: its subcommands, which module defines and runs each, and its completion.
 
 The module of a subcommand is imported only if that subcommand is given: the others cost no time.
-
-`treedb completion`: the script with which a shell completes commands, options and files.
+`treedb completion` prints the script with which a shell completes commands, options and files.
 """
 
 from __future__ import annotations
@@ -26,6 +25,15 @@ _EPILOG: Final = (
     "an error, which is one sentence on standard error, and 2 for a wrong command line."
 )
 _KNOWN: Final = "known_options"
+
+SHELLS: Final = ("bash", "zsh", "fish")
+_COMPLETION_EPILOG: Final = (
+    "Save what is printed where the shell looks for it, and open a new one. bash: "
+    "~/.local/share/bash-completion/completions/treedb; zsh: _treedb in a folder of $fpath; fish: "
+    "~/.config/fish/completions/treedb.fish."
+)
+_FILES: Final = {"FILE": shtab.FILE, "RULES": shtab.FILE, "DIR": shtab.DIRECTORY}
+"""The names of arguments that are files, and how shells complete them."""
 
 
 class _Command(NamedTuple):
@@ -71,7 +79,6 @@ COMMANDS: Final = {
     "cluster": _Command("cluster", "show the daemons and databases of a PostgreSQL"),
     "completion": _Command("parser", "print what makes a shell complete this command"),
 }
-
 
 MEANINGS: Final = {
     **dict.fromkeys(("rm", "del", "delete"), "remove"),
@@ -177,16 +184,6 @@ def _refuse(parser: argparse.ArgumentParser, more: list[str], known: list[str]) 
     sentence = f"unknown options: {' '.join(names)}"
     hint = did_you_mean(names[0], known)
     parser.error(f"{sentence}.{hint}" if hint else sentence)
-
-
-SHELLS: Final = ("bash", "zsh", "fish")
-_COMPLETION_EPILOG: Final = (
-    "Save what is printed where the shell looks for it, and open a new one. bash: "
-    "~/.local/share/bash-completion/completions/treedb; zsh: _treedb in a folder of $fpath; fish: "
-    "~/.config/fish/completions/treedb.fish."
-)
-_FILES: Final = {"FILE": shtab.FILE, "RULES": shtab.FILE, "DIR": shtab.DIRECTORY}
-"""The names of arguments that are files, and how shells complete them."""
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:

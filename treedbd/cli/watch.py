@@ -1,13 +1,11 @@
 """`treedb watch`: prints the events of a path until Ctrl-C.
 
-A stream that breaks is opened again, after a pause that grows with each failure in a row, and
-resumed after the last write that was received. A stream is broken, too, if nothing is received for
+Theory of operation. `EventParser` makes events of the bytes of a stream, by the letter of
+"Interpreting an event stream" of the HTML standard,
+https://html.spec.whatwg.org/multipage/server-sent-events.html. `follow` shows them. A stream that
+breaks is opened again, after a pause that grows with each failure in a row, and resumed after the
+last write that was received (`ResumePoint`). A stream is broken, too, if nothing is received for
 2.5 keep-alive intervals. The command ends by Ctrl-C, or with an error of the server.
-
-Server-Sent Events: parsed from bytes, printed as lines, and where to resume a stream.
-
-Bytes are parsed by the letter of "Interpreting an event stream" of the HTML standard,
-https://html.spec.whatwg.org/multipage/server-sent-events.html.
 
 An event is printed on one line. As text: its kind, its path and its data, separated by tab
 characters, which neither a path nor compact JSON contains. As JSON: one object with the members
@@ -54,9 +52,13 @@ FINAL_EVENTS: Final = {
     "auth_revoked": "The stream ended: the token is no longer valid.",
 }
 """Events after which there are no others, and what they say."""
-
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _CHANGE = re.compile(rb'\{"path":("(?:[^"\\]|\\.)*+"),"data":(.*)\}')  # of one line: no DOTALL
+
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+SILENT_KEEP_ALIVES: Final = 2.5
+_STREAM: Final = "text/event-stream"
 
 
 class InvalidEvent(ValueError):
@@ -215,13 +217,6 @@ class ResumePoint:
         self._complete = self._current
         self._seen = []
         self._repeated = []
-
-
-FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 30.0
-SILENT_KEEP_ALIVES: Final = 2.5
-
-_STREAM: Final = "text/event-stream"
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
