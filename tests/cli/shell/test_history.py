@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from treedbd.cli.shell import shell as history
-from treedbd.cli.shell.shell import MAX_ENTRIES, BoundedHistory, history_file, is_kept
+from treedbd.cli.shell import prompt as history
+from treedbd.cli.shell.prompt import MAX_ENTRIES, BoundedHistory, history_file, is_kept
 
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJ1aWQiOiJhZGEifQ.c2ln"
 

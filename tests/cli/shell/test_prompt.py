@@ -18,13 +18,13 @@ from tests.daemon import Daemon
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import parse_url
 from treedbd.cli.shell.commands import Screen, ShellSession
-from treedbd.cli.shell.shell import (
+from treedbd.cli.shell.prompt import (
     BoundedHistory,
-    KeyCache,
     ShellCompleter,
     make_prompt,
     run_prompt,
 )
+from treedbd.cli.shell.shell import KeyCache
 from treedbd.tree.types import Path
 
 UP = "\x1b[A"

@@ -1,5 +1,6 @@
-"""The interactive shell.
+"""`treedb shell`, which walks through a database.
 
-shell      the shell at a terminal: prompt, history, completion
-commands   its commands
+shell      the command: where it begins, scripts, what Tab completes
+prompt     the prompt at a terminal, and its history, with prompt_toolkit
+commands   the commands of the shell: lines, arguments, the session, output
 """

@@ -1,29 +1,20 @@
-"""The commands of the shell: their names, arguments and help, and how a line is run.
+"""The commands of the shell: lines as text, their arguments, the session, what each command does.
 
-The shell's commands that read: `ls`, `tree`, `cat` and `watch`.
-
-The shell's commands that write: `set`, `update`, `push`, `rm` and `mv`.
-
-The arguments of a command of the shell: options, paths, and the value of a write.
-
-An option is a word that the command knows. Keys may begin with a hyphen, as those of `push` do, so
-any other word with one hyphen is a path. After `--` all words are paths.
-
-What the shell prints: JSON in colours, names in columns, sizes.
-
-A value may hold any characters. On a terminal those that could move its cursor are printed as the
-escapes that JSON has for them; in a pipe all bytes stay as they are.
-
-What a token says of its bearer: only claims are shown, never the token.
-
-The state of a shell: which database, which place, as whom; and its requests.
-
-A line of the shell as text: its commands, its words, and whether it goes on.
+Theory of operation. `run_line` splits a line into commands, finds each in the table `COMMANDS`,
+parses its arguments by its `Shape`, and runs its function with the `ShellSession`: which database,
+which place, as whom, and its requests. What it prints goes to a `Screen`.
 
 Words are quoted as in a POSIX shell: in single quotation marks, in double ones, or by a backslash
 before one character. The value of a write is not a word: it is the rest of the command, as JSON, so
 that its quotation marks need no others around them. Commands are separated by `;` outside of
 quotation marks and brackets.
+
+An option is a word that the command knows. Keys may begin with a hyphen, as those of `push` do, so
+any other word with one hyphen is a path. After `--` all words are paths.
+
+A value may hold any characters. On a terminal those that could move its cursor are printed as the
+escapes that JSON has for them; in a pipe all bytes stay as they are. Of a token only the claims are
+shown, never the token.
 """
 
 from __future__ import annotations
@@ -58,10 +49,10 @@ from treedbd.cli.options import (
     is_json,
     label_of,
     query_parameters,
+    resolve_path,
     with_host,
     with_parameter,
 )
-from treedbd.cli.options import resolve_path as resolve
 from treedbd.cli.watch import CHANGES, FINAL_EVENTS, EventParser, InvalidEvent, StreamEvent
 from treedbd.names import parse_label
 from treedbd.tree.path import format_path
@@ -77,6 +68,32 @@ _DIM: Final = "\x1b[2m"
 _GAP: Final = 2
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b')
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+OWNER: Final = "owner"
+_MAX_UID_CHARACTERS: Final = 256
+
+MAX_LISTED_BYTES: Final = 64 * 1024 * 1024
+_OVERRIDE: Final = "auth_variable_override"
+
+_WORD_OR_SIGN = re.compile(r""""(?:[^"\\\n]|\\.)*"?|'[^']*'?|\\.|[\[\]{};]""", re.DOTALL)
+_BLANK = re.compile(r"\s*")
+_UNSAFE = re.compile(r"""[\s"'\\;{}\[\]]""")
+
+PAGE_KEYS: Final = 1000
+PAGE_CHILDREN: Final = 100
+MAX_TREE_LINES: Final = 1000
+DEPTH: Final = 3
+CHILDREN: Final = 20
+MAX_COUNT: Final = 1_000_000
+_SHOWN_CHARACTERS: Final = 60
+_STREAM: Final = "text/event-stream"
+
+MAY_BE_FORBIDDEN: Final = frozenset({401, 403})
+_BACK: Final = "-"
+
+
+class ShellEnded(Exception):
+    """The user leaves the shell."""
 
 
 class Screen:
@@ -206,10 +223,6 @@ def _colour(found: re.Match[str]) -> str:
     return f"{style}{string or number or word}{_RESET}"
 
 
-OWNER: Final = "owner"
-_MAX_UID_CHARACTERS: Final = 256
-
-
 def describe_token(token: str | None) -> str:
     """Return whom a token names; it is not verified here, the daemon does that."""
     if token is None:
@@ -248,10 +261,6 @@ def _format_time(seconds: Any) -> str:
         return ""
 
 
-MAX_LISTED_BYTES: Final = 64 * 1024 * 1024
-_OVERRIDE: Final = "auth_variable_override"
-
-
 @attrs.define
 class ShellSession:
     """A shell's connection and its place.
@@ -262,7 +271,7 @@ class ShellSession:
         previous: where `cd -` goes.
         auth: the JSON that rules see as `auth`; None for what the token says.
         default_label: what the prompt calls a database whose URL does not name it.
-        confirm: asks a question that is answered by yes or no; None if nobody can answer.
+        confirm: asks a question that is answered by yes or no; None if there is no terminal.
         identity: what is known of the token.
         on_change: is called when what was read may have changed.
 
@@ -291,10 +300,10 @@ class ShellSession:
 
     def resolve(self, text: str) -> Path:
         """Return the path that a text names; raise `CommandFailed`."""
-        return resolve(text, self.place)
+        return resolve_path(text, self.place)
 
     def url_of(self, path: Path, parameters: dict[str, str] | None = None) -> Url:
-        """Return the URL of a path, as whoever the shell is now."""
+        """Return the URL of a path, as the caller that the shell is now."""
         url = self.root.below(path).to_json()
         if self.auth is not None:
             url = url.with_parameters({_OVERRIDE: self.auth})
@@ -352,11 +361,6 @@ def parse_response(content: bytes, url: Url) -> Any:
         return orjson.loads(content)
     except ValueError:
         raise CommandFailed(f"The response of {url.origin} is not JSON.") from None
-
-
-_WORD_OR_SIGN = re.compile(r""""(?:[^"\\\n]|\\.)*"?|'[^']*'?|\\.|[\[\]{};]""", re.DOTALL)
-_BLANK = re.compile(r"\s*")
-_UNSAFE = re.compile(r"""[\s"'\\;{}\[\]]""")
 
 
 @attrs.frozen
@@ -610,16 +614,6 @@ def _next(text: str, position: int) -> Word | None:
     return word
 
 
-PAGE_KEYS: Final = 1000
-PAGE_CHILDREN: Final = 100
-MAX_TREE_LINES: Final = 1000
-DEPTH: Final = 3
-CHILDREN: Final = 20
-MAX_COUNT: Final = 1_000_000
-_SHOWN_CHARACTERS: Final = 60
-_STREAM: Final = "text/event-stream"
-
-
 def ls(session: ShellSession, given: Given) -> None:
     """Print the keys of the children, with `-l` their values or sizes."""
     path = session.resolve(given.path())
@@ -806,14 +800,6 @@ def _require_consent(session: ShellSession, what: str) -> None:
         raise CommandFailed("Nothing is removed.")
 
 
-MAY_BE_FORBIDDEN: Final = frozenset({401, 403})
-_BACK: Final = "-"
-
-
-class ShellEnded(Exception):
-    """The user leaves the shell."""
-
-
 @attrs.frozen
 class ShellCommand:
     """A command: what runs it, how it is written, what it does, and its arguments."""
@@ -920,7 +906,6 @@ _NOTHING: Final = Shape(most=0)
 _PATH: Final = Shape()
 _ONE_WORD: Final = Shape(least=1)
 _WRITE: Final = Shape(least=1, has_value=True)
-
 COMMANDS: Final = {
     "cd": ShellCommand(cd, "cd [PATH]", "go to a path: .. is above, / the root, - back", _PATH),
     "pwd": ShellCommand(pwd, "pwd", "print where one is", _NOTHING, has_path=False),
@@ -982,7 +967,6 @@ COMMANDS: Final = {
     ),
     "exit": ShellCommand(leave, "exit", "leave (or Ctrl-D)", _NOTHING, has_path=False),
 }
-
 
 MEANINGS: Final = {
     **dict.fromkeys(("remove", "del", "delete"), "rm"),

@@ -1,27 +1,14 @@
 """`treedb shell`: reads and writes a database as one walks through a file system.
 
-At a terminal it has a prompt; otherwise the lines of standard input, or of `-c`, are a script that
-ends at its first error. Only the prompt needs prompt_toolkit, which no other command imports.
+At a terminal it has a prompt (`shell/prompt`); otherwise the lines of standard input, or of `-c`,
+are a script that ends at its first error. `shell/commands` has what the lines mean.
 
-The shell at a terminal: prompt, history, completion, Ctrl-C and Ctrl-D.
-
-The history of the shell: a private file of bounded size, which never holds a token.
-
-An entry is a line of JSON. A line that begins with a blank is not kept, nor is one that looks as if
-it held a token.
-
-What Tab completes: the names of commands, their options, and the keys of the place.
-
-Keys are read only when they are asked for, some hundreds of them, and kept for a few seconds.
+Tab completes the names of commands, their options, and the keys of the place (`complete`). Keys are
+read only when they are asked for, some hundreds of them, and kept for a few seconds.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import pathlib
-import re
 import signal
 import sys
 import threading
@@ -32,14 +19,8 @@ from importlib import import_module
 from typing import Final, Protocol
 
 import attrs
-from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
-from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
-from prompt_toolkit.history import History, InMemoryHistory
 
-from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable
+from treedbd.cli.exit import DONE, CommandFailed, Status
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import (
     ADDRESS_HELP,
@@ -65,7 +46,6 @@ from treedbd.cli.shell.commands import (
     Word,
     command_starts,
     describe_token,
-    is_open,
     is_text,
     list_children,
     make_screen,
@@ -73,87 +53,15 @@ from treedbd.cli.shell.commands import (
     run_line,
     split_words,
 )
-from treedbd.files import create_directory, open_private, write_atomically
 from treedbd.names import parse_label
 from treedbd.tree.types import Path
-
-MAX_ENTRIES: Final = 1000
-MAX_ENTRY_CHARACTERS: Final = 4096
-MAX_FILE_BYTES: Final = 16 * 1024 * 1024
-_TOKEN = re.compile(r"\beyJ[\w-]{5,}\.[\w-]+|\b(auth|access_token)=|\bBearer\b")
-
-
-def history_file() -> pathlib.Path:
-    """Return the file of the user (XDG Base Directory Specification)."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    folder = pathlib.Path(given) if given.startswith("/") else pathlib.Path.home() / ".local/state"
-    return folder / "treedb" / "shell-history"
-
-
-def is_kept(line: str) -> bool:
-    """Return whether a line belongs in the history."""
-    is_short = 0 < len(line) <= MAX_ENTRY_CHARACTERS
-    return is_short and not line[0].isspace() and _TOKEN.search(line) is None
-
-
-class BoundedHistory(History):
-    """The last lines, in a file that only its owner can read.
-
-    A file that cannot be read or written is no error: the history is that of this shell then.
-    """
-
-    def __init__(self, file: pathlib.Path) -> None:
-        """Keep lines in a file, which is made when there is one."""
-        super().__init__()
-        self._file = file
-        self._last = ""
-
-    def load_history_strings(self) -> Iterable[str]:
-        """Return the lines, the newest first; cut the file if it has many more."""
-        entries = self._read()
-        kept = entries[-MAX_ENTRIES:]
-        if len(entries) > 2 * MAX_ENTRIES:
-            with contextlib.suppress(OSError):
-                write_atomically(self._file, "".join(map(_dump, kept)).encode())
-        return reversed(kept)
-
-    def append_string(self, string: str) -> None:
-        """Add a line, unless it is not to be kept or was the last one."""
-        if is_kept(string) and string != self._last:
-            self._last = string
-            super().append_string(string)
-
-    def store_string(self, string: str) -> None:
-        """Append a line to the file."""
-        with contextlib.suppress(OSError):
-            create_directory(self._file.parent)
-            descriptor = open_private(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            with open(descriptor, "wb") as file:
-                file.write(_dump(string).encode())
-
-    def _read(self) -> list[str]:
-        try:
-            with self._file.open("rb") as file:
-                lines = file.read(MAX_FILE_BYTES).decode(errors="replace").splitlines()
-        except OSError:
-            return []
-        entries = []
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                entry = json.loads(line)
-                if isinstance(entry, str):
-                    entries.append(entry)
-        return entries
-
-
-def _dump(entry: str) -> str:
-    return json.dumps(entry) + "\n"
-
 
 MAX_KEYS: Final = 300
 FETCH_S: Final = 1.5
 KEPT_S: Final = 5.0
 MAX_KEPT: Final = 64
+_MAX_HEALTH_BYTES: Final = 65_536
+MAX_COMMAND_BYTES: Final = 256 * 1024 * 1024
 
 
 class ReadKeys(Protocol):
@@ -257,76 +165,6 @@ def _write(head: str, key: str, command: ShellCommand) -> str:
     return quote(f"./{key}" if not head and is_like_option else head + key)
 
 
-_MAX_PROMPT_CHARACTERS = 50
-
-
-class ShellCompleter(Completer):
-    """Completes lines of a session."""
-
-    def __init__(self, session: ShellSession, keys: KeyCache) -> None:
-        self._session = session
-        self._keys = keys
-
-    def get_completions(
-        self, document: Document, complete_event: CompleteEvent
-    ) -> Iterable[Completion]:
-        """Iterate over the completions of the word before the cursor; it may take a request."""
-        line = document.text_before_cursor
-        for each in complete(line, self._session.resolve, self._keys):
-            shown = make_printable(each.shown)
-            yield Completion(each.text, each.start - len(line), display=shown)
-
-
-def run_prompt(session: ShellSession, keys: KeyCache, file: pathlib.Path | None) -> None:
-    """Run lines until the user leaves; keep them in a file, None for no history."""
-    history: History = InMemoryHistory() if file is None else BoundedHistory(file)
-    prompt: PromptSession[str] = PromptSession(
-        history=history,
-        completer=ShellCompleter(session, keys),
-        complete_in_thread=True,
-        complete_while_typing=False,
-        enable_history_search=True,
-        multiline=Condition(lambda: is_open(get_app().current_buffer.text)),
-        prompt_continuation="... ",
-    )
-    question: PromptSession[str] = PromptSession(history=InMemoryHistory())
-    session.confirm = lambda text: _confirm(question, text)
-    while True:
-        try:
-            line = prompt.prompt(make_prompt(session))
-        except KeyboardInterrupt:
-            continue
-        except EOFError:
-            return
-        try:
-            run_line(session, line)
-        except ShellEnded:
-            return
-        except KeyboardInterrupt:
-            session.screen.note("Interrupted.")
-        except CommandFailed as error:
-            session.screen.note(str(error), is_error=True)
-
-
-def make_prompt(session: ShellSession) -> str:
-    """Return what is shown before a line."""
-    place = make_printable(session.location)
-    if len(place) > _MAX_PROMPT_CHARACTERS:
-        place = f"{session.label}:…{place[-_MAX_PROMPT_CHARACTERS:]}"
-    return f"{place}{' (as)' if session.auth is not None else ''}> "
-
-
-def _confirm(question: PromptSession[str], text: str) -> bool:
-    try:
-        return question.prompt(make_printable(text)).strip().lower() in {"y", "yes"}
-    except (EOFError, KeyboardInterrupt):
-        return False
-
-
-_MAX_HEALTH_BYTES: Final = 65_536
-MAX_COMMAND_BYTES: Final = 256 * 1024 * 1024
-
-
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
     parser.add_argument(
@@ -352,10 +190,10 @@ def _run(arguments: Namespace) -> Status:
         elif sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
             signal.signal(signal.SIGINT, signal.default_int_handler)
             session.default_label = _ask_label(arguments, session)
-            prompt = import_module("treedbd.cli.shell.shell")
-            history = import_module("treedbd.cli.shell.shell")
+            # Imported only now: a script needs no prompt_toolkit.
+            prompt = import_module("treedbd.cli.shell.prompt")
             prompt.run_prompt(
-                session, keys, None if arguments.no_history else history.history_file()
+                session, keys, None if arguments.no_history else prompt.history_file()
             )
         else:
             _run_script(session, _input_lines())
