@@ -18,7 +18,7 @@ import pytest_twisted
 from tests.command import COMMAND, CommandResult, treedb
 from tests.daemon import Daemon
 from tests.rest import Client
-from treedbd.cli.rules import parse_request, run
+from treedbd.cli.rules_testing import parse_request, run
 
 SUITE = pathlib.Path(__file__).parent.parent / "docs" / "rules" / "chat.test.json"
 RULES = """{"rules": {

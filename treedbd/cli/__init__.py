@@ -1,27 +1,28 @@
-"""The commands of `treedb`.
+"""The commands of `treedb`; those of documents and of the shell are in the packages below.
 
 main             the entry point
 parser           the command line: its subcommands, and its completion
-exit             how a command ends
-output           where results are written, and their colours
-options          options that commands share: addresses, queries, URLs
-http_client      the blocking client, for commands that start fast
+exit             how a command ends: its output, its error, its status
+output           files that appear when they are whole, colours, lines with a caret
+options          what commands share: URLs, addresses, tokens, queries, settings
+http_client      the blocking client, for commands that must start fast
 client           the client of commands that run a reactor
-data             get, set, push, update, remove, ls, tree, log
-watch            watch
-rules            rules: check, test, get, put, explain
-cp               cp
-mv               mv
-transaction      transaction
-top              top
-token            token
-init             init
-serve            serve
+data             get, set, push, update, remove, ls, tree and log
+watch            watch: the events of a path, resumed after a break
+rules            rules: its options; get, put and explain by a daemon
+rules_testing    rules check and rules test, without a daemon
+cp               cp: a value copied between any two daemons
+mv               mv: a value moved by one atomic write
+transaction      transaction: a value changed by an expression of jq
+top              top: what clients do with the databases of a project
+token            token: a token for a project
+init             init: the files that a daemon needs
+serve            serve: the daemon in the foreground
 backup           backup and restore
 check            check and compact
 migrate          migrate: from a hosted service, or another treedb
-move             move: into PostgreSQL or back
-moving           what a move does, with the driver of PostgreSQL
-cluster          cluster status
-cluster_status   the status of a cluster, with the driver of PostgreSQL
+move             move: its options, into PostgreSQL or back
+moving           the work of a move, with the driver of PostgreSQL
+cluster          cluster: its options, and the import of the driver of PostgreSQL
+cluster_status   cluster status: what it shows, with the driver of PostgreSQL
 """

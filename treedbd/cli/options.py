@@ -1,27 +1,14 @@
-"""Options that several commands share, and the values that are read from them.
+"""Options and values that several commands share: addresses, network, tokens, queries, settings.
 
-The options of a query, and the parameters of the interface that they become.
+*URLs* are parsed once, as leniently as in a browser, and sent byte for byte (`Url`). *Addresses*
+are URLs, or paths below a base: the URL in `TREEDB_URL`, or else the daemon that serves the data
+directory, whose lock notes its URLs. `--project` and `TREEDB_PROJECT` name the database where a URL
+does not.
 
-The interface expects JSON, but a shell removes quotation marks, so other text is sent as a JSON
-string.
+*Options of a query* become parameters of the interface. The interface expects JSON, but a shell
+removes quotation marks, so other text is sent as a JSON string.
 
-Addresses on the command line: URLs, and paths below a base.
-
-A path is one of the daemon at `TREEDB_URL`, or else of the daemon that serves the data directory:
-its lock notes the URLs. `--project` and `TREEDB_PROJECT` name the database where a URL does not.
-
-URLs on the command line: parsed once, as leniently as in a browser, and sent byte for byte.
-
-`.json` may be omitted. What a URL cannot contain (quotation marks, blanks, letters beyond ASCII) is
-percent-encoded; what is encoded already stays as it is. A URL with a token is an error: other users
-of the machine can read command lines.
-
-`unix:/run/treedb.sock:/users/ada` is a path of the daemon that listens on a Unix socket: the file
-of the socket, in which `%3A` is a colon, and after the next colon the path and the query.
-
-The sentences of requests that fail, the same for every client that this package has.
-
-Paths as the shell's commands take them, and the database that a URL names.
+The sentences of requests that fail are here too, because all clients of this package use the same.
 """
 
 from __future__ import annotations
@@ -38,6 +25,7 @@ from argparse import ArgumentParser, Namespace
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Final, NamedTuple, TypeAlias, cast
 from urllib.parse import SplitResult, parse_qs, parse_qsl, quote, unquote, urlsplit
 
@@ -49,7 +37,6 @@ from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
 from treedbd.config.settings import Settings, load_settings
 from treedbd.config.values import ConfigError
 from treedbd.names import parse_label
-from treedbd.store.lock import find_other
 from treedbd.tree.path import check_depth, check_key
 from treedbd.tree.types import InvalidPath, Path
 
@@ -58,7 +45,6 @@ ACTIVITY: Final = "/.inspect/activity.json"
 RULES: Final = "/.settings/rules.json"
 _RULES_NAME: Final = "rules.json"
 LOCALHOST: Final = "localhost"
-
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _KEPT: Final = "/%:@!$&'()*+,;=-._~"
@@ -67,14 +53,73 @@ _UNIX: Final = "unix"
 _HEALTH: Final = "/.health"
 _TOKENS: Final = frozenset({"auth", "access_token"})
 
+CONNECT_S: Final = 30.0
+"""How long a connection may take to open."""
+LOOPBACK: Final = ("127.0.0.1", "::1")
+"""The addresses of the names of this machine, in the order in which they are tried."""
+MAX_ERROR_BYTES: Final = 65_536
+"""How much of an error is read."""
+OWN_HEADERS: Final = {"User-Agent": "treedb", "X-TreeDB-Dialect": "standard"}
+"""Headers of each request: errors have a code and a reason, with a token too."""
+NO_SERVER: Final = "No server listens at {}."
+UNKNOWN_NAME: Final = "The host name in {} is not known."
+SILENT: Final = "{} does not respond."
+NOT_CONNECTED: Final = "The connection to {} failed."
+CLOSED: Final = "{} closed the connection without a response."
+CUT_OFF: Final = "The response of {} was cut off."
+OTHER_NAME: Final = "The certificate of {} is for another name: give a URL with that name."
+_WANTS_ADMIN: Final = "requires an admin's token."
+_HINT: Final = " Put one into the variable TREEDB_TOKEN; in development mode owner is one."
+
+UP: Final = ".."
+HERE: Final = "."
+NAMESPACE: Final = "ns"
+_LABELS_WITH_DATABASE: Final = 3
+
+TOKEN_VARIABLE: Final = "TREEDB_TOKEN"  # noqa: S105 - the name of a variable
+PROJECT_VARIABLE: Final = "TREEDB_PROJECT"
+STANDARD_INPUT: Final = "-"
+CONFIG_HELP: Final = "the daemon's configuration file (default: the settings of development mode)"
+_MAX_TOKEN_BYTES: Final = 65_536
+_MAX_DIGITS: Final = 16
+_TIMEOUT = re.compile(r"([0-9]{1,9})(ms|s|min|m)", re.ASCII)
+_TIME_UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0}
+_LONGEST_TIMEOUT_S: Final = 900.0
+_LATER_S: Final = 2.0
+_TOKEN = re.compile(r"[!-~]+")
+
+_BOUNDS: Final = {
+    "--start-at": "at or after this value",
+    "--start-after": "after this value",
+    "--end-at": "at or before this value",
+    "--end-before": "before this value",
+    "--equal-to": "at this value",
+}
+_BY_KEY: Final = '"$key"'
+_LIMITS: Final = {"--limit-to-first": "the first N", "--limit-to-last": "the last N"}
+_NAMES: Final = ("--order-by", *_LIMITS, *_BOUNDS, "--where")
+
+URL_VARIABLE: Final = "TREEDB_URL"
+ADDRESS_HELP: Final = f"the URL of a path, or a path below {URL_VARIABLE} or the daemon of --data"
+_LOOKS_LIKE_HOST = re.compile(r"[A-Za-z0-9.-]*:[0-9]*(/|\Z)|\[")
+_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|unix:", re.ASCII)
+_ATTRIBUTES: Final = ("source", "url")
+
 
 class InvalidUrl(argparse.ArgumentTypeError):
     """A text that cannot be used as a URL; the message says why, without the text."""
 
 
+class NoResponse(CommandFailed):
+    """The server cannot be reached or did not respond; a later request may succeed."""
+
+
 @attrs.frozen
 class Url:
     """An http or https URL in ASCII, or a path of the daemon at a Unix socket.
+
+    `unix:/run/treedb.sock:/users/ada` is such a path: the file of the socket, in which `%3A` is a
+    colon, and after the next colon the path and the query.
 
     `host` is without the brackets of IPv6. `socket` is the file of the socket; the host is
     `localhost` then, which names no database.
@@ -161,7 +206,12 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """Parse a URL of a command line; raise `InvalidUrl`."""
+    """Parse a URL of a command line; raise `InvalidUrl`.
+
+    `.json` may be omitted. What a URL cannot contain (quotation marks, blanks, letters beyond
+    ASCII) is percent-encoded; what is encoded already stays as it is. A URL with a token is an
+    error: other users of the machine can read command lines.
+    """
     if _CONTROL.search(text):
         raise InvalidUrl("must not contain control characters")
     try:
@@ -217,30 +267,6 @@ def _host(parts: SplitResult) -> str:
     return encoded
 
 
-CONNECT_S: Final = 30.0
-"""How long a connection may take to open."""
-LOOPBACK: Final = ("127.0.0.1", "::1")
-"""The addresses of the names of this machine, in the order in which they are tried."""
-MAX_ERROR_BYTES: Final = 65_536
-"""How much of an error is read."""
-
-OWN_HEADERS: Final = {"User-Agent": "treedb", "X-TreeDB-Dialect": "standard"}
-"""Headers of each request: errors have a code and a reason, with a token too."""
-NO_SERVER: Final = "No server listens at {}."
-UNKNOWN_NAME: Final = "The host name in {} is not known."
-SILENT: Final = "{} does not respond."
-NOT_CONNECTED: Final = "The connection to {} failed."
-CLOSED: Final = "{} closed the connection without a response."
-CUT_OFF: Final = "The response of {} was cut off."
-OTHER_NAME: Final = "The certificate of {} is for another name: give a URL with that name."
-_WANTS_ADMIN: Final = "requires an admin's token."
-_HINT: Final = " Put one into the variable TREEDB_TOKEN; in development mode owner is one."
-
-
-class NoResponse(CommandFailed):
-    """The server cannot be reached or did not respond; a later request may succeed."""
-
-
 def describe_error(status: int, body: bytes, url: Url) -> str:
     """Return the sentence of an error, of either dialect or of another server."""
     try:
@@ -266,12 +292,6 @@ def describe_tls_failure(reason: str, origin: str) -> CommandFailed:
     if "wrong version number" in reason or "record layer failure" in reason:
         return CommandFailed(f"{origin} does not speak TLS.")
     return NoResponse(f"The TLS connection to {origin} failed.")
-
-
-UP: Final = ".."
-HERE: Final = "."
-NAMESPACE: Final = "ns"
-_LABELS_WITH_DATABASE: Final = 3
 
 
 def resolve_path(text: str, here: Path) -> Path:
@@ -341,19 +361,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-TOKEN_VARIABLE: Final = "TREEDB_TOKEN"  # noqa: S105 - the name of a variable
-PROJECT_VARIABLE: Final = "TREEDB_PROJECT"
-STANDARD_INPUT: Final = "-"
-CONFIG_HELP: Final = "the daemon's configuration file (default: the settings of development mode)"
-_MAX_TOKEN_BYTES: Final = 65_536
-_MAX_DIGITS: Final = 16
-_TIMEOUT = re.compile(r"([0-9]{1,9})(ms|s|min|m)", re.ASCII)
-_TIME_UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0}
-_LONGEST_TIMEOUT_S: Final = 900.0
-_LATER_S: Final = 2.0
-_TOKEN = re.compile(r"[!-~]+")
 
 
 def add_settings_options(parser: argparse.ArgumentParser) -> None:
@@ -557,18 +564,6 @@ def standard_input() -> io.BufferedReader:
     return cast(io.BufferedReader, sys.stdin.buffer)
 
 
-_BOUNDS: Final = {
-    "--start-at": "at or after this value",
-    "--start-after": "after this value",
-    "--end-at": "at or before this value",
-    "--end-before": "before this value",
-    "--equal-to": "at this value",
-}
-_BY_KEY: Final = '"$key"'
-_LIMITS: Final = {"--limit-to-first": "the first N", "--limit-to-last": "the last N"}
-_NAMES: Final = ("--order-by", *_LIMITS, *_BOUNDS, "--where")
-
-
 def _name_of(option: str) -> str:
     """Return the parameter of an option: `limitToFirst`."""
     first, *more = option[2:].split("-")
@@ -633,13 +628,6 @@ def _as_bound(text: str) -> str:
     if is_json(text) or (comma and is_json(value) and is_json(f'"{key}')):
         return text
     return json.dumps(text)
-
-
-URL_VARIABLE: Final = "TREEDB_URL"
-ADDRESS_HELP: Final = f"the URL of a path, or a path below {URL_VARIABLE} or the daemon of --data"
-_LOOKS_LIKE_HOST = re.compile(r"[A-Za-z0-9.-]*:[0-9]*(/|\Z)|\[")
-_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|unix:", re.ASCII)
-_ATTRIBUTES: Final = ("source", "url")
 
 
 @attrs.frozen
@@ -732,5 +720,6 @@ def _find_base(arguments: Namespace) -> Url:
 
 def _served_at(data: pathlib.Path) -> list[Url]:
     """Return the URLs at which a running daemon serves a data directory; none if none runs."""
-    found = find_other(data)
+    # Imported only now: with it comes SQLite, which most commands do not need.
+    found = import_module("treedbd.store.lock").find_other(data)
     return [] if found is None else [parse_url(each) for each in found.urls]
