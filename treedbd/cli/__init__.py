@@ -9,6 +9,7 @@ http_client      the blocking client, for commands that must start fast
 client           the client of commands that run a reactor
 data             get, set, push, update, remove, ls, tree and log
 watch            watch: the events of a path, resumed after a break
+events           Server-Sent Events: parsed, printed, where to resume
 rules            rules: its options; get, put and explain by a daemon
 rules_testing    rules check and rules test, without a daemon
 cp               cp: a value copied between any two daemons

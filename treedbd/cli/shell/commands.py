@@ -39,6 +39,7 @@ import attrs
 import orjson
 
 from treedbd.cli.data import JSON_HEADERS
+from treedbd.cli.events import CHANGES, FINAL_EVENTS, EventParser, InvalidEvent, StreamEvent
 from treedbd.cli.exit import CommandFailed, make_printable, write_out
 from treedbd.cli.http_client import Body, HttpClient
 from treedbd.cli.mv import Move, TargetExists
@@ -53,7 +54,6 @@ from treedbd.cli.options import (
     with_host,
     with_parameter,
 )
-from treedbd.cli.watch import CHANGES, FINAL_EVENTS, EventParser, InvalidEvent, StreamEvent
 from treedbd.names import parse_label
 from treedbd.tree.path import format_path
 from treedbd.tree.types import ROOT, Path
