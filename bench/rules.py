@@ -22,7 +22,7 @@ from typing import Any
 from load import measure
 from servers import LOAD_CORE, serve_treedb
 
-from treedbd.config.credentials import derive_project_secret, ensure_development_secret
+from treedbd.config.project_secrets import derive_project_secret, ensure_development_secret
 from treedbd.web.auth.jwt import mint
 
 AIM = 0.8

@@ -12,7 +12,7 @@ import pytest
 
 from tests.command import run_command
 from treedbd.cli.main import main
-from treedbd.config.credentials import DEVELOPMENT_SECRET, derive_project_secret
+from treedbd.config.project_secrets import DEVELOPMENT_SECRET, derive_project_secret
 from treedbd.web.auth.jwt import BadToken, parse, verify_by_secret
 
 FIRST, SECOND = b"first" * 8, b"second" * 8

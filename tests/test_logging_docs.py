@@ -12,7 +12,7 @@ import pytest
 
 from tests.pages import DOCS
 from treedbd.config.settings import LogSettings, load_settings
-from treedbd.database.rights import FIELDS as RULE_FIELDS
+from treedbd.database.active_rules import FIELDS as RULE_FIELDS
 from treedbd.errors import BUDGET_LINES, BUDGET_S
 from treedbd.http1.request import MAX_REQUEST_ID_CHARACTERS
 from treedbd.operating.log import FILE_MODE, MEMBERS, LogRecord, format_json, format_text

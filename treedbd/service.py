@@ -43,16 +43,17 @@ from twisted.logger import Logger
 from twisted.python.reflect import namedAny
 
 from treedbd.config.certificate import ServerContext
-from treedbd.config.credentials import BadCredentials, Credentials
+from treedbd.config.credentials import Credentials
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE, Endpoint
 from treedbd.config.listening import CannotStart, Listening
+from treedbd.config.project_secrets import BadCredentials
 from treedbd.config.settings import HSTS_S, Settings, TracingSettings
+from treedbd.database.active_rules import SlowRulesLog
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import stored_bytes
 from treedbd.database.files import DatabaseFiles, MakeFiles
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
-from treedbd.database.rights import SlowRulesLog
 from treedbd.database.runtime import (
     AnswerPool,
     MeasureRules,

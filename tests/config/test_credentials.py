@@ -17,11 +17,10 @@ from twisted.logger import capturedLogs, eventAsText
 from tests.access import secret_of, token, write_secret
 from tests.database.test_rules_work import LARGE, WorkClock
 from tests.web.auth.test_jwt import PEM
-from treedbd.config.credentials import (
+from treedbd.config.credentials import MAX_UNCONFIGURED, Credentials
+from treedbd.config.project_secrets import (
     DEVELOPMENT_SECRET,
-    MAX_UNCONFIGURED,
     BadCredentials,
-    Credentials,
     derive_project_secret,
     ensure_development_secret,
     read_project_secret,

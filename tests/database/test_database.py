@@ -18,13 +18,7 @@ import attrs
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -34,6 +28,7 @@ from tests.replica import Replica
 from tests.rules.evaluating import NOW, rules
 from tests.tree.value_view import ValueView
 from treedbd.database.database import Database
+from treedbd.database.grants import ReadRequest
 from treedbd.database.requests import (
     Caller,
     Condition,
@@ -44,7 +39,6 @@ from treedbd.database.requests import (
     Write,
 )
 from treedbd.database.resume import Resumption
-from treedbd.database.rights import ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification
 from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES

@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred
 
 from tests.database.world import Disk, TurnClock, make_active_rules, make_database
 from tests.rules.evaluating import NOW, rules, view
+from treedbd.database.grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, PermissionDenied, Unavailable, Write
-from treedbd.database.rights import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS
 from treedbd.database.watchers import Notification

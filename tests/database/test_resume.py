@@ -29,9 +29,9 @@ from tests.rules.evaluating import rules
 from treedbd.database import resume
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.database import Database
+from treedbd.database.grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, Write
 from treedbd.database.resume import Resumption, Resumptions, decode_entry
-from treedbd.database.rights import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification

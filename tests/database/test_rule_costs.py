@@ -15,8 +15,8 @@ from zope.interface import implementer
 from tests.database.world import make_active_rules, make_database, run_at_once
 from tests.rules.evaluating import NOW
 from treedbd.database.active_rules import ActiveRules
+from treedbd.database.grants import ReadRequest
 from treedbd.database.requests import Caller, DeadlinePassed, PermissionDenied, Write
-from treedbd.database.rights import ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.limits import RulesLimits
 from treedbd.rules.ruleset import RuleSet, parse_rules

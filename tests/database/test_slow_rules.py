@@ -5,7 +5,7 @@ import json
 from twisted.internet.task import Clock
 
 from tests.http1.test_reply import RecordedLog
-from treedbd.database.rights import FIELDS, SlowRulesLog
+from treedbd.database.active_rules import FIELDS, SlowRulesLog
 from treedbd.errors import BUDGET_LINES
 from treedbd.names import DatabaseName
 from treedbd.operating.log import entry_of, format_json

@@ -7,7 +7,7 @@ from typing import Any
 from tests.rules.evaluating import NOW, normal, place, rules, view
 from treedbd.rules.context import MAX_READS, Context
 from treedbd.tree.types import Change
-from treedbd.web.reading import MAX_SHOWN_CHARACTERS, explanation
+from treedbd.web.explain import MAX_SHOWN_CHARACTERS, explanation
 
 NODES = {
     "posts": {

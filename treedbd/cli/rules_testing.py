@@ -41,9 +41,7 @@ from treedbd.cli.exit import (
     warn,
     write_out,
 )
-from treedbd.cli.options import (
-    read_settings,
-)
+from treedbd.cli.options import read_settings
 from treedbd.cli.output import excerpt
 from treedbd.cli.rules import read_rules
 from treedbd.database.requests import Caller
@@ -61,20 +59,14 @@ from treedbd.rules.document import (
     with_hint,
 )
 from treedbd.rules.evaluate import READ, WRITE, Rule, RuleResult
-from treedbd.rules.ruleset import (
-    DEFAULT_LIMITS,
-    RuleSet,
-    format_auth,
-    format_rules,
-    parse_rules,
-)
+from treedbd.rules.ruleset import DEFAULT_LIMITS, RuleSet, format_auth, format_rules, parse_rules
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.path import make_place
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import PARAMETERS, WHERE
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Place
 from treedbd.tree.value import compact
-from treedbd.web.reading import explanation
+from treedbd.web.explain import explanation
 from treedbd.web.request import parse_read_options
 
 NEVER_EVALUATED: Final = "never evaluated"

@@ -16,7 +16,7 @@ import orjson
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, print_line, warn
 from treedbd.cli.options import PROJECT_VARIABLE, add_settings_options, read_settings, read_value
-from treedbd.config.credentials import (
+from treedbd.config.project_secrets import (
     DEVELOPMENT_SECRET,
     BadCredentials,
     derive_project_secret,

@@ -10,10 +10,7 @@ derived.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import pathlib
-import secrets
 from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -22,19 +19,23 @@ from typing import Any, Final
 import attrs
 from twisted.logger import Logger
 
+from treedbd.config.project_secrets import (
+    DEVELOPMENT_SECRET,
+    BadCredentials,
+    derive_project_secret,
+    ensure_development_secret,
+    read_project_secret,
+)
 from treedbd.config.settings import ProjectSettings, ProviderSettings, Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.active_rules import log_warnings
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import Unavailable
-from treedbd.errors import OperatorError
 from treedbd.files import (
     READABLE_BY_OTHERS,
     WAS_READABLE_BY_OTHERS,
     close_to_others,
-    create_directory,
     is_open_to_others,
-    write_atomically,
 )
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps, finish
@@ -42,19 +43,11 @@ from treedbd.rules.document import InvalidRules, with_hint
 from treedbd.rules.ruleset import RuleSet, parse_rules_in_steps
 from treedbd.web.auth import providers
 from treedbd.web.auth.fetch import BadAuthority, make_fetch, read_authority
-from treedbd.web.auth.jwt import MIN_SECRET_BYTES, BadSecret, read_secret
 from treedbd.web.auth.providers import InvalidProvider, Provider
 from treedbd.web.auth.verifier import Verifier
 
-DEVELOPMENT_SECRET: Final = "development.secret"  # noqa: S105 - the name of a file
-_SECRET_BYTES: Final = 32
-
 MAX_UNCONFIGURED: Final = 256
 """Verifiers of projects that are not configured, in development mode."""
-
-
-class BadCredentials(OperatorError):
-    """A file of secrets, keys or rules that cannot be used."""
 
 
 @attrs.frozen
@@ -292,40 +285,3 @@ def _make_provider(settings: ProviderSettings, location: SettingLocation) -> Pro
             f"names {settings.issuer}, of which the {error.field} {error.problem}",
             "correct it or remove it",
         ) from None
-
-
-def read_project_secret(file: pathlib.Path, location: SettingLocation) -> bytes:
-    """Return a secret of the project with its keys at `location`; raise `BadCredentials`."""
-    try:
-        return read_secret(file)
-    except BadSecret as error:
-        raise BadCredentials(
-            location.at("secret_files"),
-            f"names {file}, which {error.problem}",
-            f"use a file with {MIN_SECRET_BYTES} random bytes or more that the user that runs "
-            "treedb can read",
-        ) from None
-
-
-def ensure_development_secret(data: pathlib.Path) -> bytes:
-    """Return the secret of development mode, made on its first use; raise `BadCredentials`."""
-    file = data / DEVELOPMENT_SECRET
-    try:
-        if not file.exists():
-            create_directory(data)
-            write_atomically(file, secrets.token_urlsafe(_SECRET_BYTES).encode())
-    except OSError as error:
-        raise BadCredentials(
-            file,
-            f"cannot be created ({error.strerror})",
-            f"let the user that runs treedb write to {data}",
-        ) from None
-    try:
-        return read_secret(file)
-    except BadSecret as error:
-        raise BadCredentials(file, error.problem, "remove it: the next use makes another") from None
-
-
-def derive_project_secret(secret: bytes, project: str) -> bytes:
-    """Return the secret that signs one project's tokens in development mode, and no other's."""
-    return hmac.new(secret, project.encode(), hashlib.sha256).hexdigest().encode()

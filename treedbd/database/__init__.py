@@ -7,7 +7,8 @@ runtime          what databases are given and share: clock, threads, statistics,
 group_commit     the queue of writes, batches, commits; maintenance and recovery between them
 write_lock       whose process may write; what other processes have written; rounds
 apply            one write in a transaction: conditions, rules, rows, quotas
-rights           what rules allow callers, and watchers for as long as they watch
+rights           what rules allow callers
+grants           what rules allow watchers, checked again for as long as they watch
 watchers         watchers by path, and what a commit means to each
 shared_window    windows of watched queries, one for all streams of a query
 resume           what clients missed, from the change log; replays of single writes

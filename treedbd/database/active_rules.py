@@ -11,6 +11,8 @@ A rules document of a mebibyte takes seconds to compile, and only the caller tha
 waits. `RulesWork` compiles in slices between which the reactor serves others, one document of the
 service at a time, in the order of arrival, so that several take no larger share of the reactor's
 time than one.
+
+Rules that take long for a request are logged (`SlowRulesLog`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import errno
 import pathlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, NamedTuple, NoReturn, Protocol, TypeVar
 
 import attrs
@@ -37,10 +40,14 @@ from treedbd.database.requests import (
 )
 from treedbd.database.runtime import OtherProcesses, RulesExchange, RunInThread
 from treedbd.database.slices import SLICE_SECONDS
+from treedbd.errors import LineBudget
 from treedbd.files import NO_DESCRIPTOR_ERRNOS, create_directory, write_atomically
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps
+from treedbd.names import DatabaseName
+from treedbd.rules.context import MakeEvaluation, SlowRules, SlowRulesReport
 from treedbd.rules.document import InvalidRules, TextPosition, with_hint
+from treedbd.rules.evaluate import TimedEvaluation
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet, parse_rules, parse_rules_in_steps
 from treedbd.tree.types import Json
 
@@ -48,6 +55,8 @@ Result = TypeVar("Result")
 
 UNKNOWN_EPOCH: Final = -1
 """The epoch of rules of a cluster that have not been loaded yet: nothing is judged by them."""
+FIELDS: Final = ("project", "database", "rule", "line", "column", "rules_ms")
+"""The names of the fields of the warning."""
 _LASTING_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR})
 """Errors that do not pass by themselves: the project is refused for them."""
 
@@ -433,4 +442,50 @@ class RulesMaker:
             run_in_thread=self.run_in_thread,
             changed=changed,
             exchange=None if self.others is None else self.others.rules_of(project.name),
+        )
+
+
+class SlowRulesLog:
+    """Logs rules that are slow, of all databases, but only so many lines a minute.
+
+    A line names the rule that takes longest, and what helps.
+    """
+
+    _log = Logger()
+
+    def __init__(self, least_s: float, seconds: Callable[[], float]) -> None:
+        """Rules are slow that take `least_s` seconds for one request; `seconds` is the clock."""
+        self._least_s = least_s
+        self._lines = LineBudget(seconds)
+
+    def measure(self, name: DatabaseName) -> MakeEvaluation:
+        """Return what measures the rules of a database."""
+        report = SlowRulesReport(self._least_s, partial(self._warn, name))
+        return partial(TimedEvaluation, report)
+
+    def _warn(self, name: DatabaseName, slow: SlowRules) -> None:
+        note = self._lines.take()
+        if note is None:
+            return
+        self._log.warn(
+            "Rules were slow: {ms} ms for one request to {label}, {slowest_ms} ms of them in "
+            "{location} at {line}:{column} of the rules, which was evaluated {count} times. Let it "
+            "read less: a small node in place of a large one, no long regular expression, no "
+            ".validate for each of many children.{note}",
+            ms=round(slow.seconds * 1000, 1),
+            label=name.label,
+            slowest_ms=round(slow.slowest_s * 1000, 1),
+            location=slow.location,
+            line=slow.position.line,
+            column=slow.position.column,
+            count=slow.count,
+            note=note,
+            treedb_fields={
+                "project": name.project,
+                "database": name.database,
+                "rule": slow.location,
+                "line": slow.position.line,
+                "column": slow.position.column,
+                "rules_ms": round(slow.seconds * 1000, 1),
+            },
         )

@@ -17,6 +17,7 @@ from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
 from treedbd.database.apply import WriteApplier, find_tag, keep_tag, make_quotas
 from treedbd.database.disconnect import DisconnectWrites
+from treedbd.database.grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.group_commit import GroupCommit, MaintenanceList
 from treedbd.database.indexes import Indexes
 from treedbd.database.requests import (
@@ -29,7 +30,7 @@ from treedbd.database.requests import (
     Write,
 )
 from treedbd.database.resume import Moments, Resumptions
-from treedbd.database.rights import Authorisation, ReadGrant, ReadGrants, ReadRequest
+from treedbd.database.rights import Authorisation
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QueryStream, QuerySubscription
 from treedbd.database.slices import Steps

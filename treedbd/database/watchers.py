@@ -47,8 +47,8 @@ from treedbd.tree.value import compact, print_members
 from treedbd.tree.window import Facts
 
 if TYPE_CHECKING:
+    from treedbd.database.grants import ReadGrants
     from treedbd.database.resume import Moments, Replay
-    from treedbd.database.rights import ReadGrants
     from treedbd.database.shared_window import SharedWindow, WatchedCollection
 
 

@@ -18,8 +18,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from treedbd.database.database import Database
+from treedbd.database.grants import ReadRequest
 from treedbd.database.requests import ConditionFailed, Unavailable
-from treedbd.database.rights import ReadRequest
 from treedbd.embedding.values import copy, encode, wait_for
 from treedbd.http1.content import WaitingBytesRefused
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, Limits

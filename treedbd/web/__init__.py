@@ -5,7 +5,8 @@ handlers          the handlers that read; reads that a connection repeats
 write             the handlers that write; bodies of any size
 request           requests parsed: parameters, methods, what a read shows, the two dialects
 addressing        from an address to a database and a place in it
-reading           reads rendered, shared, continued in slices; explanations, missing indexes
+reading           reads rendered, shared, continued in slices; missing indexes
+explain           explanations: which rules ran, and what they saw
 response          responses with their headers, codings, CORS, JSONP and downloads
 errors            from exceptions to responses: the table of statuses and codes
 queues            what one stream has to send, within bounds

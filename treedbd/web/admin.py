@@ -35,7 +35,8 @@ from treedbd.tree.value import compact
 from treedbd.web.activity import Activity, ProjectActivity
 from treedbd.web.auth.identity import require_admin
 from treedbd.web.auth.verifier import Authenticator
-from treedbd.web.reading import NO_RULES, explanation, json_response, text_response
+from treedbd.web.explain import explanation
+from treedbd.web.reading import NO_RULES, json_response, text_response
 from treedbd.web.request import DataRequest, Dialect, Parameters, parse_choice
 from treedbd.web.response import Response
 from treedbd.web.write import decode, read_body

@@ -32,6 +32,7 @@ from treedbd.store.nodes import Nodes
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
 from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.context import WebParts
+from treedbd.web.explain import explanation
 from treedbd.web.origins import OriginGuard
 from treedbd.web.rates import Rates
 from treedbd.web.reading import (
@@ -42,7 +43,6 @@ from treedbd.web.reading import (
     Waiter,
     before_deadline,
     explain_index,
-    explanation,
     is_met_by,
     is_tagged,
     json_response,

@@ -24,13 +24,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import attrs
 
 from treedbd.database.requests import ProjectSpec, TooLarge
 from treedbd.http1.headers import Headers, accepts_events, first, is_true, joined, parse_coding
-from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import BadEncoding, decode
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CALLBACK_CHARACTERS, MAX_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName, DialectName
@@ -50,6 +49,9 @@ from treedbd.web.addressing import (
 )
 from treedbd.web.auth.identity import AuthOverride, Identity, parse_override
 from treedbd.web.options import WebOptions
+
+if TYPE_CHECKING:
+    from treedbd.http1.interface import IHttp1Request  # which loads Twisted
 
 Parameters: TypeAlias = dict[str, str]
 

@@ -43,6 +43,7 @@ from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put
 from treedbd.tree.types import STORED, Change, Chunks, InvalidData, InvalidPath, Json, Place
 from treedbd.tree.value import compact, parse
 from treedbd.web.auth.identity import Identity
+from treedbd.web.explain import explanation
 from treedbd.web.rates import FREE_BYTES, Admission, BodyGate
 from treedbd.web.reading import (
     ReadSource,
@@ -51,7 +52,6 @@ from treedbd.web.reading import (
     TooMuchWork,
     Waiter,
     before_deadline,
-    explanation,
     json_response,
 )
 from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge

@@ -23,8 +23,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.database.database import Database
+from treedbd.database.grants import ReadGrant, ReadRequest
 from treedbd.database.requests import Caller, PermissionDenied
-from treedbd.database.rights import ReadGrant, ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.watchers import Notification
 from treedbd.held_bytes import HeldAccount, HeldBytesRefused

@@ -30,8 +30,8 @@ from zope.interface import implementer
 
 from treedbd.database.database import Database
 from treedbd.database.disconnect import check_nodes
+from treedbd.database.grants import ReadRequest
 from treedbd.database.requests import Caller, PermissionDenied, TooManyDisconnectWrites, Write
-from treedbd.database.rights import ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.slices import Slices, Steps
 from treedbd.database.watchers import Notification
@@ -51,8 +51,8 @@ from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity, uid_of
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
 from treedbd.web.auth.verifier import unsigned_identity
+from treedbd.web.explain import explanation
 from treedbd.web.rates import TooManyRequests
-from treedbd.web.reading import explanation
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.context import Pending, RealtimeParts
 from treedbd.web.realtime.listens import Listen, ListeningOwner, SessionListens

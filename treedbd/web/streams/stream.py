@@ -31,9 +31,9 @@ from zope.interface import implementer
 
 from treedbd.database.database import Database
 from treedbd.database.disconnect import check_nodes
+from treedbd.database.grants import ReadRequest
 from treedbd.database.requests import Caller, PermissionDenied, Unavailable
 from treedbd.database.resume import MissedNotification, Resumption
-from treedbd.database.rights import ReadRequest
 from treedbd.database.watchers import Notification
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
 from treedbd.http1.content import Buffer, Content, ContentReader, WaitingBytes, WaitingBytesRefused
