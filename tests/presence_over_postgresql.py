@@ -35,21 +35,21 @@ for part in sys.argv[2].split(".")[:-1]:
 setattr(owner, sys.argv[2].split(".")[-1], lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
 sys.exit(main(sys.argv[3:]))
 """
-_MOVE: Final = "treedbd.cli.moving."
+_MOVE: Final = "treedbd.cli.moving"
 STEPS: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "in": (
-        (_MOVE + "inward", "stage"),
-        (_MOVE + "inward", "compare_all"),
-        (_MOVE + "inward", "switch"),
+        (_MOVE, "stage"),
+        (_MOVE, "compare_all"),
+        (_MOVE, "switch"),
         ("treedbd.store.postgresql.moving", "_name"),
-        (_MOVE + "inward", "_InwardMove.mark"),
+        (_MOVE, "_InwardMove.mark"),
     ),
     "out": (
-        (_MOVE + "outward", "_OutwardMove._bring"),
-        (_MOVE + "outward", "freeze"),
-        (_MOVE + "outward", "_OutwardMove._verify"),
-        (_MOVE + "outward", "_finish"),
-        (_MOVE + "outward", "_OutwardMove._put_in_place"),
+        (_MOVE, "_OutwardMove._bring"),
+        (_MOVE, "freeze"),
+        (_MOVE, "_OutwardMove._verify"),
+        (_MOVE, "_finish"),
+        (_MOVE, "_OutwardMove._put_in_place"),
     ),
 }
 """The functions of a move in each direction at which it is killed."""

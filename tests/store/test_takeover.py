@@ -9,16 +9,9 @@ import pytest
 
 from treedbd.store import lock as takeover_module
 from treedbd.store.engine import StoreFailed
-from treedbd.store.lock import (
-    DirectoryInUse,
-    DirectoryLock,
-    LockTakeover,
-    await_writers,
-    is_aside,
-    put_lock_back,
-)
+from treedbd.store.lock import DirectoryInUse, DirectoryLock, LockTakeover, is_aside, put_lock_back
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.sqlite.file import connect
+from treedbd.store.sqlite.file import await_writers, connect
 
 
 @pytest.fixture

@@ -5,13 +5,15 @@ parser           the command line: its subcommands, and its completion
 exit             how a command ends: its output, its error, its status
 output           files that appear when they are whole, colours, lines with a caret
 options          what commands share: URLs, addresses, tokens, queries, settings
+places           a database and a path in it, as one URL and as words
 http_client      the blocking client, for commands that must start fast
 client           the client of commands that run a reactor
 data             get, set, push, update, remove, ls, tree and log
 watch            watch: the events of a path, resumed after a break
 events           Server-Sent Events: parsed, printed, where to resume
 rules            rules: its options; get, put and explain by a daemon
-rules_testing    rules check and rules test, without a daemon
+rules_check      rules check, without a daemon
+rules_testing    rules test, without a daemon
 cp               cp: a value copied between any two daemons
 mv               mv: a value moved by one atomic write
 transaction      transaction: a value changed by an expression of jq

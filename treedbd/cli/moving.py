@@ -42,7 +42,6 @@ from treedbd.store.lock import (
     DirectoryInUse,
     DirectoryLock,
     LockTakeover,
-    await_writers,
     is_aside,
     put_lock_back,
 )
@@ -76,7 +75,7 @@ from treedbd.store.postgresql.moving import (
 )
 from treedbd.store.postgresql.schema import MOVED, prepare_schema, read_schema
 from treedbd.store.sqlite.engine import SqliteEngine, remove_files
-from treedbd.store.sqlite.file import connect_reader
+from treedbd.store.sqlite.file import await_writers, connect_reader
 from treedbd.store.sqlite.reader import SqliteReader
 
 PATIENCE_S: Final = 30.0

@@ -29,9 +29,9 @@ from treedbd.cli.options import (
     add_timeout_option,
     number_from,
     parse_address,
-    split_url,
     time_parameters,
 )
+from treedbd.cli.places import split_url
 from treedbd.tree.path import format_path
 from treedbd.tree.types import Path
 

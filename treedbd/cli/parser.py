@@ -13,8 +13,6 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
-import shtab
-
 from treedbd import __version__
 from treedbd.cli.exit import DONE, Status, print_line
 
@@ -32,8 +30,6 @@ _COMPLETION_EPILOG: Final = (
     "~/.local/share/bash-completion/completions/treedb; zsh: _treedb in a folder of $fpath; fish: "
     "~/.config/fish/completions/treedb.fish."
 )
-_FILES: Final = {"FILE": shtab.FILE, "RULES": shtab.FILE, "DIR": shtab.DIRECTORY}
-"""The names of arguments that are files, and how shells complete them."""
 
 
 class _Command(NamedTuple):
@@ -195,13 +191,17 @@ def add_options(parser: ArgumentParser, _: str) -> None:
 
 def make_script(shell: str) -> str:
     """Return the script for a shell, with all commands and their options."""
+    shtab: Any = import_module("shtab")  # what it loads takes longer than a request
+
+    files = {"FILE": shtab.FILE, "RULES": shtab.FILE, "DIR": shtab.DIRECTORY}
     parser = make_parser()
     for each in _all_parsers(parser):
         for action in each._actions:
             name = action.metavar
-            if isinstance(name, str) and name in _FILES:
-                setattr(action, "complete", _FILES[name])  # noqa: B010 - what shtab looks for
-    return shtab.complete(parser, shell)
+            if isinstance(name, str) and name in files:
+                setattr(action, "complete", files[name])  # noqa: B010 - what shtab looks for
+    script: str = shtab.complete(parser, shell)
+    return script
 
 
 def _all_parsers(parser: ArgumentParser) -> Iterator[ArgumentParser]:

@@ -17,12 +17,7 @@ from typing import Final
 import orjson
 
 from treedbd.cli.data import JSON_HEADERS, make_body, print_response
-from treedbd.cli.exit import (
-    CommandFailed,
-    Status,
-    make_printable,
-    print_line,
-)
+from treedbd.cli.exit import CommandFailed, Status, make_printable, print_line
 from treedbd.cli.http_client import Body, HttpClient, SimpleWork, run_once
 from treedbd.cli.options import (
     STANDARD_INPUT,
@@ -113,7 +108,7 @@ def _add_online(parser: ArgumentParser, request: SimpleWork) -> None:
 
 def _check(arguments: Namespace) -> Status:
     # Not imported at the top: the language of rules takes longer to import than a request to send.
-    status: Status = import_module("treedbd.cli.rules_testing").check(arguments)
+    status: Status = import_module("treedbd.cli.rules_check").check(arguments)
     return status
 
 

@@ -1,6 +1,6 @@
-"""`treedb rules check` and `rules test`: rules checked, and cases judged, without a daemon.
+"""`treedb rules test`: cases judged by rules, without a daemon.
 
-`check` parses a rules document as the daemon does. The run of a test (`run`):
+`run` takes these steps:
 
 - `read_suite` reads a test file: which rules, which data, and the cases that are judged by them.
   Everything in a file is checked before the first case is judged. What is wrong with it is one
@@ -38,12 +38,10 @@ from treedbd.cli.exit import (
     Status,
     make_printable,
     print_line,
-    warn,
     write_out,
 )
 from treedbd.cli.options import read_settings
-from treedbd.cli.output import excerpt
-from treedbd.cli.rules import read_rules
+from treedbd.cli.rules_check import parse_rules_of
 from treedbd.database.requests import Caller
 from treedbd.database.rules_trial import RulesTrial, TrialVerdict
 from treedbd.limits import RulesLimits
@@ -56,10 +54,9 @@ from treedbd.rules.document import (
     TextPosition,
     parse_document,
     suggest,
-    with_hint,
 )
 from treedbd.rules.evaluate import READ, WRITE, Rule, RuleResult
-from treedbd.rules.ruleset import DEFAULT_LIMITS, RuleSet, format_auth, format_rules, parse_rules
+from treedbd.rules.ruleset import DEFAULT_LIMITS, RuleSet, format_auth, format_rules
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.path import make_place
 from treedbd.tree.push_id import PushIds
@@ -83,7 +80,6 @@ _METHODS_BY_NAME: Final = {
     "remove": "DELETE",
 }
 """The methods of a write, by their names in HTTP and those of the commands."""
-_LIMITS: Final = ("limitToFirst", "limitToLast")
 _BOUNDS: Final = ("startAt", "startAfter", "endAt", "endBefore", "equalTo")
 _QUERY: Final = (*PARAMETERS, WHERE, "shallow", "format")
 ADMIN: Final = "admin"
@@ -218,33 +214,6 @@ def _parameter(name: str, value: Any) -> str:
     if name == "orderBy" and isinstance(value, str) and value.startswith('"'):
         raise InvalidCase('"orderBy" is the name itself here, without quotes in it.')
     return orjson.dumps(value).decode()
-
-
-def check(arguments: Namespace) -> Status:
-    """Check `arguments.file`; raise `CommandFailed` with the place of the first error."""
-    limits = read_settings(arguments).rules
-    file: str = arguments.file
-    raw = read_rules(file)
-    text = raw.decode("utf-8", "replace")
-    rules = parse_rules_of(file, raw, limits)
-    for (line, column), warning, _ in rules.warnings:
-        warn(f"{file}:{line}:{column}: warning: {warning}", *excerpt(text, line, column))
-    print_line(f"{file}: ok")
-    return DONE
-
-
-def parse_rules_of(
-    file: str, raw: bytes, limits: RulesLimits, shown: bytes | None = None
-) -> RuleSet:
-    """Return the rules in a text; raise `CommandFailed`, which shows the line.
-
-    The line is one of `shown`, if the text is only a part of that file, at the same position.
-    """
-    try:
-        return parse_rules(raw, limits)
-    except InvalidRules as error:
-        where = excerpt((shown or raw).decode("utf-8", "replace"), error.line, error.column)
-        raise CommandFailed(f"{file}:{with_hint(error)}", *where) from None
 
 
 @attrs.frozen

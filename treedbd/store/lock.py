@@ -28,15 +28,11 @@ import fcntl
 import os
 import pathlib
 import stat
-import time
 from collections.abc import Iterable
 from typing import Final
 
-import apsw
-
 from treedbd.files import create_directory, open_private, sync_directory
-from treedbd.store.engine import CannotOpenStore, StoreFailed
-from treedbd.store.sqlite.file import connect
+from treedbd.store.engine import CannotOpenStore
 
 LOCK_MISPLACED: Final = (
     "The lock file of the data directory was moved, removed or replaced; put it back."
@@ -50,7 +46,6 @@ _ATTEMPTS: Final = 100
 
 _ASIDE: Final = f"{LOCK_FILE}.aside"
 _NEW: Final = f"{LOCK_FILE}.new"
-_BUSY_MS: Final = 10
 
 
 class DirectoryInUse(CannotOpenStore):
@@ -332,33 +327,6 @@ def put_lock_back(directory: pathlib.Path) -> bool:
         (directory / _ASIDE).unlink(missing_ok=True)  # its daemon has stopped
     sync_directory(directory)
     return was_aside
-
-
-def await_writers(shelf: pathlib.Path, patience_s: float) -> None:
-    """Wait until no transaction is open that began before the lock was taken; in any process.
-
-    A daemon looks for its lock between the begin of a transaction and its end, so what begins later
-    is not committed. Raises `StoreFailed`.
-    """
-    limit = time.monotonic() + patience_s
-    try:
-        with contextlib.closing(connect(shelf)) as connection:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            connection.set_busy_timeout(_BUSY_MS)
-            while not _try_write(connection):
-                if time.monotonic() >= limit:
-                    raise StoreFailed(f"{shelf} is being written for too long.")
-    except apsw.Error as error:
-        raise StoreFailed(f"{shelf} cannot be locked ({error}).") from error
-
-
-def _try_write(connection: apsw.Connection) -> bool:
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except apsw.BusyError:
-        return False
-    connection.execute("ROLLBACK")
-    return True
 
 
 def _replace(directory: pathlib.Path) -> DirectoryLock:

@@ -50,9 +50,8 @@ sys.exit(main())
 """
 SMALL_PARTS = """
 import sys
-from treedbd.cli.loading import parts
-parts.PartMaker.__init__.__kwdefaults__["part_bytes"] = 50_000
 import treedbd.cli.loading.chunks as documents
+documents.PartMaker.__init__.__kwdefaults__["part_bytes"] = 50_000
 documents.parts_of.__kwdefaults__["part_bytes"] = 50_000
 documents.parts_of.__kwdefaults__["fragment_bytes"] = 8_000
 import attrs

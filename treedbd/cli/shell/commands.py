@@ -43,17 +43,8 @@ from treedbd.cli.events import CHANGES, FINAL_EVENTS, EventParser, InvalidEvent,
 from treedbd.cli.exit import CommandFailed, make_printable, write_out
 from treedbd.cli.http_client import Body, HttpClient
 from treedbd.cli.mv import Move, TargetExists
-from treedbd.cli.options import (
-    Url,
-    add_query_options,
-    in_options,
-    is_json,
-    label_of,
-    query_parameters,
-    resolve_path,
-    with_host,
-    with_parameter,
-)
+from treedbd.cli.options import Url, add_query_options, in_options, is_json, query_parameters
+from treedbd.cli.places import label_of, resolve_path, with_host, with_parameter
 from treedbd.names import parse_label
 from treedbd.tree.path import format_path
 from treedbd.tree.types import ROOT, Path

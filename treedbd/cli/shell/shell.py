@@ -34,9 +34,9 @@ from treedbd.cli.options import (
     read_settings,
     read_token,
     resolve,
-    split_url,
     standard_input,
 )
+from treedbd.cli.places import split_url
 from treedbd.cli.shell.commands import (
     COMMANDS,
     OpenLine,

@@ -35,6 +35,7 @@ page, and reads find it there.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -43,6 +44,7 @@ import pathlib
 import stat
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -72,6 +74,7 @@ _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
 BUSY_MS = 1000
 """Milliseconds to wait for another process that has locked the file."""
+_AWAITED_BUSY_MS: Final = 10
 TURN_BUSY_MS = 5
 """The same in a turn of the reactor, in which everything else waits."""
 
@@ -626,3 +629,30 @@ def allow_bounds(connection: apsw.Connection) -> None:
         bounded = _Sleep(sleep_bounded)
         _replaced[address] = (sleep, bounded)
         system.sleep = bounded
+
+
+def await_writers(shelf: pathlib.Path, patience_s: float) -> None:
+    """Wait until no transaction is open that began before the lock was taken; in any process.
+
+    A daemon looks for its lock between the begin of a transaction and its end, so what begins later
+    is not committed. Raises `StoreFailed`.
+    """
+    limit = time.monotonic() + patience_s
+    try:
+        with contextlib.closing(connect(shelf)) as connection:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.set_busy_timeout(_AWAITED_BUSY_MS)
+            while not _try_write(connection):
+                if time.monotonic() >= limit:
+                    raise StoreFailed(f"{shelf} is being written for too long.")
+    except apsw.Error as error:
+        raise StoreFailed(f"{shelf} cannot be locked ({error}).") from error
+
+
+def _try_write(connection: apsw.Connection) -> bool:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except apsw.BusyError:
+        return False
+    connection.execute("ROLLBACK")
+    return True
