@@ -12,7 +12,7 @@ import pathlib
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 from twisted.internet.defer import Deferred, succeed
@@ -24,8 +24,9 @@ from treedbd.cluster.connections import ClusterConnections, Singleflight
 from treedbd.cluster.replica import Replica
 from treedbd.database.active_rules import LoadedRules
 from treedbd.database.data_directory import SHELF, ServedProjects, Survey
+from treedbd.database.database import Database
 from treedbd.database.files import CatalogHooks, DeadOwners
-from treedbd.database.open_databases import FileUser, OpenBounds, OpenDatabases, Refusals
+from treedbd.database.open_databases import OpenBounds, OpenDatabases, Refusals
 from treedbd.database.requests import TooManyInUse, Unavailable, time_out_opening
 from treedbd.database.runtime import OtherProcesses, Problem, Runtime
 from treedbd.database.write_lock import MakeWriteLock
@@ -67,14 +68,14 @@ class ClusterFiles:
         self._clock = runtime.clock
         self._catalog = catalog
         self._projects: set[str] = set()
-        self._engines: WeakKeyDictionary[FileUser, ReopeningEngine] = WeakKeyDictionary()
+        self._engines: WeakKeyDictionary[Database, ReopeningEngine] = WeakKeyDictionary()
         self._replicas: WeakValueDictionary[DatabaseName, Replica] = WeakValueDictionary()
         # Looks and refreshes that are under way: each is one for all who wait for it.
-        self._looks: WeakKeyDictionary[FileUser, Singleflight] = WeakKeyDictionary()
+        self._looks: WeakKeyDictionary[Database, Singleflight] = WeakKeyDictionary()
         self._refreshes: WeakValueDictionary[str, Singleflight] = WeakValueDictionary()
         self._reaching: set[int] = set()
         self._reached_at: dict[int, float] = {}
-        self._followed: WeakSet[FileUser] = WeakSet()
+        self._followed: WeakSet[Database] = WeakSet()
         self._refusals = Refusals(lambda _: None)
         self._open = OpenDatabases(
             bounds, runtime, self._refusals, opened=catalog.keep, closed=catalog.let_go
@@ -149,13 +150,13 @@ class ClusterFiles:
         """Return what makes the write lock of a database."""
         return self._replicas[name].begin
 
-    def add(self, database: FileUser, engine: ReopeningEngine) -> None:
+    def add(self, database: Database, engine: ReopeningEngine) -> None:
         """Open and close the copy of a database by its engine from now on."""
         self._engines[database] = engine
         database.is_open = engine.is_open
 
     def acquire(
-        self, database: FileUser, timeout_s: float, *, is_write: bool
+        self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
         """Do as `CatalogFiles.acquire`."""
         database.requests += 1
@@ -173,7 +174,7 @@ class ClusterFiles:
             raise Unavailable(self._connections.problem)
         time_out_opening(result, timeout_s)
 
-    def follow(self, database: FileUser) -> None:
+    def follow(self, database: Database) -> None:
         """Open a database that another daemon has created, if this one has watchers of it."""
         replica = self._replica_of(database)
         is_unknown = replica is not None and replica.db is None and not database.is_idle
@@ -271,7 +272,7 @@ class ClusterFiles:
 
     # Opening.
 
-    async def _acquire(self, database: FileUser, replica: Replica, *, is_write: bool) -> None:
+    async def _acquire(self, database: Database, replica: Replica, *, is_write: bool) -> None:
         try:
             if replica.db is None:
                 if (problem := self._connections.problem) is not None:
@@ -288,7 +289,7 @@ class ClusterFiles:
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
 
-    def _look(self, database: FileUser, replica: Replica) -> Deferred[None]:
+    def _look(self, database: Database, replica: Replica) -> Deferred[None]:
         run = self._looks.get(database)
         if run is None:
             run = self._looks[database] = Singleflight(
@@ -296,7 +297,7 @@ class ClusterFiles:
             )
         return run.ask()
 
-    async def _look_once(self, of: ReferenceType[FileUser], replica: Replica) -> None:
+    async def _look_once(self, of: ReferenceType[Database], replica: Replica) -> None:
         """Find out whether another daemon has created a database; its rules are in force then."""
         if (database := of()) is None:
             return
@@ -332,7 +333,7 @@ class ClusterFiles:
         if epoch != rules.epoch:
             await rules.load_stored()
 
-    def _replica_of(self, database: FileUser) -> Replica | None:
+    def _replica_of(self, database: Database) -> Replica | None:
         return self._replicas.get(database.name) if database in self._engines else None
 
 
@@ -363,7 +364,7 @@ class Copies:
         self._catalog = catalog
         self._may_create = may_create
 
-    def open(self, name: DatabaseName, replica: CopyUser) -> PostgresqlEngine:
+    def open(self, name: DatabaseName, replica: Replica) -> PostgresqlEngine:
         """Open the copy of a database and bring it up to date; blocks, in any thread."""
         projects = self._connections.store.projects
         try:
@@ -382,7 +383,7 @@ class Copies:
             raise Unavailable(str(error)) from None
 
     def _open_stored(
-        self, name: DatabaseName, stored: StoredDatabase, replica: CopyUser
+        self, name: DatabaseName, stored: StoredDatabase, replica: Replica
     ) -> PostgresqlEngine:
         path = self._path_of(name)
         create_directory(path.parent)
@@ -400,7 +401,7 @@ class Copies:
         replica.opened(stored.db, engine)
         return engine
 
-    def create(self, name: DatabaseName, replica: CopyUser) -> PostgresqlEngine:
+    def create(self, name: DatabaseName, replica: Replica) -> PostgresqlEngine:
         """Create a database for its first commit; blocks, in a worker thread.
 
         Raises `CannotCreateStore` or `StoreUnreachable`.
@@ -439,21 +440,6 @@ class Copies:
                 "PostgreSQL: bring them there by treedb move, or choose another data directory.",
                 folder=str(self._folder),
             )
-
-
-class CopyUser(Protocol):
-    """A `Replica`, for those who open its copy.
-
-    Attributes:
-        judged_epoch: the epoch of the rules by which its present batch is judged.
-
-    """
-
-    judged_epoch: int
-
-    def opened(self, db: int, file: PostgresqlEngine) -> None:
-        """Use a copy that was opened just now, of the database with this number."""
-        ...
 
 
 class ClusterRules:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -28,7 +28,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from treedbd.cluster.connections import ClusterConnections, Singleflight
-from treedbd.database.active_rules import FollowedRules
+from treedbd.database.active_rules import ActiveRules
 from treedbd.database.files import ReadMoment
 from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, QueuedWrite, Unavailable
 from treedbd.database.slices import SLICE_SECONDS, Slices
@@ -47,8 +47,6 @@ from treedbd.store.on_demand import ReopeningEngine
 from treedbd.store.postgresql.cluster import DatabaseState
 from treedbd.store.postgresql.engine import PostgresqlEngine
 from treedbd.store.postgresql.fetching import DatabaseMissing, Fetched
-
-T = TypeVar("T")
 
 WAITED_FOR_S: Final = 3.0
 """Seconds for which others wait for a batch that has lost several times."""
@@ -86,7 +84,7 @@ class Replica:
     def __init__(
         self,
         connections: ClusterConnections,
-        rules: FollowedRules,
+        rules: ActiveRules,
         engine: ReopeningEngine,
         clock: IReactorTime,
         moment: ReadMoment,
@@ -398,7 +396,7 @@ class LocalCopy:
 
     def __init__(
         self,
-        waiting: Waiting,
+        connections: ClusterConnections,
         engine: ReopeningEngine,
         clock: IReactorTime,
         arrived: Callable[[Fetched], None],
@@ -408,7 +406,7 @@ class LocalCopy:
         self._engine = engine
         self.shown_rev = 0
         self.on_moment: Callable[[ReadView], None] = _do_nothing
-        self._waiting = waiting
+        self._connections = connections
         self.clock = clock
         self._arrived = arrived
         self._has_news = False
@@ -457,7 +455,7 @@ class LocalCopy:
         if self.file is None:
             return None
         try:
-            return await self._waiting.run(self.file.fetch)
+            return await self._connections.run(self.file.fetch)
         except DatabaseMissing:
             raise StoreUnreachable(IS_GONE) from None
         except OSError as error:
@@ -502,11 +500,11 @@ class LocalCopy:
         Raises `Conflict` if it is not there, and never will be; `InDoubt` if that cannot be known.
         """
         attempt = 0
-        while not self._waiting.is_closing and self.file is not None:
+        while not self._connections.is_closing and self.file is not None:
             await deferLater(self.clock, SETTLE_PAUSES[min(attempt, len(SETTLE_PAUSES) - 1)])
             attempt += 1
             try:
-                is_applied = await self._waiting.run(self.file.settle)
+                is_applied = await self._connections.run(self.file.settle)
                 if is_applied:
                     await self._bring_in()
                     return
@@ -531,29 +529,14 @@ class LocalCopy:
 
     def _apply(self, file: PostgresqlEngine, fetched: Fetched) -> Deferred[bool]:
         work = partial(file.apply_fetched, fetched)
-        return succeed(work()) if _is_little(fetched) else self._waiting.run(work)
+        return succeed(work()) if _is_little(fetched) else self._connections.run(work)
 
     async def _recover(self, file: PostgresqlEngine) -> None:
         try:
-            await self._waiting.run(file.recover)
+            await self._connections.run(file.recover)
             self.shown_rev = file.position.rev
         except StoreFailed as error:
             self._log.error("A copy could not be recovered: {error}", error=error)
-
-
-class Waiting(Protocol):
-    """Where a daemon waits for PostgreSQL and the disk (`ClusterConnections`).
-
-    Attributes:
-        is_closing: whether nothing new is to begin.
-
-    """
-
-    is_closing: bool
-
-    def run(self, work: Callable[[], T]) -> Deferred[T]:
-        """Run what blocks in a thread."""
-        ...
 
 
 def _is_little(fetched: Fetched) -> bool:
@@ -570,7 +553,7 @@ def _do_nothing(*_: object) -> None:
 
 
 async def commit_or_settle(
-    waiting: Waiting,
+    connections: ClusterConnections,
     copy: LocalCopy,
     commit: Callable[[], None],
     batch: Sequence[QueuedWrite],
@@ -581,7 +564,7 @@ async def commit_or_settle(
     """
     stop_answering = answer_when_late(copy.clock, batch)
     try:
-        await waiting.run(commit)
+        await connections.run(commit)
     except InDoubt:
         await copy.settle()
     finally:

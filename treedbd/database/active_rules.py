@@ -95,21 +95,6 @@ class RulesStorage(Protocol):
         ...
 
 
-class FollowedRules(Protocol):
-    """The rules in force of one project, for those who follow what others store.
-
-    Attributes:
-        epoch: that of the rules in force.
-
-    """
-
-    epoch: int
-
-    def load_stored(self, epoch: int | None = None) -> Deferred[None]:
-        """Put the rules in force that others have stored, unless those of `epoch` are."""
-        ...
-
-
 class FileRules:
     """Rules in a file of the data directory, written whole or not at all."""
 

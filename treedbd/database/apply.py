@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -401,22 +401,7 @@ class AppliedBody:
         return None if self.has_placeholders else b"".join(paused(body.pieces(), 1))
 
 
-class _Target(Protocol):
-    """Writes the fragments of a body to rows."""
-
-    nodes: int
-    has_placeholders: bool
-
-    def add(self, fragment: Fragment) -> None:
-        """Write a fragment."""
-        ...
-
-    def finish(self) -> None:
-        """Write what comes last."""
-        ...
-
-
-def _apply(target: _Target, body: LargeBody, check: Callable[[], None]) -> None:
+def _apply(target: BulkWriter | BulkPatch, body: LargeBody, check: Callable[[], None]) -> None:
     splitter = Splitter()
     for piece in body.pieces():
         for fragment in splitter.feed(piece):
@@ -428,7 +413,7 @@ def _apply(target: _Target, body: LargeBody, check: Callable[[], None]) -> None:
     target.finish()
 
 
-def _add(target: _Target, fragment: Fragment, max_nodes: int) -> None:
+def _add(target: BulkWriter | BulkPatch, fragment: Fragment, max_nodes: int) -> None:
     target.add(fragment)
     if target.nodes > max_nodes:
         raise InvalidData(

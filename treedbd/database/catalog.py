@@ -31,7 +31,6 @@ from treedbd.database.runtime import (
     Problem,
     ProblemSearch,
     Runtime,
-    look_for_problems,
 )
 from treedbd.database.slices import Steps
 from treedbd.database.write_lock import MakeWriteLock
@@ -334,8 +333,21 @@ class Catalog:
                 self.rules(project)
         reason = str(RulesUnreadable())
         unreadable = [Problem(project, None, reason) for project in sorted(self._unreadable)]
-        problems = [*self._files.problems(), *unreadable]
-        return look_for_problems(problems, self._open, self._rules)
+        of_files = [*self._files.problems(), *unreadable]
+        found = {(each.project, each.database): each for each in of_files}
+        for name, database in list(self._open.items()):
+            problem = database.write_problem
+            if problem is not None:
+                found[name.project, name.database] = Problem(name.project, name.database, problem)
+            yield
+        return [
+            *found.values(),
+            *(
+                Problem(project, None, each.problem, refuses_writes=False)
+                for project, each in list(self._rules.items())
+                if each.problem is not None
+            ),
+        ]
 
     def refuse_writes(self) -> None:
         """Refuse all writes from now on, but those that are being made durable."""

@@ -29,8 +29,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from treedbd.database.apply import WriteApplier
 from treedbd.database.requests import (
-    Applier,
     Caller,
     DeadlinePassed,
     Outcome,
@@ -425,7 +425,7 @@ class SetEntry:
     limit: int
     kept: KeptBytes
 
-    def __call__(self, applier: Applier, transaction: Transaction, write: Write) -> Outcome:
+    def __call__(self, applier: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Raise what refuses the write at present, or what the session may not have."""
         applier.judge(transaction, write)
         entry = DisconnectEntry(write.caller.auth, write.caller.is_admin, write.edit)
@@ -444,7 +444,7 @@ class JudgeEntry:
 
     limit: int
 
-    def __call__(self, applier: Applier, transaction: Transaction, write: Write) -> Outcome:
+    def __call__(self, applier: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Raise what refuses it."""
         applier.judge(transaction, write)
         entry = DisconnectEntry(write.caller.auth, write.caller.is_admin, write.edit)
@@ -461,7 +461,7 @@ class CancelEntries:
     place: Place
     kept: KeptBytes
 
-    def __call__(self, _: Applier, transaction: Transaction, write: Write) -> Outcome:
+    def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Do it."""
         has_changed = cancel_entries(transaction, self.owner, self.session, self.place)
         if has_changed:
@@ -483,7 +483,7 @@ class ListEntries:
     find: Callable[[ReadView], list[DisconnectRow]]
     found: list[DisconnectRow] = attrs.field(factory=list)
 
-    def __call__(self, _: Applier, transaction: Transaction, write: Write) -> Outcome:
+    def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Do it; nothing is changed."""
         self.found = self.find(transaction)
         return Outcome(write.edit, None, None, None)
@@ -506,7 +506,7 @@ class RunEntry:
     is_early: bool = False
     is_forgotten: bool = False
 
-    def __call__(self, applier: Applier, transaction: Transaction, write: Write) -> Outcome:
+    def __call__(self, applier: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Do it."""
         self.refusal = None
         self.is_early = self.is_forgotten = False
@@ -532,7 +532,7 @@ class DropEntry:
 
     row: DisconnectRow
 
-    def __call__(self, _: Applier, transaction: Transaction, write: Write) -> Outcome:
+    def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Do it."""
         is_there = transaction.get(self.row.key) == self.row.stored
         if is_there:

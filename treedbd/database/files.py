@@ -12,7 +12,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import attrs
@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from treedbd.database.active_rules import FileRules, FollowedRules, RulesStorage
+from treedbd.database.active_rules import ActiveRules, FileRules, RulesStorage
 from treedbd.database.data_directory import (
     RULES_FILE,
     SHELF,
@@ -32,7 +32,6 @@ from treedbd.database.data_directory import (
 )
 from treedbd.database.open_databases import (
     DamageChecks,
-    FileUser,
     OpenBounds,
     OpenDatabases,
     Refusals,
@@ -64,6 +63,9 @@ from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import check_library, damaged, inaccessible
 from treedbd.store.sqlite.shared import SharedShelf
 
+if TYPE_CHECKING:
+    from treedbd.database.database import Database
+
 LOOK_AGAIN_S: Final = 0.001
 """Seconds until it is looked again whether a database that is being created has a file."""
 
@@ -84,7 +86,7 @@ _SERVED: Final = {
 }
 """What is done with a damaged database, by whether reads are refused."""
 
-OpenFile = Callable[[FileUser, ReopeningEngine], "Deferred[None]"]
+OpenFile: TypeAlias = "Callable[[Database, ReopeningEngine], Deferred[None]]"
 
 
 class CatalogFiles(Protocol):
@@ -123,12 +125,12 @@ class CatalogFiles(Protocol):
         """Return what makes the write lock of a database; None if no other process writes it."""
         ...
 
-    def add(self, database: FileUser, engine: ReopeningEngine) -> None:
+    def add(self, database: Database, engine: ReopeningEngine) -> None:
         """Open and close the file of a database by its engine from now on."""
         ...
 
     def acquire(
-        self, database: FileUser, timeout_s: float, *, is_write: bool
+        self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
         """Open a database, keep it open, and let it show what others have committed.
 
@@ -137,7 +139,7 @@ class CatalogFiles(Protocol):
         """
         ...
 
-    def follow(self, database: FileUser) -> None:
+    def follow(self, database: Database) -> None:
         """Open a database that another process has created, if this one has watchers of it."""
         ...
 
@@ -202,12 +204,12 @@ class CatalogHooks:
 
     """
 
-    find: Callable[[DatabaseName], FileUser]
+    find: Callable[[DatabaseName], Database]
     check_may_create: Callable[[DatabaseName], None]
     created: Callable[[DatabaseName], None]
     keep: Callable[[DatabaseName], None]
     let_go: Callable[[DatabaseName], None]
-    rules: Callable[[str], FollowedRules]
+    rules: Callable[[str], ActiveRules]
     moment: ReadMoment = attrs.field(factory=ReadMoment)
 
 
@@ -242,7 +244,7 @@ class DatabaseFiles:
         self._catalog = catalog
         self._lock: DirectoryLock | None = None
         self._accepts_loss = False
-        self._engines: WeakKeyDictionary[FileUser, ReopeningEngine] = WeakKeyDictionary()
+        self._engines: WeakKeyDictionary[Database, ReopeningEngine] = WeakKeyDictionary()
         self._damaged: dict[DatabaseName, bool] = {}  # whether reads are refused, too
         self._refusals = Refusals(self._open_later)
         self._open = OpenDatabases(
@@ -314,7 +316,7 @@ class DatabaseFiles:
         engine = ReopeningEngine(open_file, use, first, is_shared=is_shared)
         return engine
 
-    def add(self, database: FileUser, engine: ReopeningEngine) -> None:
+    def add(self, database: Database, engine: ReopeningEngine) -> None:
         """Open and close the file of a database by its engine from now on."""
         self._engines[database] = engine
         database.is_open = engine.is_open
@@ -323,7 +325,7 @@ class DatabaseFiles:
             self._refuse(database, refuses_reads=refuses_reads)
 
     def acquire(
-        self, database: FileUser, timeout_s: float, *, is_write: bool
+        self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
         """Do as `CatalogFiles.acquire`."""
         if self._shared is not None:
@@ -346,7 +348,7 @@ class DatabaseFiles:
         """Return where the rules of a project are stored."""
         return FileRules(self._folder / project / RULES_FILE, self.find_misplaced)
 
-    def follow(self, database: FileUser) -> None:
+    def follow(self, database: Database) -> None:
         """Open a database that another process has created, if this one has watchers of it."""
         if self._shared is not None:
             self._shared.follow_created(database)
@@ -434,7 +436,7 @@ class DatabaseFiles:
         self._damaged[name] = refuses_reads
         self._refuse(self._catalog.find(name), refuses_reads=refuses_reads)
 
-    def _refuse(self, database: FileUser, *, refuses_reads: bool) -> None:
+    def _refuse(self, database: Database, *, refuses_reads: bool) -> None:
         problem = _problem(refuses_reads=refuses_reads)
         if refuses_reads:
             self._engines[database].refuse_reads(problem)
@@ -453,14 +455,14 @@ class DatabaseFiles:
     def _path_of(self, name: DatabaseName) -> pathlib.Path:
         return self._folder / name.project / f"{name.database}{SHELF}"
 
-    def _open_shared(self, database: FileUser, engine: ReopeningEngine) -> Deferred[None]:
+    def _open_shared(self, database: Database, engine: ReopeningEngine) -> Deferred[None]:
         try:
             self._refusals.check(database.name)
         except DatabaseRefused as refusal:
             return fail(refusal)
         return self._open.open(database, engine)
 
-    def _open_in_place(self, database: FileUser) -> None:
+    def _open_in_place(self, database: Database) -> None:
         self._refusals.check(database.name)
         self._open.open_in_place(database, self._engines[database])
 
@@ -542,7 +544,7 @@ class SharedFiles:
     def __init__(
         self,
         folder: pathlib.Path,
-        engines: Mapping[FileUser, ReopeningEngine],
+        engines: Mapping[Database, ReopeningEngine],
         clock: IReactorTime,
         open_file: OpenFile,
         created: Callable[[DatabaseName], None],
@@ -574,7 +576,7 @@ class SharedFiles:
             return []
         return [DatabaseName(project, file.name.removesuffix(SHELF)) for file in files]
 
-    def acquire(self, database: FileUser, timeout_s: float) -> Deferred[None] | None:
+    def acquire(self, database: Database, timeout_s: float) -> Deferred[None] | None:
         """Keep a database open, and let it show what others have committed; None if it does.
 
         Else returns what fires when it does; that errbacks as `DatabaseFiles.acquire`.
@@ -588,7 +590,7 @@ class SharedFiles:
         acquiring = Deferred.fromCoroutine(self._open_and_look(database, looking))
         return acquiring.addTimeout(timeout_s, self._clock, time_out_opening)
 
-    def follow_created(self, database: FileUser) -> None:
+    def follow_created(self, database: Database) -> None:
         """Open a database that another process has created, if this one has watchers of it."""
         engine = self._engines.get(database)
         if engine is None or not engine.is_new or database.is_idle or database.is_writing:
@@ -596,7 +598,7 @@ class SharedFiles:
         if self._find_created(database) is None and not database.is_open:
             self._open_file(database, engine).addErrback(lambda _: None)  # that is logged
 
-    async def _open_and_look(self, database: FileUser, looking: Deferred[None] | None) -> None:
+    async def _open_and_look(self, database: Database, looking: Deferred[None] | None) -> None:
         if looking is not None:
             await looking
         if not database.is_open:
@@ -605,7 +607,7 @@ class SharedFiles:
         if waiting is not None:
             await waiting
 
-    def _find_created(self, database: FileUser) -> Deferred[None] | None:
+    def _find_created(self, database: Database) -> Deferred[None] | None:
         """Use the file of a new database from now on if another process has created it.
 
         Returns what fires when that is known, None if it is. The file is not opened yet.
@@ -638,8 +640,8 @@ class DeadOwners:
 
     def __init__(
         self,
-        files: OpeningFiles,
-        find: Callable[[DatabaseName], FileUser],
+        files: CatalogFiles,
+        find: Callable[[DatabaseName], Database],
         runtime: Runtime,
         *,
         has_others: bool,
@@ -716,13 +718,3 @@ class DeadOwners:
             return not database.disconnect_writes.has_left
         finally:
             database.requests -= 1
-
-
-class OpeningFiles(Protocol):
-    """Opens databases: `CatalogFiles`."""
-
-    def acquire(
-        self, database: FileUser, timeout_s: float, *, is_write: bool
-    ) -> Deferred[None] | None:
-        """Open a database, and keep it open; None if that is done, else what fires then."""
-        ...

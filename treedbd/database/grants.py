@@ -17,7 +17,7 @@ not sent before the checks are over. When the rules change there is no such orde
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 from twisted.logger import Logger
@@ -33,6 +33,7 @@ from treedbd.tree.overlay import StateUnknown
 from treedbd.tree.types import Json, Path, View
 
 if TYPE_CHECKING:
+    from treedbd.database.database import Database
     from treedbd.database.resume import Replay
 
 
@@ -54,19 +55,9 @@ class ReadRequest:
     query: QueryFacts | None
     now: Callable[[], int]
 
-    def check(self, database: ChecksReads, nodes: Nodes) -> None:
+    def check(self, database: Database, nodes: Nodes) -> None:
         """Raise as `Database.check_read` unless the rules allow it, without a grant."""
         database.check_read(self.path, self.caller, self.now(), nodes, self.query)
-
-
-class ChecksReads(Protocol):
-    """What evaluates the rules of one database (`database.Database`)."""
-
-    def check_read(
-        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
-    ) -> None:
-        """Raise `PermissionDenied` unless the rules let `caller` read `path`."""
-        ...
 
 
 class ReadGrant:

@@ -18,10 +18,10 @@ the memory for pages among those that are open, and `DamageChecks` opens each on
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore
@@ -42,10 +42,13 @@ from treedbd.errors import OperatorError
 from treedbd.files import has_descriptors
 from treedbd.limits import KIB, MIB, Limits
 from treedbd.names import DatabaseName
-from treedbd.store.disconnect_rows import DisconnectRow
-from treedbd.store.engine import CannotOpenStore, Damage, ReadView, StoreFailed, StoreInaccessible
+from treedbd.store.engine import CannotOpenStore, Damage, StoreFailed, StoreInaccessible
 from treedbd.store.on_demand import FileEngine, ReopeningEngine
 from treedbd.store.sqlite.check import CheckStopped
+
+if TYPE_CHECKING:
+    from treedbd.database.database import Database
+    from treedbd.database.files import DatabaseFiles
 
 UNUSED_S: Final = 300.0
 """Seconds after its last use for which an idle database stays open."""
@@ -77,76 +80,6 @@ RETRY_S: Final = 5.0
 _log = Logger()
 
 
-class FileUser(Protocol):
-    """A `Database`, for those who open and close its file and need to know nothing else of it.
-
-    It keeps its file open as long as it uses it.
-
-    Attributes:
-        is_open: whether the file is open, or does not exist yet.
-        requests: how many requests use it, so that the file stays open.
-        used_at: when a request used it last, in seconds of the clock.
-
-    """
-
-    is_open: bool
-    requests: int
-    used_at: float
-
-    @property
-    def disconnect_writes(self) -> LeftWrites:
-        """Its writes that are kept for the end of sessions."""
-        ...
-
-    @property
-    def name(self) -> DatabaseName:
-        """Its name."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing uses it."""
-        ...
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether writes are waiting or being made durable, or the store is being recovered."""
-        ...
-
-    def make_current(self) -> Deferred[None] | None:
-        """Show what other processes have committed; None if that is done, else what fires then."""
-        ...
-
-    def file_opened(self) -> None:
-        """Record that the file is open, and begin what is due then; in the reactor's thread."""
-        ...
-
-    def refuse_damaged(self, problem: str) -> None:
-        """Refuse all writes from now on, because the file is damaged."""
-        ...
-
-
-class LeftWrites(Protocol):
-    """`DisconnectWrites`, as far as it does what the sessions of dead processes have left."""
-
-    @property
-    def has_left(self) -> bool:
-        """Whether something that could not be done is to be tried again."""
-        ...
-
-    def may_have_left(self, view: ReadView) -> bool:
-        """Return whether dead owners have left writes, as far as is known without asking."""
-        ...
-
-    def find_left(self, view: ReadView) -> list[DisconnectRow]:
-        """Return the writes that dead owners have left."""
-        ...
-
-    def run_left(self) -> Deferred[None]:
-        """Do them; never errbacks."""
-        ...
-
-
 @attrs.frozen
 class OpenBounds:
     """How many databases may be open, and how many bytes of pages they may keep together."""
@@ -175,15 +108,15 @@ class OpenDatabases:
         self._refusals = refusals
         self._opened = opened
         self._closed = closed
-        self._open: dict[FileUser, ReopeningEngine] = {}
-        self._waiting: dict[FileUser, list[Deferred[None]]] = {}
+        self._open: dict[Database, ReopeningEngine] = {}
+        self._waiting: dict[Database, list[Deferred[None]]] = {}
         self._openings = DeferredSemaphore(OPENED_AT_ONCE)
         self._caches = PageCaches(bounds.cache_bytes, self._open, runtime.clock)
         self._sweeping: IDelayedCall | None = None
         self._last_refusal: str | None = None
         self._is_over = False
 
-    def open(self, database: FileUser, engine: ReopeningEngine) -> Deferred[None]:
+    def open(self, database: Database, engine: ReopeningEngine) -> Deferred[None]:
         """Open a database, which its caller keeps from being closed; fires when it is open.
 
         Errbacks with `Unavailable`. All who wait for one database share its opening.
@@ -195,7 +128,7 @@ class OpenDatabases:
             Deferred.fromCoroutine(self._open_and_answer(database, engine))
         return done
 
-    async def try_again(self, database: FileUser, engine: ReopeningEngine) -> bool:
+    async def try_again(self, database: Database, engine: ReopeningEngine) -> bool:
         """Open a database that was refused; return whether that is possible now."""
         database.requests += 1
         try:
@@ -206,7 +139,7 @@ class OpenDatabases:
             database.requests -= 1
         return True
 
-    def open_in_place(self, database: FileUser, engine: ReopeningEngine) -> None:
+    def open_in_place(self, database: Database, engine: ReopeningEngine) -> None:
         """Open a database at once, in this thread; raise `Unavailable`."""
         try:
             change = self._prepare(database, engine)
@@ -219,7 +152,7 @@ class OpenDatabases:
             raise self._refusal(database, error) from None
         self._record(database)
 
-    def _check_nothing_left(self, database: FileUser, engine: ReopeningEngine) -> None:
+    def _check_nothing_left(self, database: Database, engine: ReopeningEngine) -> None:
         """Raise `Unavailable` if dead processes have left writes, and begin to do these."""
         if engine.read(database.disconnect_writes.may_have_left):
             engine.detach()
@@ -232,7 +165,7 @@ class OpenDatabases:
             self._runtime.clock.callLater(0, lambda: self.open(database, engine).addBoth(done))
             raise Unavailable(_IS_BEHIND)
 
-    def created(self, database: FileUser, engine: ReopeningEngine, file: FileEngine) -> None:
+    def created(self, database: Database, engine: ReopeningEngine, file: FileEngine) -> None:
         """Use and count a file that was created for a database, in any thread."""
         engine.attach(file, self._caches.share)
         self._open[database] = engine
@@ -246,7 +179,7 @@ class OpenDatabases:
         """Close databases from now on that have been idle for long."""
         self._sweeping = self._runtime.clock.callLater(SWEEP_S, self._sweep)
 
-    def close_idle(self, database: FileUser) -> None:
+    def close_idle(self, database: Database) -> None:
         """Close a database that was opened for no request, if it is idle."""
         if database in self._open and self._is_idle(database):
             self._close([database])
@@ -280,7 +213,7 @@ class OpenDatabases:
 
     # Opening.
 
-    async def _open_and_answer(self, database: FileUser, engine: ReopeningEngine) -> None:
+    async def _open_and_answer(self, database: Database, engine: ReopeningEngine) -> None:
         """Open a database when those before it are open, and answer all who wait for it."""
         refusal = None
         await self._openings.acquire()
@@ -297,7 +230,7 @@ class OpenDatabases:
             self._openings.release()
         self._runtime.slices.start(_answer(self._waiting.pop(database), refusal))
 
-    def _prepare(self, database: FileUser, engine: ReopeningEngine) -> _Change:
+    def _prepare(self, database: Database, engine: ReopeningEngine) -> _Change:
         """Reserve the place of a database; return what opens it, after others that it replaces.
 
         Raises `Unavailable`.
@@ -308,7 +241,7 @@ class OpenDatabases:
         self._open[database] = engine
         return _Change(replaced, engine, self._caches.divide())
 
-    def _record(self, database: FileUser) -> None:
+    def _record(self, database: Database) -> None:
         """Record that a database has been opened."""
         self._last_refusal = None
         self._refusals.discard(database.name)
@@ -316,7 +249,7 @@ class OpenDatabases:
         self._opened(database.name)
         database.file_opened()
 
-    def _refusal(self, database: FileUser, error: Exception) -> Exception:
+    def _refusal(self, database: Database, error: Exception) -> Exception:
         """Record why a database could not be opened; return what its users receive."""
         if not database.is_open:
             self._open.pop(database, None)
@@ -333,7 +266,7 @@ class OpenDatabases:
 
     # Closing.
 
-    def _make_room(self) -> dict[FileUser, ReopeningEngine]:
+    def _make_room(self) -> dict[Database, ReopeningEngine]:
         """Detach as many databases as one more needs; raise `TooManyInUse`."""
         excess = len(self._open) + 1 - self._bounds.databases
         idle = self._find_idle(excess)
@@ -341,17 +274,17 @@ class OpenDatabases:
             raise TooManyInUse
         return self._detach(idle)
 
-    def _find_idle(self, count: int) -> list[FileUser]:
+    def _find_idle(self, count: int) -> list[Database]:
         """Return so many idle databases, those that were used least recently, if there are."""
         if count <= 0:
             return []
         by_use = sorted(self._open, key=attrgetter("used_at"))
         return list(islice(filter(self._is_idle, by_use), count))
 
-    def _is_idle(self, database: FileUser) -> bool:
+    def _is_idle(self, database: Database) -> bool:
         return database.is_open and database.is_idle and not self._open[database].has_snapshots
 
-    def _detach(self, databases: Sequence[FileUser]) -> dict[FileUser, ReopeningEngine]:
+    def _detach(self, databases: Sequence[Database]) -> dict[Database, ReopeningEngine]:
         """Allow databases to be opened again; their files are still to be closed."""
         detached = {database: self._open.pop(database) for database in databases}
         for database, engine in detached.items():
@@ -359,7 +292,7 @@ class OpenDatabases:
             engine.detach()
         return detached
 
-    def _close(self, databases: Sequence[FileUser]) -> None:
+    def _close(self, databases: Sequence[Database]) -> None:
         if databases and not self._is_over:
             self._run(_Change(self._detach(databases)))
 
@@ -376,7 +309,7 @@ class OpenDatabases:
 class _Change:
     """Closes files and then opens one; to be called in any thread."""
 
-    closes: Mapping[FileUser, ReopeningEngine]
+    closes: Mapping[Database, ReopeningEngine]
     opens: ReopeningEngine | None = None
     cache_size: int = 0
 
@@ -489,7 +422,7 @@ class PageCaches:
     """
 
     def __init__(
-        self, total: int, databases: Mapping[FileUser, ReopeningEngine], clock: IReactorTime
+        self, total: int, databases: Mapping[Database, ReopeningEngine], clock: IReactorTime
     ) -> None:
         """Divide among `databases`, which are those that are open at any time."""
         self._total = total
@@ -547,7 +480,7 @@ class DamageChecks:
 
     _log = Logger()
 
-    def __init__(self, files: CheckedFiles, runtime: Runtime) -> None:
+    def __init__(self, files: DatabaseFiles, runtime: Runtime) -> None:
         """Check `files`, which are read in a worker thread."""
         self._files = files
         self._runtime = runtime
@@ -630,19 +563,3 @@ class DamageChecks:
     def _pause(self) -> bool:
         time.sleep(PAUSE_S)
         return self._is_over
-
-
-class CheckedFiles(Protocol):
-    """Opens and closes what is checked."""
-
-    def hold_file(self, name: DatabaseName) -> Awaitable[FileEngine]:
-        """Open the file of a database, and keep it open; raise `Unavailable`."""
-        ...
-
-    def release_file(self, name: DatabaseName) -> None:
-        """Allow the file to be closed again."""
-        ...
-
-    def refuse_damaged(self, name: DatabaseName, damage: Damage) -> None:
-        """Refuse writes to a database from now on, and the reads that cannot be trusted."""
-        ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 import attrs
 
@@ -27,10 +27,12 @@ if TYPE_CHECKING:  # rules are judged without Twisted, too (`rules_trial`)
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
+    from treedbd.database.apply import WriteApplier
+
 
 SHUTTING_DOWN: Final = "The server is shutting down."
 
-Task: TypeAlias = "Callable[[Applier, Transaction, Write], Outcome]"
+Task: TypeAlias = "Callable[[WriteApplier, Transaction, Write], Outcome]"
 """What a write does in its transaction in place of its edit; it may be done again from the start.
 
 If it changes rows beside the tree, the outcome `has_changed_rows`."""
@@ -265,18 +267,6 @@ class LargeBody:
     size: int
     max_string_bytes: int
     max_nodes: int
-
-
-class Applier(Protocol):
-    """What a task is given to work with (`WriteApplier`)."""
-
-    def judge(self, transaction: Transaction, write: Write) -> None:
-        """Raise what would refuse a write by its rules or its server values; apply nothing."""
-        ...
-
-    def apply_edit(self, transaction: Transaction, write: Write) -> Outcome:
-        """Do a write; raise the error that refuses it."""
-        ...
 
 
 @attrs.frozen

@@ -22,15 +22,13 @@ from collections.abc import (
     Callable,
     Collection,
     Generator,
-    Iterable,
     Iterator,
-    Mapping,
     Sequence,
     Sized,
 )
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from weakref import WeakSet
 
 import attrs
@@ -46,6 +44,9 @@ from treedbd.loop import Histogram
 from treedbd.names import DatabaseName, parse_label
 from treedbd.rules.context import MakeEvaluation, ReadPool
 from treedbd.store.engine import StoreUnreachable
+
+if TYPE_CHECKING:
+    from treedbd.database.answers import Answer
 
 BATCH_WRITES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Upper bounds of the buckets for the writes of a commit."""
@@ -492,19 +493,6 @@ def _is_at(path: pathlib.Path, descriptor: int) -> bool:
         return False
 
 
-class Droppable(Protocol):
-    """An answer, as far as the pool knows it; `size` is in bytes."""
-
-    @property
-    def size(self) -> int:
-        """The memory that it takes."""
-        ...
-
-    def drop(self) -> None:
-        """Leave the pool, and the place where it would be found."""
-        ...
-
-
 class AnswerPool:
     """Bounds the memory that the kept answers of all databases take together.
 
@@ -525,26 +513,26 @@ class AnswerPool:
         self.hits = 0
         self.misses = 0
         self._limit = limit
-        self._by_use: OrderedDict[Droppable, None] = OrderedDict()
+        self._by_use: OrderedDict[Answer, None] = OrderedDict()
 
     @property
     def count(self) -> int:
         """How many answers are kept."""
         return len(self._by_use)
 
-    def use(self, answer: Droppable) -> None:
+    def use(self, answer: Answer) -> None:
         """Record that an answer is used."""
         self.hits += 1
         self._by_use.move_to_end(answer)
 
-    def add(self, answer: Droppable) -> None:
+    def add(self, answer: Answer) -> None:
         """Count an answer; drop what was used longest ago to make room for it."""
         self._by_use[answer] = None
         self.size += answer.size
         while self.size > self._limit and self._by_use:
             next(iter(self._by_use)).drop()
 
-    def remove(self, answer: Droppable) -> None:
+    def remove(self, answer: Answer) -> None:
         """Count an answer no longer."""
         del self._by_use[answer]
         self.size -= answer.size
@@ -571,46 +559,6 @@ class Problem:
 
 Look: TypeAlias = Generator[None, None, list[Problem]]
 """Steps that look at everything, and return what is wrong."""
-
-
-class Writing(Protocol):
-    """A database, as far as it may be writable or not."""
-
-    @property
-    def write_problem(self) -> str | None:
-        """Why writes are refused at present; None if they are accepted."""
-        ...
-
-
-class Ruling(Protocol):
-    """The rules of a project, as far as they may be in force or not."""
-
-    @property
-    def problem(self) -> str | None:
-        """Why the stored rules are not in force; None if they are."""
-        ...
-
-
-def look_for_problems(
-    of_files: Iterable[Problem],
-    databases: Mapping[DatabaseName, Writing],
-    rules: Mapping[str, Ruling],
-) -> Look:
-    """Return the problems of files, of open databases, and of the rules of projects."""
-    found = {(each.project, each.database): each for each in of_files}
-    for name, database in list(databases.items()):
-        reason = database.write_problem
-        if reason is not None:
-            found[name.project, name.database] = Problem(name.project, name.database, reason)
-        yield
-    return [
-        *found.values(),
-        *(
-            Problem(project, None, each.problem, refuses_writes=False)
-            for project, each in list(rules.items())
-            if each.problem is not None
-        ),
-    ]
 
 
 class ProblemSearch:
@@ -657,7 +605,10 @@ class ProblemSearch:
 
 
 class RulesExchange(Protocol):
-    """How the processes that serve a project agree on its rules."""
+    """How the processes that serve a project agree on its rules.
+
+    One class has it, in `workers/process`: this package does not know `workers`.
+    """
 
     def turn(self) -> AbstractAsyncContextManager[None]:
         """Wait until no other process stores rules, and let none do so meanwhile."""
@@ -670,6 +621,8 @@ class RulesExchange(Protocol):
 
 class OtherProcesses(Protocol):
     """The other processes that serve the same databases, as a catalog and its rules know them.
+
+    One class has it, in `workers/process`: this package does not know `workers`.
 
     Attributes:
         checks_files: whether this process, and no other, checks files for damage.
