@@ -23,9 +23,10 @@ from twisted.python.failure import Failure
 from treedbd.cluster.connections import ClusterConnections, Singleflight
 from treedbd.cluster.replica import Replica
 from treedbd.database.active_rules import LoadedRules
+from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import SHELF, ServedProjects, Survey
 from treedbd.database.database import Database
-from treedbd.database.files import CatalogHooks, DeadOwners
+from treedbd.database.files import DeadOwners
 from treedbd.database.open_databases import OpenBounds, OpenDatabases, Refusals
 from treedbd.database.requests import TooManyInUse, Unavailable, time_out_opening
 from treedbd.database.runtime import OtherProcesses, Problem, Runtime
@@ -60,7 +61,7 @@ class ClusterFiles:
         folder: pathlib.Path,
         bounds: OpenBounds,
         runtime: Runtime,
-        catalog: CatalogHooks,
+        catalog: Catalog,
         others: OtherProcesses | None,
     ) -> None:
         """Keep copies in `folder`, of which as many may be open as `bounds` says."""
@@ -77,11 +78,9 @@ class ClusterFiles:
         self._reached_at: dict[int, float] = {}
         self._followed: WeakSet[Database] = WeakSet()
         self._refusals = Refusals(lambda _: None)
-        self._open = OpenDatabases(
-            bounds, runtime, self._refusals, opened=catalog.keep, closed=catalog.let_go
-        )
+        self._open = OpenDatabases(bounds, runtime, self._refusals, catalog)
         self._copies = Copies(connections, folder, catalog, self._open.may_create)
-        self._dead = DeadOwners(self, catalog.find, runtime, has_others=True)
+        self._dead = DeadOwners(self, catalog, runtime, has_others=True)
 
     # What a catalog needs.
 
@@ -354,7 +353,7 @@ class Copies:
         self,
         connections: ClusterConnections,
         folder: pathlib.Path,
-        catalog: CatalogHooks,
+        catalog: Catalog,
         may_create: Callable[[], bool],
     ) -> None:
         """Keep copies in `folder`; `may_create` returns whether one more may be open."""

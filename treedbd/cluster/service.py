@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from treedbd import __version__
 from treedbd.cluster.connections import ClusterConnections
 from treedbd.cluster.files import ClusterFiles
-from treedbd.database.files import CatalogHooks
+from treedbd.database.catalog import Catalog
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import DeadOwner, NotedDatabases, OtherProcesses, OwnerFile, Runtime
@@ -115,7 +115,7 @@ class ClusterService:
         folder: pathlib.Path,
         bounds: OpenBounds,
         runtime: Runtime,
-        catalog: CatalogHooks,
+        catalog: Catalog,
         others: OtherProcesses | None,
     ) -> ClusterFiles:
         """Return the files of a catalog."""

@@ -4,8 +4,7 @@
 Rules that were PUT over HTTP are kept by a `RulesStorage`: `FileRules` beside the databases of the
 project, or a cluster, where others replace them too, so that they are loaded again before they are
 used. The rules of a project whose configuration names a rules file are *managed by the file*: then
-nothing is stored here, and a PUT is a conflict. `RulesMaker` makes the `ActiveRules` of a catalog:
-where they are stored, by which limits they are checked, with which other processes they are shared.
+nothing is stored here, and a PUT is a conflict.
 
 A rules document of a mebibyte takes seconds to compile, and only the caller that puts or checks it
 waits. `RulesWork` compiles in slices between which the reactor serves others, one document of the
@@ -24,7 +23,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple, NoReturn, Protocol, TypeVar
 
-import attrs
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
@@ -33,12 +31,11 @@ from twisted.logger import Logger
 from treedbd.database.requests import (
     DeadlinePassed,
     NoDescriptors,
-    ProjectSpec,
     RulesManagedByFile,
     RulesUnreadable,
     Unavailable,
 )
-from treedbd.database.runtime import OtherProcesses, RulesExchange, RunInThread
+from treedbd.database.runtime import RulesExchange, RunInThread
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.errors import LineBudget
 from treedbd.files import NO_DESCRIPTOR_ERRNOS, create_directory, write_atomically
@@ -400,34 +397,6 @@ def log_warnings(log: Logger, label: str, rules: RuleSet) -> None:
     """Log the warnings about rules, which are at `label`."""
     for warning in rules.warnings:
         log.warn("{file}:{warning}", file=label, warning=str(warning))
-
-
-@attrs.frozen
-class RulesMaker:
-    """Makes the rules of the projects of a catalog.
-
-    `first` are in force until others are PUT, which are stored where `find_storage` says.
-    """
-
-    first: RuleSet
-    limits: RulesLimits
-    work: RulesWork
-    find_storage: Callable[[str], RulesStorage | None]
-    run_in_thread: RunInThread
-    others: OtherProcesses | None
-
-    def make(self, project: ProjectSpec, changed: Callable[[], None]) -> ActiveRules:
-        """Return the rules of a project; `changed` is called when others are in force."""
-        return ActiveRules(
-            DENY if project.is_file_managed else self.first,
-            is_file_managed=project.is_file_managed,
-            work=self.work,
-            limits=self.limits,
-            storage=self.find_storage(project.name),
-            run_in_thread=self.run_in_thread,
-            changed=changed,
-            exchange=None if self.others is None else self.others.rules_of(project.name),
-        )
 
 
 class SlowRulesLog:

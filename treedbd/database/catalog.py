@@ -20,9 +20,9 @@ from weakref import WeakValueDictionary
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from treedbd.database.active_rules import ActiveRules, RulesMaker, RulesWork
+from treedbd.database.active_rules import ActiveRules, RulesWork
 from treedbd.database.database import Database
-from treedbd.database.files import CatalogHooks, DatabaseFiles, MakeFiles
+from treedbd.database.files import DatabaseFiles, MakeFiles, ReadMoment
 from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
 from treedbd.database.requests import ProjectSpec, RulesUnreadable, Unavailable, UnknownDatabase
 from treedbd.database.runtime import (
@@ -36,7 +36,7 @@ from treedbd.database.slices import Steps
 from treedbd.database.write_lock import MakeWriteLock
 from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
-from treedbd.rules.ruleset import DEFAULT_LIMITS, RuleSet
+from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet
 from treedbd.store.engine import CannotCreateStore, Engine
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.memory import MemoryEngine
@@ -167,19 +167,10 @@ class Catalog:
         # Those of `_used` that are kept though nothing else refers to them: their data is open.
         self._open: dict[DatabaseName, Database] = {}
         runtime.statistics.count_open = self._open.__len__
-        hooks = CatalogHooks(
-            self.find, self._check_may_create, self._created, self._keep, self._let_go, self.rules
-        )
-        self.moment: Final = hooks.moment
-        self._files: Final = make_files(folder, bounds, runtime, hooks, others)
-        self._rules_maker = RulesMaker(
-            first_rules,
-            rules_limits,
-            self.rules_work,
-            (lambda _: None) if self._is_in_memory else self._files.rules_storage,
-            runtime.run_in_thread,
-            others,
-        )
+        self.moment: Final = ReadMoment()
+        self._files: Final = make_files(folder, bounds, runtime, self, others)
+        self._first_rules = first_rules
+        self._rules_limits = rules_limits
         self._problem_search = ProblemSearch(self._look_for_problems, runtime.slices)
 
     def open(self, lock: DirectoryLock | None = None, *, accept_loss: bool = False) -> None:
@@ -349,6 +340,31 @@ class Catalog:
             ),
         ]
 
+    # For the files.
+
+    def check_may_create(self, name: DatabaseName) -> None:
+        """Raise `CannotCreateStore` if there may be no further database; in any thread."""
+        limit = self._project(name).databases_max
+        self.written.check_may_add(name, limit, self._files.list_created)
+
+    def created(self, name: DatabaseName) -> None:
+        """Record that a database has a file from now on; in any thread."""
+        self.written.add(name)
+        self._has_created = True
+
+    def keep(self, name: DatabaseName) -> None:
+        """Keep a database in memory from now on, because its file is open; in any thread."""
+        database = self._open[name] = self._used[name]
+        database.answers.is_active = True
+
+    def let_go(self, name: DatabaseName) -> None:
+        """Keep a database no longer: its file is closed."""
+        if (database := self._open.pop(name, None)) is not None:
+            database.answers.is_active = False
+            database.answers.clear()
+
+    # The end.
+
     def refuse_writes(self) -> None:
         """Refuse all writes from now on, but those that are being made durable."""
         for database in self._live():
@@ -418,7 +434,17 @@ class Catalog:
                 if database.name.project == project.name:
                     database.recheck_grants()
 
-        return self._rules_maker.make(project, changed)
+        others = self._others
+        return ActiveRules(
+            DENY if project.is_file_managed else self._first_rules,
+            is_file_managed=project.is_file_managed,
+            storage=None if self._is_in_memory else self._files.rules_storage(project.name),
+            run_in_thread=self._runtime.run_in_thread,
+            changed=changed,
+            work=self.rules_work,
+            limits=self._rules_limits,
+            exchange=None if others is None else others.rules_of(project.name),
+        )
 
     def _make(self, name: DatabaseName, project: ProjectSpec) -> Database:
         if self._is_in_memory:
@@ -432,12 +458,12 @@ class Catalog:
 
     def _make_memory(self, name: DatabaseName) -> Engine:
         def create() -> MemoryEngine:
-            self._check_may_create(name)
+            self.check_may_create(name)
             return MemoryEngine()
 
         def created(_: MemoryEngine) -> None:
             self.written.add(name)
-            self._keep(name)
+            self.keep(name)
 
         return CreateOnWriteEngine(create, created)
 
@@ -450,22 +476,3 @@ class Catalog:
     ) -> Database:
         rules = self.rules(name.project)
         return Database(name, engine, project, rules, self._runtime, self._retain_events, make_lock)
-
-    def _check_may_create(self, name: DatabaseName) -> None:
-        """Raise `CannotCreateStore` if there may be no further database; in any thread."""
-        limit = self._project(name).databases_max
-        self.written.check_may_add(name, limit, self._files.list_created)
-
-    def _created(self, name: DatabaseName) -> None:
-        """Record that a database has a file from now on; in any thread."""
-        self.written.add(name)
-        self._has_created = True
-
-    def _keep(self, name: DatabaseName) -> None:
-        database = self._open[name] = self._used[name]
-        database.answers.is_active = True
-
-    def _let_go(self, name: DatabaseName) -> None:
-        if (database := self._open.pop(name, None)) is not None:
-            database.answers.is_active = False
-            database.answers.clear()

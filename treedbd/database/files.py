@@ -1,8 +1,8 @@
 """The files of the databases of a catalog: made, opened, closed, checked and refused.
 
-The catalog knows which databases there are; `CatalogFiles` is what it needs of their files, and
-`CatalogHooks` what it does for them. `DatabaseFiles` has them in the data directory alone;
-`cluster.files` over PostgreSQL. Which of them are open, and which are refused or checked for
+The catalog knows which databases there are; `CatalogFiles` is what it needs of their files, which
+call it when a file is created, opened or closed. `DatabaseFiles` has them in the data directory
+alone; `cluster.files` over PostgreSQL. Which of them are open, and which are refused or checked for
 damage, is decided in `open_databases`. Where other processes serve the same files, `SharedFiles`
 finds what they have created; `DeadOwners` does what the sessions of dead processes have left.
 """
@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from treedbd.database.active_rules import ActiveRules, FileRules, RulesStorage
+from treedbd.database.active_rules import FileRules, RulesStorage
 from treedbd.database.data_directory import (
     RULES_FILE,
     SHELF,
@@ -64,6 +64,7 @@ from treedbd.store.sqlite.file import check_library, damaged, inaccessible
 from treedbd.store.sqlite.shared import SharedShelf
 
 if TYPE_CHECKING:
+    from treedbd.database.catalog import Catalog
     from treedbd.database.database import Database
 
 LOOK_AGAIN_S: Final = 0.001
@@ -85,8 +86,6 @@ _SERVED: Final = {
     False: "nothing is written to it, and what can be read is served",
 }
 """What is done with a damaged database, by whether reads are refused."""
-
-OpenFile: TypeAlias = "Callable[[Database, ReopeningEngine], Deferred[None]]"
 
 
 class CatalogFiles(Protocol):
@@ -188,34 +187,9 @@ class ReadMoment:
     of: object | None = None
 
 
-@attrs.frozen
-class CatalogHooks:
-    """What the catalog does for the files of its databases.
-
-    Attributes:
-        find: returns a database that has a file.
-        check_may_create: raises `CannotCreateStore` if there may be no further database; in any
-            thread.
-        created: records that a database has a file from now on; in any thread.
-        keep: keeps a database in memory from now on, because its file is open; in any thread.
-        let_go: ends that.
-        rules: returns the rules of a project.
-        moment: in which a request may read at once.
-
-    """
-
-    find: Callable[[DatabaseName], Database]
-    check_may_create: Callable[[DatabaseName], None]
-    created: Callable[[DatabaseName], None]
-    keep: Callable[[DatabaseName], None]
-    let_go: Callable[[DatabaseName], None]
-    rules: Callable[[str], ActiveRules]
-    moment: ReadMoment = attrs.field(factory=ReadMoment)
-
-
-MakeFiles: TypeAlias = Callable[
-    [pathlib.Path, OpenBounds, Runtime, CatalogHooks, OtherProcesses | None], CatalogFiles
-]
+MakeFiles: TypeAlias = (
+    "Callable[[pathlib.Path, OpenBounds, Runtime, Catalog, OtherProcesses | None], CatalogFiles]"
+)
 """Makes the files in a data directory, of which so many may be open, shared with others or not."""
 
 
@@ -229,7 +203,7 @@ class DatabaseFiles:
         folder: pathlib.Path,
         bounds: OpenBounds,
         runtime: Runtime,
-        catalog: CatalogHooks,
+        catalog: Catalog,
         others: OtherProcesses | None,
     ) -> None:
         """Use the files in `folder`, of which as many may be open as `bounds` says.
@@ -247,16 +221,18 @@ class DatabaseFiles:
         self._engines: WeakKeyDictionary[Database, ReopeningEngine] = WeakKeyDictionary()
         self._damaged: dict[DatabaseName, bool] = {}  # whether reads are refused, too
         self._refusals = Refusals(self._open_later)
-        self._open = OpenDatabases(
-            bounds, runtime, self._refusals, opened=catalog.keep, closed=catalog.let_go
-        )
+        self._open = OpenDatabases(bounds, runtime, self._refusals, catalog)
         self._shared: SharedFiles | None = None
         if others is not None:
             self._shared = SharedFiles(
-                folder, self._engines, runtime.clock, self._open_shared, catalog.created
+                files=self,
+                folder=folder,
+                engines=self._engines,
+                clock=runtime.clock,
+                catalog=catalog,
             )
         self._checks = DamageChecks(self, runtime)
-        self._dead = DeadOwners(self, catalog.find, runtime, has_others=self.is_shared)
+        self._dead = DeadOwners(self, catalog, runtime, has_others=self.is_shared)
         self._is_held_only_for_check = False
 
     def survey(
@@ -455,7 +431,8 @@ class DatabaseFiles:
     def _path_of(self, name: DatabaseName) -> pathlib.Path:
         return self._folder / name.project / f"{name.database}{SHELF}"
 
-    def _open_shared(self, database: Database, engine: ReopeningEngine) -> Deferred[None]:
+    def open_shared(self, database: Database, engine: ReopeningEngine) -> Deferred[None]:
+        """Open a file that other processes serve too; errbacks with `Unavailable`."""
         try:
             self._refusals.check(database.name)
         except DatabaseRefused as refusal:
@@ -543,18 +520,19 @@ class SharedFiles:
 
     def __init__(
         self,
+        *,
+        files: DatabaseFiles,
         folder: pathlib.Path,
         engines: Mapping[Database, ReopeningEngine],
         clock: IReactorTime,
-        open_file: OpenFile,
-        created: Callable[[DatabaseName], None],
+        catalog: Catalog,
     ) -> None:
-        """Open files by `open_file`; call `created` with databases that others have created."""
+        """Open by `files`; `catalog` learns which databases others have created."""
+        self._files = files
         self._folder = folder
         self._engines = engines
         self._clock = clock
-        self._open_file = open_file
-        self._created = created
+        self._catalog = catalog
         self._shelves: WeakValueDictionary[DatabaseName, SharedShelf] = WeakValueDictionary()
 
     def shelf(self, name: DatabaseName) -> SharedShelf:
@@ -596,13 +574,13 @@ class SharedFiles:
         if engine is None or not engine.is_new or database.is_idle or database.is_writing:
             return
         if self._find_created(database) is None and not database.is_open:
-            self._open_file(database, engine).addErrback(lambda _: None)  # that is logged
+            self._files.open_shared(database, engine).addErrback(lambda _: None)  # that is logged
 
     async def _open_and_look(self, database: Database, looking: Deferred[None] | None) -> None:
         if looking is not None:
             await looking
         if not database.is_open:
-            await self._open_file(database, self._engines[database])
+            await self._files.open_shared(database, self._engines[database])
         waiting = database.make_current()
         if waiting is not None:
             await waiting
@@ -620,7 +598,7 @@ class SharedFiles:
             return waiting.addCallback(lambda _: self._find_created(database))
         engine.detach()
         database.is_open = False
-        self._created(database.name)
+        self._catalog.created(database.name)
         return None
 
     def _path_of(self, name: DatabaseName) -> pathlib.Path:
@@ -641,14 +619,14 @@ class DeadOwners:
     def __init__(
         self,
         files: CatalogFiles,
-        find: Callable[[DatabaseName], Database],
+        catalog: Catalog,
         runtime: Runtime,
         *,
         has_others: bool,
     ) -> None:
-        """Open by `files` what `find` returns; look again and again if there are others."""
+        """Open by `files` the databases of `catalog`; look again and again if there are others."""
         self._files = files
-        self._find = find
+        self._catalog = catalog
         self._owner = runtime.owner
         self._clock = runtime.clock
         self._has_others = has_others
@@ -708,7 +686,7 @@ class DeadOwners:
 
     async def _do(self, name: DatabaseName) -> bool:
         """Do what was left in one database; return whether all of it is done."""
-        database = self._find(name)
+        database = self._catalog.find(name)
         # A write need not see everything: its commit finds out.
         opening = self._files.acquire(database, OPEN_S, is_write=True)
         try:

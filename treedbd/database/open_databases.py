@@ -47,6 +47,7 @@ from treedbd.store.on_demand import FileEngine, ReopeningEngine
 from treedbd.store.sqlite.check import CheckStopped
 
 if TYPE_CHECKING:
+    from treedbd.database.catalog import Catalog
     from treedbd.database.database import Database
     from treedbd.database.files import DatabaseFiles
 
@@ -99,15 +100,13 @@ class OpenDatabases:
         bounds: OpenBounds,
         runtime: Runtime,
         refusals: Refusals,
-        opened: Callable[[DatabaseName], None],
-        closed: Callable[[DatabaseName], None],
+        catalog: Catalog,
     ) -> None:
-        """Call `opened` when a database has been opened, in any thread, `closed` when closed."""
+        """Open databases of `catalog`, which keeps them until they are closed."""
         self._bounds = bounds
         self._runtime = runtime
         self._refusals = refusals
-        self._opened = opened
-        self._closed = closed
+        self._catalog = catalog
         self._open: dict[Database, ReopeningEngine] = {}
         self._waiting: dict[Database, list[Deferred[None]]] = {}
         self._openings = DeferredSemaphore(OPENED_AT_ONCE)
@@ -169,7 +168,7 @@ class OpenDatabases:
         """Use and count a file that was created for a database, in any thread."""
         engine.attach(file, self._caches.share)
         self._open[database] = engine
-        self._opened(database.name)
+        self._catalog.keep(database.name)
 
     def may_create(self) -> bool:
         """Return whether one more file may be created, and be open; in any thread."""
@@ -209,7 +208,7 @@ class OpenDatabases:
         """Keep those that were closed no longer: another `Database` may open their files now."""
         for database in change.closes:
             if database not in self._open:
-                self._closed(database.name)
+                self._catalog.let_go(database.name)
 
     # Opening.
 
@@ -246,7 +245,7 @@ class OpenDatabases:
         self._last_refusal = None
         self._refusals.discard(database.name)
         database.used_at = self._runtime.clock.seconds()
-        self._opened(database.name)
+        self._catalog.keep(database.name)
         database.file_opened()
 
     def _refusal(self, database: Database, error: Exception) -> Exception:
