@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from treedbd.database.group_commit import Maintenance
+from treedbd.database.group_commit import MaintenanceList
 from treedbd.database.requests import (
     Caller,
     Condition,
@@ -430,12 +430,12 @@ def _reads(view: View) -> Callable[[Place], object]:
 
 
 def make_quotas(
-    name: DatabaseName, project: ProjectSpec, maintain: Callable[[Maintenance], None]
+    name: DatabaseName, project: ProjectSpec, maintenance: MaintenanceList
 ) -> Quotas | None:
     """Return the quotas of a database, None if it has none."""
     if not (project.database_bytes or project.database_nodes):
         return None
-    return Quotas(name, project, maintain)
+    return Quotas(name, project, maintenance)
 
 
 class Quotas:
@@ -454,13 +454,13 @@ class Quotas:
     """
 
     def __init__(
-        self, name: DatabaseName, project: ProjectSpec, maintain: Callable[[Maintenance], None]
+        self, name: DatabaseName, project: ProjectSpec, maintenance: MaintenanceList
     ) -> None:
-        """Count what is not counted yet by `maintain` (`MaintenanceList`)."""
+        """Count what is not counted yet by `maintenance`."""
         self.name: Final = name
         self.max_bytes: Final = project.database_bytes
         self.max_nodes: Final = project.database_nodes
-        self._maintain = maintain
+        self._maintenance = maintenance
 
     def read(self, view: ReadView) -> Usage:
         """Return how much there is, as far as it is counted."""
@@ -474,7 +474,7 @@ class Quotas:
         """Return what a write is applied to; a large one is undone with its transaction."""
         before = self.read(transaction)
         if not before.is_complete:
-            self._maintain(self.count_some)
+            self._maintenance.add(self.count_some)
         rows = CountedRows(
             transaction,
             before.position,

@@ -95,21 +95,27 @@ class Database:
         self._engine, self._runtime = engine, runtime
         self._kept_reads = KeptReads(runtime.read_pool)
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
+        measure = runtime.measure_rules
         self._authorisation = Authorisation(
-            *(lambda: rules.current, rules.report_exceeded, runtime.clock.seconds),
-            *(self._kept_reads, name if project.is_created_by_admins else None),
-        ).measured_by(runtime.measure_rules, name, runtime.statistics.observe_rules)
+            rules=lambda: rules.current,
+            exceeded=rules.report_exceeded,
+            seconds=runtime.clock.seconds,
+            kept_reads=self._kept_reads,
+            admins_own=name if project.is_created_by_admins else None,
+            make_evaluation=None if measure is None else measure(name),
+            observe=runtime.statistics.observe_rules,
+        )
         self._grants = ReadGrants(
             lambda: rules.current, self.read, self._authorisation.context, self._is_behind
         )
         maintenance, self._moments = MaintenanceList(), Moments(engine)
-        self.quotas: Final = make_quotas(name, project, maintenance.add)
+        self.quotas: Final = make_quotas(name, project, maintenance)
         self._writes = self._make_applier(runtime, retain_events)
         hooks = FollowerHooks(self._is_interested, self._show_news, self._notify, self._leave)
         self._shared = None if make_lock is None else make_lock(engine, hooks)
         self._group_commit = self._make_group_commit(runtime)
         maintenance.begin(self._group_commit.maintain)
-        self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintenance.add)
+        self.indexes: Final = Indexes(name, engine, rules, maintenance)
         rounds, slices, most = self._group_commit.rounds, runtime.slices, runtime.watched_fields
         self.watching: Final = Watching(engine, self._moments, self._grants, rounds, slices, most)
         self._watchers = self.watching.watchers

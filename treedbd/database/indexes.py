@@ -10,15 +10,15 @@ Until an index is built queries read all children.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from twisted.logger import Logger
 
+from treedbd.database.active_rules import ActiveRules
+from treedbd.database.group_commit import MaintenanceList
 from treedbd.database.requests import Unavailable
 from treedbd.names import DatabaseName
-from treedbd.rules.ruleset import RuleSet
-from treedbd.store.engine import DamagedRow, DiskFull, Engine, ReadView, StoreFailed, Transaction
+from treedbd.store.engine import DamagedRow, DiskFull, Engine, StoreFailed, Transaction
 from treedbd.store.indexes import (
     ChildIndex,
     IndexState,
@@ -37,7 +37,6 @@ MAX_INDEXES: Final = 1000
 """Indexes that rules may declare; what is beyond is not built."""
 STEP_CHILDREN: Final = 1000
 """Children that are entered, and entries that are removed, in one transaction."""
-Maintain = Callable[[Callable[[Transaction], bool]], None]
 
 
 class Indexes:
@@ -55,16 +54,16 @@ class Indexes:
         self,
         name: DatabaseName,
         engine: Engine,
-        rules: Callable[[], RuleSet],
-        maintain: Maintain,
+        rules: ActiveRules,
+        maintenance: MaintenanceList,
     ) -> None:
-        """Compare with what `rules` returns; do the steps by `maintain` (`GroupCommit`)."""
+        """Compare with `rules`; do the steps by `maintenance`."""
         self.is_checked = False
         self.is_changing = False
         self._name = name
         self._engine = engine
         self._rules = rules
-        self._maintain = maintain
+        self._maintenance = maintenance
 
     def rules_changed(self) -> None:
         """Compare again, the next time that the database is used."""
@@ -76,7 +75,7 @@ class Indexes:
         A store that cannot be read at present is compared later.
         """
         try:
-            if self._engine.read(_sequence) == 0:
+            if self._engine.read(lambda view: view.sequence()) == 0:
                 return  # nothing was ever written, so there may be no file either
             self.is_checked = True
             states = self._engine.read(read_states)
@@ -91,7 +90,7 @@ class Indexes:
             return
         if any(each.stage != "built" for each in states.states) or self._find_changed(states):
             self.is_changing = True
-            self._maintain(self._do_step)
+            self._maintenance.add(self._do_step)
 
     def stage_of(self, path: Path, order: Order) -> str:
         """Return the stage of the index for an order of the children of `path`, or `none`."""
@@ -128,7 +127,7 @@ class Indexes:
 
     def _declared(self) -> list[ChildIndex]:
         found = []
-        for pattern, name in sorted(self._rules().declared_indexes, key=repr):
+        for pattern, name in sorted(self._rules.current.declared_indexes, key=repr):
             try:
                 found.append(ChildIndex(pattern, order_named(name)))
             except ValueError:
@@ -164,7 +163,3 @@ class Indexes:
             path=format_path(tuple("*" if key is None else key for key in index.pattern)),
         )
         return states.with_state(IndexState(index, "built"))
-
-
-def _sequence(view: ReadView) -> int:
-    return view.sequence()

@@ -449,7 +449,7 @@ class Moments:
     def release_unneeded(self) -> None:
         """Release what is not needed any more: watchers were notified of all that reads show."""
         replay = self._replay
-        if replay is not None and replay.through == self._engine.read(_sequence):
+        if replay is not None and replay.through == self._engine.read(lambda view: view.sequence()):
             self.close()
 
     def close(self) -> None:
@@ -477,10 +477,6 @@ class Moments:
         if self._replay is not None:
             self._replay.close()
         self._replay = Replay(SharedMoment(moment))
-
-
-def _sequence(view: PresentView) -> int:
-    return view.sequence()
 
 
 def _nothing() -> HeldNodes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from treedbd.database.requests import (
     Caller,
@@ -41,43 +41,31 @@ IS_ALLOWED: Final = "treedb.rules.allowed"
 class Authorisation:
     """What callers may do in one database."""
 
-    _observe: Callable[[float], None] | None = None  # the seconds of evaluations that need a view
-
     def __init__(
         self,
+        *,
         rules: Callable[[], RuleSet],
         exceeded: Callable[[str, TextPosition], None],
         seconds: Callable[[], float],
         kept_reads: KeptReads,
         admins_own: DatabaseName | None = None,
+        make_evaluation: MakeEvaluation | None = None,
+        observe: Callable[[float], None] | None = None,
     ) -> None:
-        """Evaluate the rules that `rules` returns; `kept_reads` are of the data of the database.
+        """Evaluate the rules that `rules` returns.
 
-        `admins_own` is its name if only an admin's write may create it.
-
-        `exceeded` is called with a rule that would have read too much (`Context`). `seconds` is the
-        clock of the deadlines.
+        `exceeded` is called with a rule that would have read too much (`Context`), `seconds` is the
+        clock of the deadlines, `kept_reads` are of the data of the database. `admins_own` is its
+        name if only an admin's write may create it. `make_evaluation` measures each rule, and
+        `observe` receives the seconds of an evaluation that needs a view; None measures nothing.
         """
         self._rules = rules
         self._exceeded = exceeded
         self._seconds = seconds
         self._kept_reads = kept_reads
         self._admins_own = admins_own
-        self._make_evaluation: MakeEvaluation | None = None
-
-    def measured_by(
-        self,
-        make: Callable[[DatabaseName], MakeEvaluation] | None,
-        name: DatabaseName,
-        observe: Callable[[float], None] | None,
-    ) -> Self:
-        """Measure each rule by what `make` returns, verdicts by `observe`; return self.
-
-        None measures nothing.
-        """
-        self._make_evaluation = None if make is None else make(name)
+        self._make_evaluation = make_evaluation
         self._observe = observe
-        return self
 
     def evaluate_read(
         self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None

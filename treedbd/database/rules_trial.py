@@ -45,7 +45,12 @@ class RulesTrial:
         """
         self._rules = rules
         self._engine = MemoryEngine()
-        self._authorisation = Authorisation(lambda: rules, _ignore, _no_time, KeptReads(ReadPool()))
+        self._authorisation = Authorisation(
+            rules=lambda: rules,
+            exceeded=_ignore,
+            seconds=_no_time,
+            kept_reads=KeptReads(ReadPool()),
+        )
         transaction = self._engine.begin()
         writer = NodeWriter(transaction)
         writer.apply(resolve(make_put(Place(ROOT), data), now, writer).changes)

@@ -440,7 +440,7 @@ class LogFollower:
         """Show a moment while no other can commit, so that it is known what comes after it."""
         if self._follower.is_interested():
             with suppress(StoreFailed, DiskFull, Unavailable):
-                self._engine.read(_sequence)
+                self._engine.read(lambda view: view.sequence())
 
     def forget(self) -> None:
         """Take the next moment as new as a whole: it does not follow the one before."""
@@ -458,7 +458,7 @@ class LogFollower:
         """Begin the present moment."""
         self._is_behind = True  # until it has been read
         self._follower.leave()
-        self._engine.read(_sequence)
+        self._engine.read(lambda view: view.sequence())
         self._is_behind = False
         if self._rounds is not None:
             self._rounds.start()
@@ -590,10 +590,6 @@ def _read_entries(view: ReadView, after: int) -> list[LogEntry]:
             break
         found.append(entry)
     return found
-
-
-def _sequence(view: ReadView) -> int:
-    return view.sequence()
 
 
 class Rounds:
