@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from treedbd.database.requests import Caller, PermissionDenied, Unavailable, Wri
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS
 from treedbd.database.watchers import Notification
-from treedbd.rules.context import QueryFacts, WrittenPaths
+from treedbd.rules.context import Context, QueryFacts, WrittenPaths
 from treedbd.store.engine import DiskFull
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import make_patch, make_put
@@ -311,8 +312,10 @@ def test_a_grant_that_cannot_be_checked_is_revoked() -> None:
 
     is_broken = False
     revoked: list[bool] = []
-    rule_set = rules(RULES)
-    grants = ReadGrants(lambda: rule_set, read)
+    in_force = SimpleNamespace(current=rules(RULES))
+    rights = SimpleNamespace(context=Context)
+    database: Any = SimpleNamespace(rules=in_force, rights=rights, read=read)
+    grants = ReadGrants(database)
     request = ReadRequest(ALICE, GUARDED, None, lambda: NOW)
     one = ReadGrant(grants, request, lambda: revoked.append(True), lambda: None)
     read(one.check)
@@ -320,7 +323,7 @@ def test_a_grant_that_cannot_be_checked_is_revoked() -> None:
     read(other.check)
     assert one.recheck()
     is_broken = True
-    rule_set = rules(RULES)
+    in_force.current = rules(RULES)
     assert one.must_be_checked
     assert len(list(grants.recheck())) == 2
     assert revoked == [True, True]

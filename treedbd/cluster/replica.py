@@ -29,10 +29,11 @@ from twisted.logger import Logger
 
 from treedbd.cluster.connections import ClusterConnections, Singleflight
 from treedbd.database.active_rules import ActiveRules
+from treedbd.database.database import Database
 from treedbd.database.files import ReadMoment
 from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, QueuedWrite, Unavailable
 from treedbd.database.slices import SLICE_SECONDS, Slices
-from treedbd.database.write_lock import FollowerHooks, LogFollower, Rounds
+from treedbd.database.write_lock import LogFollower, Rounds
 from treedbd.limits import KIB
 from treedbd.store.engine import (
     Conflict,
@@ -113,9 +114,9 @@ class Replica:
         self._timer: IDelayedCall | None = None
         self._not_before = 0.0
 
-    def begin(self, engine: Engine, hooks: FollowerHooks) -> Replica:
-        """Let `hooks` receive what others write to `engine`."""
-        self.following = LogFollower(self.copy, engine, self._clock, hooks)
+    def begin(self, engine: Engine, database: Database) -> Replica:
+        """Let `database`, which `engine` stores, receive what others write."""
+        self.following = LogFollower(self.copy, engine, self._clock, database)
         return self
 
     @property

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -44,8 +44,8 @@ from treedbd.rules.context import KeptReads
 from treedbd.store import changelog
 from treedbd.store.bulk import BulkPatch, BulkWriter, WritesNodes
 from treedbd.store.engine import ReadView, Transaction
-from treedbd.store.node_writer import NodeWriter
-from treedbd.store.nodes import HeldNodes, Nodes, etag_in_steps, hash_at
+from treedbd.store.indexes import WriterMaker
+from treedbd.store.nodes import Nodes, etag_in_steps, hash_at
 from treedbd.store.rows import is_surely_longer
 from treedbd.store.usage import CountedRows, Usage, count_some, read_usage, write_usage
 from treedbd.tree import value
@@ -63,48 +63,28 @@ from treedbd.tree.event import EVENT_BYTES, describe, describe_large
 from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.hashes import etag
 from treedbd.tree.path import format_path
-from treedbd.tree.push_id import PushIds, is_later
+from treedbd.tree.push_id import is_later
 from treedbd.tree.types import Change, Chunks, InvalidData, Path, Place, View
 from treedbd.tree.value import compact
+
+if TYPE_CHECKING:
+    from treedbd.database.database import Database
 
 _AT_ONCE_BYTES: Final = 64 * KIB
 """The tag of a longer value is computed from its rows."""
 _KEPT_STEPS: Final = 64
 """A tag that is computed in fewer steps is not kept."""
 
-CheckWrite: TypeAlias = Callable[[Nodes, Write, Edit, View | None], bool]
 
-
-@attrs.frozen(eq=False)
 class WriteApplier:
-    """Applies the writes of one database.
+    """Applies the writes of one database."""
 
-    Attributes:
-        make_writer: returns what writes into a transaction, and keeps the indexes.
-        hold: holds the last durable state.
-        check_write, evaluate_read: do as those of `Authorisation`.
-        fingerprint: returns that of the rules in force.
-        kept_reads: what they have read.
-        push_ids: makes the keys of its pushed children.
-        runtime: the clock and the entropy.
-        retain_events: how many entries the change log keeps.
-        others_ms: returns the latest time of what other processes have written, 0 if there are
-            none.
-        quotas: what the database may hold; None if it may hold anything.
-
-    """
-
-    make_writer: Callable[[Transaction], NodeWriter]
-    hold: Callable[[], HeldNodes]
-    check_write: CheckWrite
-    evaluate_read: Callable[[Path, Caller, int, Nodes], bool]
-    fingerprint: Callable[[], str]
-    kept_reads: KeptReads
-    push_ids: PushIds
-    runtime: Runtime
-    retain_events: int
-    others_ms: Callable[[], int] = lambda: 0
-    quotas: Quotas | None = None
+    def __init__(self, database: Database, runtime: Runtime, retain_events: int) -> None:
+        """Apply them by the rules of `database`; its change log keeps `retain_events` entries."""
+        self._database = database
+        self._runtime = runtime
+        self._retain_events = retain_events
+        self._make_writer = WriterMaker().make  # which keeps the indexes
 
     def apply(self, transaction: Transaction, write: Write) -> Outcome:
         """Do one write in a transaction; raise the error that refuses it."""
@@ -115,20 +95,21 @@ class WriteApplier:
 
     def judge(self, transaction: Transaction, write: Write) -> None:
         """Raise what would refuse a write by its rules or its server values; apply nothing."""
-        nodes = self.make_writer(transaction)
-        self.check_write(nodes, write, resolve(write.edit, write.now, nodes), None)
+        nodes = self._make_writer(transaction)
+        self._database.rights.check_write(nodes, write, resolve(write.edit, write.now, nodes), None)
         self._check_time(write)
 
     def apply_edit(self, transaction: Transaction, write: Write) -> Outcome:
         """Do a write in a transaction, without its task."""
         if write.large is not None:
             return self._apply_large(transaction, write, write.large)
-        counted = None if self.quotas is None else self.quotas.begin(transaction)
-        nodes = self.make_writer(transaction if counted is None else counted.rows)
+        database = self._database
+        counted = None if database.quotas is None else database.quotas.begin(transaction)
+        nodes = self._make_writer(transaction if counted is None else counted.rows)
         edit = resolve(write.edit, write.now, nodes)
-        may_read = self.check_write(nodes, write, edit, None)
+        may_read = database.rights.check_write(nodes, write, edit, None)
         if write.condition is not None:
-            check_condition(nodes, write.condition, self.kept_reads)
+            check_condition(nodes, write.condition, database.kept_reads)
         if write.refuses_lone_priority:
             self._check_priorities(write, edit, nodes)
         self._check_time(write)  # evaluating rules may take long
@@ -137,7 +118,7 @@ class WriteApplier:
         commit = None
         if has_effect(edit, nodes):
             nodes.check_room(each.place.path for each in edit.changes if each.value is not None)
-            self.kept_reads.note_changes(transaction, edit.changes)
+            database.kept_reads.note_changes(transaction, edit.changes)
             nodes.apply(edit.changes)
             sequence, op_id, size = self._log(transaction, write, edit, counted=counted)
             commit = describe(sequence, edit, op_id, size)
@@ -150,10 +131,11 @@ class WriteApplier:
 
     def _apply_large(self, transaction: Transaction, write: Write, body: LargeBody) -> Outcome:
         """Do a write whose body is applied before the rules are evaluated; it pauses."""
-        counted = None if self.quotas is None else self.quotas.begin(transaction, is_large=True)
-        nodes = self.make_writer(transaction if counted is None else counted.rows)
+        database, quotas = self._database, self._database.quotas
+        counted = None if quotas is None else quotas.begin(transaction, is_large=True)
+        nodes = self._make_writer(transaction if counted is None else counted.rows)
         nodes.checks_room = True
-        with closing(self.hold()) as before:
+        with closing(database.hold()) as before:
             applied = AppliedBody(nodes, write, body, before, partial(self._check_time, write))
             edit = attrs.evolve(
                 write.edit,
@@ -161,14 +143,14 @@ class WriteApplier:
                 has_placeholders=applied.has_placeholders,
                 by_member=applied.changes,
             )
-            may_read = self.check_write(before, write, edit, nodes)
+            may_read = database.rights.check_write(before, write, edit, nodes)
             if write.condition is not None:
-                check_condition(before, write.condition, self.kept_reads)
+                check_condition(before, write.condition, database.kept_reads)
             if write.refuses_lone_priority:
                 self._check_priorities(write, edit, before)
         etag = etag_after_write(nodes, edit) if write.wants_etag and may_read else None
         self._check_time(write)
-        self.kept_reads.note_changes(transaction, edit.changes)
+        database.kept_reads.note_changes(transaction, edit.changes)
         sequence, op_id, size = self._log(transaction, write, write.edit, applied, counted)
         commit = describe_large(sequence, edit, op_id, applied.printed, size)
         return Outcome(edit, commit, None, etag, may_read, applied.echo)
@@ -179,11 +161,12 @@ class WriteApplier:
         So times and push ids of a database never go back, and a batch that is done again because
         others were first gets new ones.
         """
-        others = self.others_ms()
+        shared = self._database.shared_lock
+        others = 0 if shared is None else shared.following.latest_ms
         if write.now < others:
             write = attrs.evolve(write, now=others)
         if others and write.is_push and not is_later(write.edit.place.path[-1], others):
-            key = self.push_ids.next(write.now)
+            key = self._database.push_ids.next(write.now)
             write = attrs.evolve(write, edit=rename_child(write.edit, key))
         return write
 
@@ -193,13 +176,15 @@ class WriteApplier:
         Who may not read there does not learn that there is nothing: it has no effect then.
         """
         path = find_lone_priority(edit, before)
-        if path is not None and self.evaluate_read(path, write.caller, write.now, before):
+        if path is not None and self._database.rights.evaluate_read(
+            path, write.caller, write.now, before
+        ):
             raise InvalidData(
                 f"There is nothing at {format_path(path)} that could have a priority."
             )
 
     def _check_time(self, write: Write) -> None:
-        if write.deadline is not None and self.runtime.clock.seconds() >= write.deadline:
+        if write.deadline is not None and self._runtime.clock.seconds() >= write.deadline:
             raise DeadlinePassed("it was applied")
 
     def _log(
@@ -216,9 +201,9 @@ class WriteApplier:
         """
         if counted is not None:
             counted.judge(edit)
-        op_id = self.runtime.entropy(16)
-        large, kept = write.large, self.runtime.entry_bytes
-        most = max(kept, self.runtime.followed_bytes)
+        op_id = self._runtime.entropy(16)
+        large, kept = write.large, self._runtime.entry_bytes
+        most = max(kept, self._runtime.followed_bytes)
         printed = None
         if large is not None and applied is not None:
             # Who follows a large PUT reads the rows, which say how it is read.
@@ -232,11 +217,11 @@ class WriteApplier:
             writer=_writer_of(write.caller),
             printed=printed,
             size=0 if large is None else large.size,
-            rules=self.fingerprint(),
-            pushed=self.push_ids.latest_ms,
+            rules=self._database.rules.current.fingerprint,
+            pushed=self._database.push_ids.latest_ms,
         )
-        retain = self.retain_events
-        if self.runtime.followed_bytes:
+        retain = self._retain_events
+        if self._runtime.followed_bytes:
             retain = max(retain, changelog.FOLLOWED_ENTRIES)
         if len(entry) > kept:
             pause()

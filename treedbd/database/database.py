@@ -35,14 +35,13 @@ from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QueryStream, QuerySubscription
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import NodeSubscription, Subscription, Watching
-from treedbd.database.write_lock import FollowerHooks, MakeWriteLock, News
+from treedbd.database.write_lock import MakeWriteLock, News
 from treedbd.held_bytes import HeldAccount
 from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads, QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.store import changelog
 from treedbd.store.engine import Engine, StoreDamaged
-from treedbd.store.indexes import WriterMaker
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree.edit import resolve
 from treedbd.tree.event import Commit
@@ -61,11 +60,14 @@ class Database:
         project: the project it belongs to.
         rules: the rules in force of that project.
         push_ids: makes the keys of its pushed children.
+        rights: what callers may do in it.
+        kept_reads: what its rules have read.
         answers: what reads of its present state have rendered.
         indexes: the indexes of its collections.
         quotas: what it may hold; None if it may hold anything.
         disconnect_writes: its writes that are kept for the end of sessions.
         watching: who is notified of what is written, and when.
+        shared_lock: its write lock, None where no other process writes.
         resume: lets a client continue after a position, when it is known what it missed.
         is_open: whether it can be used without opening its file first.
         requests: how many requests are using it, so that its file stays open.
@@ -93,27 +95,22 @@ class Database:
         self.push_ids: Final = PushIds(runtime.entropy, lambda: engine.read(changelog.push_time))
         self.used_at = runtime.clock.seconds()
         self._engine, self._runtime = engine, runtime
-        self._kept_reads = KeptReads(runtime.read_pool)
+        self.kept_reads: Final = KeptReads(runtime.read_pool)
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
-        measure = runtime.measure_rules
-        self._authorisation = Authorisation(
-            rules=lambda: rules.current,
-            exceeded=rules.report_exceeded,
-            seconds=runtime.clock.seconds,
-            kept_reads=self._kept_reads,
-            admins_own=name if project.is_created_by_admins else None,
-            make_evaluation=None if measure is None else measure(name),
-            observe=runtime.statistics.observe_rules,
-        )
-        self._grants = ReadGrants(
-            lambda: rules.current, self.read, self._authorisation.context, self._is_behind
-        )
+        self.rights: Final = self._make_rights(runtime)
+        self._grants = ReadGrants(self)
         maintenance, self._moments = MaintenanceList(), Moments(engine)
         self.quotas: Final = make_quotas(name, project, maintenance)
-        self._writes = self._make_applier(runtime, retain_events)
-        hooks = FollowerHooks(self._is_interested, self._show_news, self._notify, self._leave)
-        self._shared = None if make_lock is None else make_lock(engine, hooks)
-        self._group_commit = self._make_group_commit(runtime)
+        self.shared_lock: Final = None if make_lock is None else make_lock(engine, self)
+        self._group_commit = GroupCommit(
+            engine=engine,
+            apply=WriteApplier(self, runtime, retain_events).apply,
+            on_committed=self._on_committed,
+            notify=self.notify,
+            leave=self.leave,
+            runtime=runtime,
+            lock=self.shared_lock,
+        )
         maintenance.begin(self._group_commit.maintain)
         self.indexes: Final = Indexes(name, engine, rules, maintenance)
         rounds, slices, most = self._group_commit.rounds, runtime.slices, runtime.watched_fields
@@ -125,30 +122,16 @@ class Database:
             name, self.write, runtime, project.database_bytes
         )
 
-    def _make_group_commit(self, runtime: Runtime) -> GroupCommit:
-        return GroupCommit(
-            self._engine,
-            self._writes.apply,
-            self._on_committed,
-            self._notify,
-            self._leave,
-            runtime,
-            self._shared,
-        )
-
-    def _make_applier(self, runtime: Runtime, retain_events: int) -> WriteApplier:
-        return WriteApplier(
-            WriterMaker().make,
-            self.hold,
-            self._authorisation.check_write,
-            self._authorisation.evaluate_read,
-            lambda: self.rules.current.fingerprint,
-            self._kept_reads,
-            self.push_ids,
-            runtime,
-            retain_events,
-            lambda: 0 if self._shared is None else self._shared.following.latest_ms,
-            self.quotas,
+    def _make_rights(self, runtime: Runtime) -> Authorisation:
+        rules, measure = self.rules, runtime.measure_rules
+        return Authorisation(
+            rules=lambda: rules.current,
+            exceeded=rules.report_exceeded,
+            seconds=runtime.clock.seconds,
+            kept_reads=self.kept_reads,
+            admins_own=self.name if self.project.is_created_by_admins else None,
+            make_evaluation=None if measure is None else measure(self.name),
+            observe=runtime.statistics.observe_rules,
         )
 
     @property
@@ -166,26 +149,26 @@ class Database:
         """Whether nothing uses it: no request, watcher or read grant, and no write under way."""
         is_used = self.requests or self._watchers.count or self._grants.held or self.is_writing
         is_used = is_used or self.disconnect_writes.is_needed
-        is_used = is_used or (self._shared is not None and self._shared.is_in_use)
+        is_used = is_used or (self.shared_lock is not None and self.shared_lock.is_in_use)
         # A file that is elsewhere stays open: it holds what was acknowledged.
         return not is_used and self._engine.find_misplaced() is None
 
     def make_current(self) -> Deferred[None] | None:
         """Do as `LogFollower.make_current`; None where no other process writes."""
-        return None if self._shared is None else self._shared.make_current()
+        return None if self.shared_lock is None else self.shared_lock.make_current()
 
     def is_current(self) -> bool:
         """Return whether this process shows all that others have committed, if it can."""
-        return self._shared is None or self._shared.is_current()
+        return self.shared_lock is None or self.shared_lock.is_current()
 
     def when_current(self, call: Callable[[], None]) -> bool:
         """Do as `SharedWriteLock.when_current`; False where no other process writes."""
-        return self._shared is not None and self._shared.when_current(call)
+        return self.shared_lock is not None and self.shared_lock.when_current(call)
 
     def hinted(self) -> None:
         """Look whether another process has committed, or lets this one write."""
-        if self._shared is not None and self.is_open:
-            self._shared.hinted()
+        if self.shared_lock is not None and self.is_open:
+            self.shared_lock.hinted()
 
     def refuse_damaged(self, problem: str) -> None:
         """Refuse all writes from now on, because the file is damaged; `problem` says how.
@@ -193,7 +176,7 @@ class Database:
         What was kept of it is read again, if it can be read.
         """
         self.answers.clear()
-        self._kept_reads.clear()
+        self.kept_reads.clear()
         self._group_commit.refuse_damaged(problem)
 
     def read(self, work: Callable[[PresentNodes], T]) -> T:
@@ -210,7 +193,7 @@ class Database:
         """
         may_read = self.may_read_without_data(path, caller, query)
         if may_read is None:
-            may_read = self._authorisation.evaluate_read(path, caller, now, nodes, query)
+            may_read = self.rights.evaluate_read(path, caller, now, nodes, query)
         if not may_read:
             raise PermissionDenied("this read")
 
@@ -225,12 +208,12 @@ class Database:
 
     def known_tag(self, place: Place) -> str | None:
         """Return the entity tag of what is at a place now, if it is kept."""
-        return None if place.is_priority else find_tag(self._kept_reads, place.path)
+        return None if place.is_priority else find_tag(self.kept_reads, place.path)
 
     def keep_tag(self, place: Place, tag: str) -> None:
         """Keep the entity tag of what is at a place now until that changes."""
         if not place.is_priority:
-            keep_tag(self._kept_reads, place.path, tag)
+            keep_tag(self.kept_reads, place.path, tag)
 
     def check_exists(self) -> None:
         """Raise `UnknownDatabase` for an absent database; for callers who have a right to know."""
@@ -240,7 +223,7 @@ class Database:
 
         Nothing is read for it, and what is written need not be known.
         """
-        self._authorisation.check_may_write(path, caller)
+        self.rights.check_may_write(path, caller)
 
     def hold(self) -> HeldNodes:
         """Hold the last durable state open, for a reader that needs many turns."""
@@ -264,7 +247,7 @@ class Database:
 
     def explain_write(self, write: Write) -> Verdict:
         """Return the verdict of the rules on a write, with a trace; nothing is written."""
-        return self.read(lambda nodes: self._authorisation.explain_write(nodes, write))
+        return self.read(lambda nodes: self.rights.explain_write(nodes, write))
 
     def make_grant(
         self, request: ReadRequest, revoked: Callable[[], None], uncertain: Callable[[], None]
@@ -316,8 +299,8 @@ class Database:
     def file_opened(self) -> None:
         """Record that the file is open; compare the indexes with the rules."""
         self.is_open = True
-        if self._shared is not None:
-            self._shared.following.opened()
+        if self.shared_lock is not None:
+            self.shared_lock.following.opened()
         if not self.indexes.is_checked:
             self.indexes.check()
 
@@ -331,11 +314,11 @@ class Database:
 
         Closing waits for the disk.
         """
-        self._kept_reads.clear()
+        self.kept_reads.clear()
         self.disconnect_writes.stop()
         closing = self._group_commit.close()
-        if self._shared is not None:
-            shared = self._shared
+        if self.shared_lock is not None:
+            shared = self.shared_lock
             closing.addCallback(lambda _: shared.end())
         return closing.addCallback(lambda _: self._runtime.run_in_thread(self._engine.close))
 
@@ -345,18 +328,21 @@ class Database:
 
     def _on_committed(self, commits: Sequence[Commit]) -> None:
         """Bring what is kept in memory up to date; no writer has been answered yet."""
-        if self._shared is not None:
-            self._shared.following.committed(commits[-1].position.sequence)
-        self._kept_reads.end_transaction()
+        if self.shared_lock is not None:
+            self.shared_lock.following.committed(commits[-1].position.sequence)
+        self.kept_reads.end_transaction()
         self.answers.fall(commits)
         if not self.indexes.is_checked:
             self.indexes.check()
         # Grants that are checked from now on see all of these commits.
         self._grants.last_round = commits[-1].position.sequence
 
-    def _show_news(self, news: News) -> None:
-        """Bring what is kept in memory up to date with what other processes have committed."""
-        self._kept_reads.clear()
+    def show_news(self, news: News) -> None:
+        """Bring what is kept in memory up to date with what other processes have committed.
+
+        Called when another moment begins to be shown; it must not read.
+        """
+        self.kept_reads.clear()
         self.push_ids.pass_over(news.pushed)
         if news.commits is None:
             self.answers.clear()
@@ -366,15 +352,15 @@ class Database:
         if not self._watchers.count:
             self.watching.followed_through = news.sequence
 
-    def _is_behind(self, sequence: int) -> bool:
+    def is_behind(self, sequence: int) -> bool:
         """Return whether what is shown is newer than a number: others have committed."""
-        return self._shared is not None and self._shared.following.through > sequence
+        return self.shared_lock is not None and self.shared_lock.following.through > sequence
 
-    def _is_interested(self) -> bool:
+    def is_interested(self) -> bool:
         """Return whether anything depends on what is committed."""
         return self._is_watched() or bool(self.answers)
 
-    def _leave(self) -> bool:
+    def leave(self) -> bool:
         """Let reads show what has been committed; return whether the moment before is held."""
         if not self._is_watched():
             self._engine.advance()
@@ -382,7 +368,7 @@ class Database:
         self._moments.leave()
         return self._moments.are_held
 
-    def _notify(self, commits: Sequence[Commit]) -> Steps:
+    def notify(self, commits: Sequence[Commit]) -> Steps:
         """Notify all watchers, if there are any."""
         if self._is_watched():
             yield from self.watching.notify(commits)
@@ -425,9 +411,9 @@ class AbsentDatabase(Database):
 
     def _refuse(self, nodes: Nodes, write: Write) -> Outcome:
         edit = resolve(write.edit, write.now, nodes)
-        self._authorisation.check_write(nodes, write, edit)
+        self.rights.check_write(nodes, write, edit)
         is_nothing = not edit.changes  # which any caller may write
-        may_read = self._authorisation.evaluate_read
+        may_read = self.rights.evaluate_read
         if is_nothing and not may_read(edit.place.path, write.caller, write.now, nodes):
             return Outcome(edit, None, edit.sent, None)
         raise self._unknown

@@ -17,7 +17,7 @@ not sent before the checks are over. When the rules change there is no such orde
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import attrs
 from twisted.logger import Logger
@@ -25,21 +25,17 @@ from twisted.logger import Logger
 from treedbd.database.requests import Caller, PermissionDenied
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import Notification, Watchers, do_nothing
-from treedbd.rules.context import Context, Dependencies, QueryFacts, WrittenPaths
+from treedbd.rules.context import Dependencies, QueryFacts, WrittenPaths
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Commit, Event
 from treedbd.tree.overlay import StateUnknown
-from treedbd.tree.types import Json, Path, View
+from treedbd.tree.types import Path, View
 
 if TYPE_CHECKING:
     from treedbd.database.database import Database
     from treedbd.database.resume import Replay
 
-
-RunRead: TypeAlias = Callable[[Callable[[View], None]], None]
-"""Runs work on the present state of the database."""
-MakeContext: TypeAlias = Callable[[Json, int, View, QueryFacts | None], Context]
 
 _NOTHING: Final = Dependencies(frozenset(), reads_time=False)
 _WRITTEN: Final = Event("put", (), None)
@@ -100,14 +96,14 @@ class ReadGrant:
     @property
     def is_outdated(self) -> bool:
         """Whether the grant is held under rules that are not in force any more."""
-        return self._rules is not self._grants.rules() and self in self._grants.held
+        return self._rules is not self._grants.rules.current and self in self._grants.held
 
     @property
     def must_be_checked(self) -> bool:
         """Whether time or other rules may have revoked the grant since it was checked."""
         # Called for each stream and event: `is_outdated` and `is_timed`, without further calls.
         return self._depends_on.reads_time or (
-            self._rules is not self._grants.rules() and self in self._grants.held
+            self._rules is not self._grants.rules.current and self in self._grants.held
         )
 
     def held_through(
@@ -128,7 +124,7 @@ class ReadGrant:
                 self.check(nodes)
             except PermissionDenied:
                 return False
-        fingerprint = self._grants.rules().fingerprint
+        fingerprint = self._grants.rules.current.fingerprint
         if any(former != fingerprint for former in rules):
             return False
         return not self.is_timed and not self._depends_on.touched_by(written)
@@ -139,8 +135,10 @@ class ReadGrant:
         if request.caller.is_admin:
             return
         grants = self._grants
-        context = grants.make_context(request.caller.auth, request.now(), view, request.query)
-        self._rules = grants.rules()
+        context = grants.database.rights.context(
+            request.caller.auth, request.now(), view, request.query
+        )
+        self._rules = grants.rules.current
         verdict = self._rules.may_read(request.path, context, record=True)
         if not verdict.allowed:
             self.close()
@@ -205,22 +203,10 @@ class ReadGrant:
 class ReadGrants:
     """The grants of all watchers of one database."""
 
-    def __init__(
-        self,
-        rules: Callable[[], RuleSet],
-        read: RunRead,
-        make_context: MakeContext = Context,
-        is_ahead_of: Callable[[int], bool] = lambda _: False,
-    ) -> None:
-        """Evaluate the rules that `rules` returns in what `make_context` returns.
-
-        `read` runs work on the present state; `is_ahead_of` returns whether that is already newer
-        than the one of a number.
-        """
-        self._is_ahead_of = is_ahead_of
-        self.rules: Final = rules
-        self.read: Final = read
-        self.make_context: Final = make_context
+    def __init__(self, database: Database) -> None:
+        """Evaluate the rules of `database` for its present state."""
+        self.database: Final = database
+        self.rules: Final = database.rules
         self.watchers: Final = Watchers()
         self.held: Final[set[ReadGrant]] = set()
         self.lost: list[Callable[[], None]] = []
@@ -244,7 +230,7 @@ class ReadGrants:
         if not self.held:
             return
         sequence = commit.position.sequence
-        is_present = is_last and not self._is_ahead_of(sequence)
+        is_present = is_last and not self.database.is_behind(sequence)
         notification = Notification(((commit.position, _WRITTEN),))
         for each in self.watchers.concerned(commit):
             audience = None if each is None else each.node.audience
@@ -265,13 +251,13 @@ class ReadGrants:
     def read_state(self, work: Callable[[View], None]) -> None:
         """Run work on the state that grants are checked against."""
         if self._replay is None:
-            self.read(work)
+            self.database.read(work)
             return
         try:
             work(self._replay.view)
         except StateUnknown:
             self._replay, self.is_uncertain = None, True
-            self.read(work)
+            self.database.read(work)
 
     def recheck(self) -> Steps:
         """Check all grants, because the rules have changed."""

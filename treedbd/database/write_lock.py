@@ -35,9 +35,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
-import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -59,6 +58,9 @@ from treedbd.store.engine import (
 )
 from treedbd.tree.event import Commit, CommittedChange, Position, describe
 from treedbd.tree.types import ROOT
+
+if TYPE_CHECKING:
+    from treedbd.database.database import Database
 
 RETRY_S: Final = 0.002
 """Seconds until the lock is tried again, if no hint says that it is free."""
@@ -228,10 +230,10 @@ class FileWriteLock:
         name: DatabaseName,
         runtime: Runtime,
         engine: Engine,
-        follower: FollowerHooks,
+        database: Database,
     ) -> None:
-        """Write to `engine`, and pass what others write to it to `follower`."""
-        self.following = LogFollower(sharing, engine, runtime.clock, follower)
+        """Write to `engine`; `database` receives what others write to it."""
+        self.following = LogFollower(sharing, engine, runtime.clock, database)
         self.delay: str | None = None
         self._sharing = sharing
         self._run_in_thread = runtime.run_in_thread
@@ -358,15 +360,15 @@ class LogFollower:
         arrivals: Arrivals,
         engine: Engine,
         clock: IReactorTime,
-        follower: FollowerHooks,
+        database: Database,
     ) -> None:
-        """Pass what others commit to `follower`."""
+        """Let `database`, which `engine` stores, follow what others commit."""
         self.through = 0
         self.latest_ms = 0
         self._arrivals = arrivals
         self._engine = engine
         self._clock = clock
-        self._follower = follower
+        self._database = database
         self._rounds: Rounds | None = None
         self._is_behind = False
         self._waiting: list[Deferred[None]] = []
@@ -408,7 +410,7 @@ class LogFollower:
         """
         through = self.through
         try:
-            if self.is_current() and not self._follower.is_interested():
+            if self.is_current() and not self._database.is_interested():
                 # A transaction that is left open would keep the log from being restarted.
                 self._engine.advance()
                 return True
@@ -438,7 +440,7 @@ class LogFollower:
 
     def keep_open(self) -> None:
         """Show a moment while no other can commit, so that it is known what comes after it."""
-        if self._follower.is_interested():
+        if self._database.is_interested():
             with suppress(StoreFailed, DiskFull, Unavailable):
                 self._engine.read(lambda view: view.sequence())
 
@@ -457,7 +459,7 @@ class LogFollower:
     def _advance(self) -> None:
         """Begin the present moment."""
         self._is_behind = True  # until it has been read
-        self._follower.leave()
+        self._database.leave()
         self._engine.read(lambda view: view.sequence())
         self._is_behind = False
         if self._rounds is not None:
@@ -470,7 +472,7 @@ class LogFollower:
             return
         commits: list[Commit] | None = []
         entries: list[LogEntry] = []
-        if self._follower.is_interested():
+        if self._database.is_interested():
             if self.through < sequence <= self.through + AT_ONCE:
                 entries = _read_entries(view, self.through)
             is_all = bool(entries) and entries[-1].sequence == sequence
@@ -480,7 +482,7 @@ class LogFollower:
         news = News(sequence, pushed, commits)
         self.latest_ms = max(self.latest_ms, news.pushed)
         since, self.through = self.through, sequence
-        self._follower.show(news)
+        self._database.show_news(news)
         if commits != [] and self._rounds is not None:
             self._rounds.add(self._notify_of(news, since))
             # Not in this turn: the read that has begun the moment may not be disturbed.
@@ -501,7 +503,7 @@ class LogFollower:
 
     def _notify_of(self, news: News, since: int) -> Steps:
         if news.commits is not None:
-            yield from self._follower.notify(news.commits)
+            yield from self._database.notify(news.commits)
             return
         while since < news.sequence:
             after = since
@@ -511,7 +513,7 @@ class LogFollower:
             commits = [each for each in commits if each.position.sequence <= news.sequence]
             since = commits[-1].position.sequence
             yield
-            yield from self._follower.notify(commits)
+            yield from self._database.notify(commits)
 
     def _everything(self, sequence: int) -> Commit:
         """Return a commit after which every watcher reads its value again."""
@@ -521,26 +523,8 @@ class LogFollower:
         return Commit(position, "put", ROOT, (CommittedChange(ROOT, None),), is_large=True)
 
 
-@attrs.frozen
-class FollowerHooks:
-    """The consequences of what others commit.
-
-    Attributes:
-        is_interested: returns whether anything depends on it.
-        show: called when another moment begins to be shown; must not read.
-        notify: run in a round after that.
-        leave: lets reads show what has been committed.
-
-    """
-
-    is_interested: Callable[[], bool]
-    show: Callable[[News], None]
-    notify: Callable[[Sequence[Commit]], Steps]
-    leave: Callable[[], object]
-
-
-MakeWriteLock: TypeAlias = Callable[[Engine, FollowerHooks], SharedWriteLock]
-"""Makes the write lock of one database; the hooks receive what other processes commit."""
+MakeWriteLock: TypeAlias = "Callable[[Engine, Database], SharedWriteLock]"
+"""Makes the write lock of a database, over its engine."""
 
 
 class News(NamedTuple):
