@@ -33,7 +33,7 @@ from treedbd.database.database import Database
 from treedbd.database.files import ReadMoment
 from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, QueuedWrite, Unavailable
 from treedbd.database.slices import SLICE_SECONDS, Slices
-from treedbd.database.write_lock import LogFollower, Rounds
+from treedbd.database.write_lock import LogFollower, SharedWriteLock
 from treedbd.limits import KIB
 from treedbd.store.engine import (
     Conflict,
@@ -69,11 +69,10 @@ BYTES_AT_ONCE: Final = 256 * KIB
 IS_GONE: Final = "The database is no longer in PostgreSQL: restart the daemon."
 
 
-class Replica:
-    """The `SharedWriteLock` of one database in a cluster; belongs to the reactor's thread.
+class Replica(SharedWriteLock):
+    """The write lock of one database in a cluster; belongs to the reactor's thread.
 
     Attributes:
-        following: follows what other daemons commit.
         copy: the copy that this daemon has.
         rules: the rules in force, whose epoch counts.
         db: its number in PostgreSQL; None as long as it is not known to be there.
@@ -91,17 +90,15 @@ class Replica:
         moment: ReadMoment,
     ) -> None:
         """Write to `engine`, of which nothing is open yet, by `rules`."""
-        self.following: LogFollower
+        super().__init__(connections.run, clock)
         self.rules: Final = rules
         self.db: int | None = None
         self.judged_epoch = rules.epoch
         self.was_written = False
         self._delay: str | None = None
         self._connections = connections
-        self._clock = clock
         self.copy: Final = LocalCopy(connections, engine, clock, self._arrived)
         self._catching_up: Final = Singleflight(self._fetch_and_apply, connections.slices)
-        self._try_again: Callable[[], None] = _do_nothing
         self._moment = moment
         self._is_moved = False
         self._must_catch_up = False
@@ -111,7 +108,6 @@ class Replica:
         self._is_committing = False
         self._is_loading = False
         self._ends = BatchEnds(clock, connections.slices)
-        self._timer: IDelayedCall | None = None
         self._not_before = 0.0
 
     def begin(self, engine: Engine, database: Database) -> Replica:
@@ -248,20 +244,17 @@ class Replica:
 
     # Writes.
 
+    # Each write reads these two, so they are plain attributes where they are always None.
+
     @property
-    def problem(self) -> str | None:
+    def problem(self) -> str | None:  # type: ignore[override]
         """Why no write is accepted at present; None if they are."""
         return _IS_MOVED if self._is_moved else self._connections.clock_problem
 
     @property
-    def delay(self) -> str | None:
+    def delay(self) -> str | None:  # type: ignore[override]
         """What a batch waits for; None if for nothing."""
         return self._connections.problem or self._delay
-
-    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
-        """Call `try_again` when a batch may begin."""
-        self._try_again = try_again
-        self.following.use_rounds(rounds)
 
     def take(self) -> bool:
         """Return whether a batch may begin; if not, that is tried again soon."""
@@ -276,7 +269,7 @@ class Replica:
             return False
         if self._wants_copy or self.copy.is_in_use:
             self._delay = _CATCHES_UP
-            self._try_again_after(0.002)
+            self._try_again_after(_SOON_S)
             return False
         self._delay = None
         self._is_taken = True
@@ -298,10 +291,10 @@ class Replica:
     def commit(
         self,
         commit: Callable[[], None],
-        _: Callable[[], bool],
+        must_keep: Callable[[], bool],
         batch: Sequence[QueuedWrite],
     ) -> Deferred[None]:
-        """Do as `WriteLock.commit`."""
+        """Commit in PostgreSQL, then the copy."""
         return Deferred.fromCoroutine(self._commit(commit, batch))
 
     async def _commit(self, commit: Callable[[], None], batch: Sequence[QueuedWrite]) -> None:
@@ -354,7 +347,7 @@ class Replica:
         """Show what has arrived, if that had to wait."""
         if not self._is_committing:
             self.copy.show_commit()
-        self.following.batch_over()
+        super().batch_over()
 
     def _catch_up_to_write(self) -> None:
         if not self._is_loading:
@@ -372,10 +365,6 @@ class Replica:
         if self.copy.file is None:
             self._must_catch_up = False
         self._try_again()
-
-    def _try_again_after(self, pause: float) -> None:
-        if self._timer is None or not self._timer.active():
-            self._timer = self._clock.callLater(pause, self._try_again)
 
 
 class LocalCopy:

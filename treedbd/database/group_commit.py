@@ -54,7 +54,7 @@ from treedbd.database.requests import (
 )
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Slices, StepQueue, Steps
-from treedbd.database.write_lock import OwnWriteLock, Rounds, WriteLock
+from treedbd.database.write_lock import Rounds, WriteLock
 from treedbd.loop import Awaited, in_steps, pause
 from treedbd.store.engine import (
     CannotCreateStore,
@@ -151,7 +151,7 @@ class GroupCommit:
         watchers of them afterwards. `leave` lets reads show what was committed, and returns
         whether the moment before is held until the watchers were notified.
         """
-        self._lock: Final[WriteLock] = OwnWriteLock(runtime.run_in_thread) if lock is None else lock
+        self._lock: Final[WriteLock] = WriteLock(runtime.run_in_thread) if lock is None else lock
         self._engine, self._clock = engine, runtime.clock
         self._on_committed, self._notify, self._leave = on_committed, notify, leave
         self._waiting: Final = WriteQueue(

@@ -1,9 +1,9 @@
 """The write lock of one database: whose process may write, and what the others have written.
 
 `GroupCommit` takes a `WriteLock` before each batch and gives it back afterwards. A process that
-shares its databases with no other always has it (`OwnWriteLock`). Where others write too, the lock
-is a `SharedWriteLock`: that of a file which several processes have open (`FileWriteLock`), or a
-replica in a cluster (`cluster.replica`).
+shares its databases with no other always has it. Where others write too, the lock is a
+`SharedWriteLock`: that of a file which several processes have open (`FileWriteLock`), or a replica
+in a cluster (`cluster.replica`).
 
 Theory of operation. When a process has the lock, it first catches up with what others have
 committed, and then judges, applies and commits a batch of its own. While another process has it, it
@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -76,30 +76,31 @@ BYTES_AT_ONCE: Final = 256 * KIB
 """The same in bytes; one entry may be longer."""
 
 
-class WriteLock(Protocol):
-    """The lock of one database for the writes of this process."""
+class WriteLock:
+    """The lock of one database for the writes of this process, which alone always has it.
 
-    @property
-    def problem(self) -> str | None:
-        """Why no write is accepted at present, in one sentence; None if they are."""
-        ...
+    Attributes:
+        problem: why no write is accepted at present, in one sentence; None if they are.
+        delay: what the lock is waited for, in one sentence; None if it is not.
 
-    @property
-    def delay(self) -> str | None:
-        """What the lock is waited for, in one sentence; None if it is not."""
-        ...
+    """
+
+    problem: str | None = None
+    delay: str | None = None
+
+    def __init__(self, run_in_thread: RunInThread) -> None:
+        """Commit by `run_in_thread`."""
+        self._run_in_thread = run_in_thread
 
     def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
         """Call `try_again` when the lock may be free; watchers are notified in `rounds`."""
-        ...
 
     def take(self) -> bool:
         """Return whether this process has the lock; if not, it is tried again until `give`."""
-        ...
+        return True
 
     def give(self) -> None:
         """Give the lock back, or stop trying to take it."""
-        ...
 
     def commit(
         self,
@@ -113,62 +114,24 @@ class WriteLock(Protocol):
         or with what the writers are refused with: `Unavailable` or `OutcomeInDoubt`. After
         `Conflict` the batch is done again, from the state that others have made.
         """
-        ...
+        return self._run_in_thread(commit)
 
     def confirm(self) -> Deferred[None] | None:
         """Find out whether a batch without any commit saw the last durable state.
 
         None if it did. Else errbacks as `commit`.
         """
-        ...
+        return None
 
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` with the lock, in a worker thread; raise `StoreFailed`."""
-        ...
-
-    def batch_over(self) -> None:
-        """Do what had to wait for the end of a batch, or of a round after it."""
-        ...
-
-
-class OwnWriteLock:
-    """The lock of a process that shares its databases with no other: it always has it."""
-
-    problem = None
-    delay = None
-
-    def __init__(self, run_in_thread: RunInThread) -> None:
-        """Commit by `run_in_thread`."""
-        self._run_in_thread = run_in_thread
-
-    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
-        """Do nothing."""
-
-    def take(self) -> bool:
-        """Return True."""
-        return True
-
-    def give(self) -> None:
-        """Do nothing."""
-
-    def commit(
-        self, commit: Callable[[], None], _: Callable[[], bool], __: Sequence[QueuedWrite]
-    ) -> Deferred[None]:
-        """Run `commit`."""
-        return self._run_in_thread(commit)
-
-    def confirm(self) -> None:
-        """Return None: no other process writes."""
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Run `work`."""
         work()
 
     def batch_over(self) -> None:
-        """Do nothing."""
+        """Do what had to wait for the end of a batch, or of a round after it."""
 
 
-class SharedWriteLock(WriteLock, Protocol):
+class SharedWriteLock(WriteLock):
     """The lock of a database that other processes write too.
 
     Attributes:
@@ -178,51 +141,69 @@ class SharedWriteLock(WriteLock, Protocol):
 
     following: LogFollower
 
+    def __init__(self, run_in_thread: RunInThread, clock: IReactorTime) -> None:
+        """Commit by `run_in_thread`; try again by `clock`."""
+        super().__init__(run_in_thread)
+        self._clock = clock
+        self._timer: IDelayedCall | None = None
+        self._try_again: Callable[[], None] = _do_nothing
+
     @property
     def is_in_use(self) -> bool:
         """Whether the engine is being brought up to date, so that it must stay open."""
-        ...
+        return False
+
+    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
+        """Call `try_again` when the lock may be free; watchers are notified in `rounds`."""
+        self._try_again = try_again
+        self.following.use_rounds(rounds)
+
+    def batch_over(self) -> None:
+        """Show what others have committed, if that had to wait."""
+        self.following.batch_over()
 
     def make_current(self) -> Deferred[None] | None:
-        """Do as `LogFollower.make_current`."""
-        ...
+        """Return what fires when the last durable state is shown; None if it is already.
+
+        Raises, or errbacks with, `Unavailable` or an error of the store.
+        """
+        return self.following.make_current()
 
     def is_current(self) -> bool:
         """Return whether this process shows the last durable state, as far as it can know now."""
-        ...
+        return self.following.is_current()
 
     def when_current(self, call: Callable[[], None]) -> bool:
         """Call `call` in a moment, during which `is_current` may return True.
 
         Returns False, and does nothing, if there is no such moment.
         """
-        ...
+        return False
 
     def hinted(self) -> None:
         """Look whether others have committed anything, or given the lock back."""
-        ...
+        self.following.hinted()
 
     def end(self) -> Deferred[None] | None:
         """Stop using the engine, because it is being closed; no batch may be under way.
 
         Fires when nothing uses it; None if nothing does.
         """
-        ...
+        return None
+
+    def _try_again_after(self, pause: float) -> None:
+        if self._timer is None or not self._timer.active():
+            self._timer = self._clock.callLater(pause, self._try_again)
 
 
-class FileWriteLock:
-    """A `SharedWriteLock` of a database whose file other processes have open too.
+def _do_nothing() -> None:
+    pass
 
-    Attributes:
-        following: follows what the others commit.
-        delay: what the lock is waited for; None if it is not.
 
-    """
+class FileWriteLock(SharedWriteLock):
+    """The lock of a database whose file other processes have open too."""
 
     _log = Logger()
-
-    problem = None
-    is_in_use = False  # what others have written is read from the file itself
 
     def __init__(
         self,
@@ -233,27 +214,18 @@ class FileWriteLock:
         database: Database,
     ) -> None:
         """Write to `engine`; `database` receives what others write to it."""
+        super().__init__(runtime.run_in_thread, runtime.clock)
         self.following = LogFollower(sharing, engine, runtime.clock, database)
-        self.delay: str | None = None
         self._sharing = sharing
-        self._run_in_thread = runtime.run_in_thread
-        self._clock = runtime.clock
         self._given = partial(runtime.send_hint, name)
         self._is_over = False
-        self._timer: IDelayedCall | None = None
-        self._try_again: Callable[[], None] | None = None
-
-    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
-        """Call `try_again` when the lock may be free; watchers are notified in `rounds`."""
-        self._try_again = try_again
-        self.following.use_rounds(rounds)
 
     def take(self) -> bool:
         """Return whether this process has the lock; if not, it is tried again until `give`."""
         if self._sharing.is_held:
             return True
         if not self._sharing.try_hold():
-            self._ask_again(RETRY_S)
+            self._wait(RETRY_S)
             return False
         self.delay = None
         try:
@@ -261,7 +233,7 @@ class FileWriteLock:
         except (StoreFailed, DiskFull, Unavailable) as error:
             self._log.error("What others have written cannot be read: {error}", error=error)
             self._sharing.let_go()
-            self._ask_again(FAILED_S)
+            self._wait(FAILED_S)
             return False
         return True
 
@@ -281,9 +253,9 @@ class FileWriteLock:
         self,
         commit: Callable[[], None],
         must_keep: Callable[[], bool],
-        _: Sequence[QueuedWrite],
+        batch: Sequence[QueuedWrite],
     ) -> Deferred[None]:
-        """Do as `WriteLock.commit`.
+        """Run `commit`; fires when the writes of a batch are durable.
 
         The lock is given back in the thread of the commit: the reactor of this process may be busy,
         and others need not wait for it.
@@ -297,28 +269,9 @@ class FileWriteLock:
 
         return self._run_in_thread(commit_and_give)
 
-    def confirm(self) -> None:
-        """Return None: the process that has the lock has seen all that there is."""
-
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` with the lock, in a worker thread; raise `StoreFailed`."""
         self._sharing.run_held(work)
-
-    def batch_over(self) -> None:
-        """Show what others have committed, if that had to wait."""
-        self.following.batch_over()
-
-    def make_current(self) -> Deferred[None] | None:
-        """Do as `LogFollower.make_current`."""
-        return self.following.make_current()
-
-    def is_current(self) -> bool:
-        """Do as `LogFollower.is_current`."""
-        return self.following.is_current()
-
-    def when_current(self, _: Callable[[], None]) -> bool:
-        """Return False: whether it is current is known at once."""
-        return False
 
     def hinted(self) -> None:
         """Look whether others have committed anything, or given the lock back."""
@@ -328,20 +281,15 @@ class FileWriteLock:
             self._sharing.renew()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
-            self._retry()
+            self._try_again()
 
     def end(self) -> None:
         """Stop looking whether others have committed."""
         self._is_over = True
 
-    def _ask_again(self, pause: float) -> None:
+    def _wait(self, pause: float) -> None:
         self.delay = WAITS_FOR_OTHERS
-        if self._timer is None or not self._timer.active():
-            self._timer = self._clock.callLater(pause, self._retry)
-
-    def _retry(self) -> None:
-        if self._try_again is not None:
-            self._try_again()
+        self._try_again_after(pause)
 
 
 class LogFollower:
