@@ -52,7 +52,7 @@ class World:
 
         async def compile_in_turn() -> None:
             try:
-                async with self.work.turn(deadline):
+                async with self.work.lock(deadline):
                     rules = await self.work.run(parse_rules_in_steps(text), deadline)
                     self.done[name] = rules.text
             except (InvalidRules, DeadlinePassed, CancelledError) as error:

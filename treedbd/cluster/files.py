@@ -115,7 +115,7 @@ class ClusterFiles:
         return found
 
     def rules_storage(self, project: str) -> ClusterRules:
-        """Do as `CatalogFiles.rules_storage`."""
+        """Return where the rules of a project are stored."""
         return ClusterRules(self._connections.store.projects, project)
 
     def make_engine(self, name: DatabaseName, *, is_written: bool) -> ReopeningEngine:
@@ -157,7 +157,7 @@ class ClusterFiles:
     def acquire(
         self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
-        """Do as `CatalogFiles.acquire`."""
+        """Open the copy, keep it open, and bring it up to date; None if that is done."""
         database.requests += 1
         replica = self._replica_of(database)
         if replica is None:

@@ -298,7 +298,7 @@ class LeasedOwner:
     # Its own lease.
 
     def note(self, name: DatabaseName) -> Deferred[None] | None:
-        """Do as `SessionOwner.note`."""
+        """Record that it has writes in a database; None if that is durable already."""
         return self._noted.note(name)
 
     async def _record(self, name: DatabaseName) -> None:
@@ -382,7 +382,7 @@ class LeasedOwner:
     def keep(
         self, name: DatabaseName, session: str, end: Callable[[], object] | None = None
     ) -> None:
-        """Do as `SessionOwner.keep`."""
+        """Record that a session may have writes that are not done; `end` ends the session."""
         self._ends[name, session] = end
         self._file.keep(name, session)
 

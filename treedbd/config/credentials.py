@@ -93,7 +93,7 @@ class Credentials:
     async def reload(self, projects: Mapping[str, ProjectSettings] | None = None) -> None:
         """Do as `load`, in slices: large rules must not delay requests."""
         work = self._catalog.rules_work
-        async with work.turn():
+        async with work.lock():
             await work.run(self._load(projects))
 
     def _load(self, projects: Mapping[str, ProjectSettings] | None) -> Steps[None]:

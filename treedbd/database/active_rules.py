@@ -136,11 +136,11 @@ class RulesWork:
         self._lock = DeferredLock()
 
     @asynccontextmanager
-    async def turn(self, deadline: float | None = None) -> AsyncIterator[None]:
+    async def lock(self, deadline: float | None = None) -> AsyncIterator[None]:
         """Wait until no other document is worked on; the next one begins at the end of the context.
 
-        What is done with the rules within it is done in the order in which they arrived. Raises
-        `DeadlinePassed`. The waiting may be cancelled.
+        What is done with the rules under this lock is done in the order in which they arrived.
+        Raises `DeadlinePassed`. The waiting may be cancelled.
         """
         acquiring = self._lock.acquire()
         if deadline is not None:
@@ -152,7 +152,7 @@ class RulesWork:
             self._lock.release()
 
     async def run(self, steps: Steps[Result], deadline: float | None = None) -> Result:
-        """Do the work on a document, within `turn`, and return its result.
+        """Do the work on a document, under the `lock`, and return its result.
 
         Raises what the work raises, and `DeadlinePassed`. It may be cancelled.
         """
@@ -234,12 +234,12 @@ class ActiveRules:
 
         Raises `InvalidRules` and `DeadlinePassed`. It may be cancelled.
         """
-        async with self._work.turn(deadline):
+        async with self._work.lock(deadline):
             return await self._work.run(parse_rules_in_steps(text, self._limits), deadline)
 
     async def as_json(self, deadline: float | None = None) -> Json:
         """Return the document in force as plain JSON; raise `DeadlinePassed`."""
-        async with self._work.turn(deadline):
+        async with self._work.lock(deadline):
             return await self._work.run(self.current.as_json(), deadline)
 
     def put(self, text: bytes, deadline: float | None = None) -> Deferred[RuleSet]:
@@ -284,7 +284,7 @@ class ActiveRules:
 
     async def _compile_and_put(self, text: bytes, deadline: float | None) -> RuleSet:
         done: Deferred[None] = Deferred()
-        async with self._work.turn(deadline):
+        async with self._work.lock(deadline):
             rules = await self._work.run(parse_rules_in_steps(text, self._limits), deadline)
             # One after the other, so that the rules in force are those that are stored; queued
             # within the context, so that the last that arrived are in force in the end.
@@ -309,7 +309,7 @@ class ActiveRules:
             self._enforce(rules)
             return
         # One process at a time, so that all have the rules in force that were stored last.
-        async with self._exchange.turn():
+        async with self._exchange.lock():
             await self._store(text)
             self._enforce(rules)
             await self._exchange.spread()
@@ -339,7 +339,7 @@ class ActiveRules:
         self.epoch = epoch
 
     async def _parse_and_enforce(self, text: bytes, storage: RulesStorage) -> None:
-        async with self._work.turn():
+        async with self._work.lock():
             try:
                 rules = await self._work.run(parse_rules_in_steps(text, self._limits))
             except InvalidRules as error:

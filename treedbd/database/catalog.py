@@ -217,17 +217,20 @@ class Catalog:
         return database
 
     def when_current(self, name: DatabaseName, call: Callable[[], None]) -> bool:
-        """Do as `Database.when_current`, if the database is open."""
+        """Call `call` in a moment, during which `use_open` may return the database.
+
+        Returns False, and does nothing, if there is no such moment, or its file is not open.
+        """
         database = self._open.get(name)
         return database is not None and database.is_open and database.when_current(call)
 
     def acquire(
         self, database: Database, timeout_s: float, *, is_write: bool = False
     ) -> Deferred[None] | None:
-        """Keep a database open until `release`; do as `CatalogFiles.acquire`.
+        """Keep a database open until `release`; None if it is usable now, else what fires then.
 
-        It has to be released after an error, too. A database that is used without this is opened in
-        place, which waits for the disk.
+        Errbacks as `CatalogFiles.acquire`. It has to be released after an error, too. A database
+        that is used without this is opened in place, which waits for the disk.
         """
         if database.is_open and not self._files.is_shared:
             database.requests += 1

@@ -154,7 +154,10 @@ class Database:
         return not is_used and self._engine.find_misplaced() is None
 
     def make_current(self) -> Deferred[None] | None:
-        """Do as `LogFollower.make_current`; None where no other process writes."""
+        """Show what others have committed; None if that is done, else what fires when it is.
+
+        Raises, or errbacks with, `Unavailable` or an error of the store.
+        """
         return None if self.shared_lock is None else self.shared_lock.make_current()
 
     def is_current(self) -> bool:
@@ -162,7 +165,10 @@ class Database:
         return self.shared_lock is None or self.shared_lock.is_current()
 
     def when_current(self, call: Callable[[], None]) -> bool:
-        """Do as `SharedWriteLock.when_current`; False where no other process writes."""
+        """Call `call` in a moment, during which `is_current` may return True.
+
+        Returns False, and does nothing, if there is no such moment.
+        """
         return self.shared_lock is not None and self.shared_lock.when_current(call)
 
     def hinted(self) -> None:

@@ -265,7 +265,7 @@ class DatabaseFiles:
         return found
 
     def make_engine(self, name: DatabaseName, *, is_written: bool) -> ReopeningEngine:
-        """Do as `CatalogFiles.make_engine`.
+        """Return the engine of a database, of which nothing is open yet.
 
         Raises `DatabaseRefused` for one without a file, if it is not known whether it has one.
         """
@@ -303,7 +303,7 @@ class DatabaseFiles:
     def acquire(
         self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
-        """Do as `CatalogFiles.acquire`."""
+        """Open a database, keep it open, and show it as it is; None if that is done."""
         if self._shared is not None:
             return self._shared.acquire(database, timeout_s)
         database.requests += 1
@@ -315,7 +315,7 @@ class DatabaseFiles:
         return opening.addTimeout(timeout_s, self._clock, time_out_opening)
 
     def make_lock(self, name: DatabaseName) -> MakeWriteLock | None:
-        """Do as `CatalogFiles.make_lock`."""
+        """Return what makes the write lock of a database; None if no other process writes it."""
         if self._shared is None:
             return None
         return partial(FileWriteLock, self._shared.shelf(name), name, self._runtime)

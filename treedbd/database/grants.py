@@ -147,7 +147,7 @@ class ReadGrant:
         self._depend_on(verdict.dependencies or _NOTHING)
 
     def check_again(self, view: View) -> None:
-        """Do as `check` for an older state, and check the present one too."""
+        """Evaluate the rules against an older state, then the present one; see `check`."""
         self.check(view)
         self.recheck()  # what it depends on may have changed since
 
@@ -186,7 +186,7 @@ class ReadGrant:
         self._depend_on(_NOTHING)
 
     def end(self) -> None:
-        """Do as `close` for good, and drop what is called, so that the grant keeps no watcher."""
+        """Release the grant for good, and drop what is called, so that it keeps no watcher."""
         self.close()
         self._revoked = self._uncertain = do_nothing
 

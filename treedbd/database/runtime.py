@@ -267,7 +267,10 @@ class NotedDatabases:
         return not (self._done or self._waiting)
 
     def note(self, name: DatabaseName) -> Deferred[None] | None:
-        """Do as `SessionOwner.note`; those who wait go on in the order in which they came."""
+        """Record a database; None if that is durable already.
+
+        Errbacks with what `record` raises. Those who wait go on in the order in which they came.
+        """
         if name in self._done:
             return None
         done: Deferred[None] = Deferred()
@@ -340,7 +343,7 @@ class OwnerFile:
         self._sessions: set[tuple[DatabaseName, str]] = set()
 
     def note(self, name: DatabaseName) -> Deferred[None] | None:
-        """Do as `SessionOwner.note`."""
+        """Record that it has writes in a database; None if that is durable already."""
         return self._noted.note(name)
 
     async def _record(self, name: DatabaseName) -> None:
@@ -382,7 +385,7 @@ class OwnerFile:
         self._sessions.discard((name, session))
 
     def is_dead(self, owner: str) -> bool:
-        """Do as `SessionOwner.is_dead`."""
+        """Return whether the process of another owner has ended, as its file says."""
         if owner == self.id:
             return False
         descriptor = lock_dead(self._folder / (OWNER_FILE + owner))
@@ -439,7 +442,7 @@ class DeadOwnerFile:
         return str(self.path)
 
     def read_names(self) -> Sequence[DatabaseName]:
-        """Do as `DeadOwner.read_names`."""
+        """Return the databases in which it may have left writes; raise OSError."""
         return read_names(self.path)
 
     async def done(self, *, is_all: bool) -> None:
@@ -610,7 +613,7 @@ class RulesExchange(Protocol):
     One class has it, in `workers/process`: this package does not know `workers`.
     """
 
-    def turn(self) -> AbstractAsyncContextManager[None]:
+    def lock(self) -> AbstractAsyncContextManager[None]:
         """Wait until no other process stores rules, and let none do so meanwhile."""
         ...
 

@@ -262,7 +262,7 @@ class Subscription(Protocol):
         ...
 
     def end(self) -> None:
-        """Do as `unwatch` for good, and forget the stream, so that nothing keeps it."""
+        """Stop notifying the stream for good, and forget it, so that nothing keeps it."""
         ...
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:

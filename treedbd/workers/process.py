@@ -236,7 +236,7 @@ class WorkersRules:
         self._ask = ask
         self._has_stored = False
 
-    def turn(self) -> AbstractAsyncContextManager[None]:
+    def lock(self) -> AbstractAsyncContextManager[None]:
         """Wait until no other worker stores rules, and let none do so meanwhile."""
         return self._turn()
 
