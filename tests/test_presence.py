@@ -16,7 +16,7 @@ from tests.daemon import Daemon
 from tests.rest import Client
 from tests.sse import EventStream
 from tests.workers_of import is_running, kill, wait_until, worker_of, worker_pids
-from treedbd.database.runtime import OWNER_FILE
+from treedbd.database.session_owners import OWNER_FILE
 
 OFFLINE = {"state": "offline", "seen": {".sv": "timestamp"}}
 TARGET = f"/status/ada.json?onDisconnect={quote(json.dumps(OFFLINE))}"

@@ -57,14 +57,12 @@ from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, U
 from treedbd.database.runtime import (
     AnswerPool,
     MeasureRules,
-    MemoryOwner,
-    OwnerFile,
     Problem,
     RulesExchange,
     Runtime,
-    SessionOwner,
     Statistics,
 )
+from treedbd.database.session_owners import MemoryOwner, OwnerFile, SessionOwner
 from treedbd.embedding.database import LocalDatabase
 from treedbd.embedding.requests import LocalAccess
 from treedbd.files import read_installation

@@ -16,7 +16,7 @@ from twisted.logger import capturedLogs
 from tests.database.world import run_at_once
 from tests.postgresql import PostgresqlServers, servers
 from treedbd.cluster.service import GRACE_S, RENEW_S, RETRY_S, LeasedOwner
-from treedbd.database.runtime import OWNER_FILE, OwnerFile
+from treedbd.database.session_owners import OWNER_FILE, OwnerFile
 from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.cluster import Leases

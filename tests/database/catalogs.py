@@ -16,7 +16,8 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import Caller, Outcome, ProjectSpec, Write
-from treedbd.database.runtime import MemoryOwner, Problem, RunInThread, Runtime, SessionOwner
+from treedbd.database.runtime import Problem, RunInThread, Runtime
+from treedbd.database.session_owners import MemoryOwner, SessionOwner
 from treedbd.limits import MIB
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN

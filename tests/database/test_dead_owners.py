@@ -15,7 +15,8 @@ from tests.database.world import Disk, TurnClock, run_at_once
 from treedbd.database.catalog import Catalog
 from treedbd.database.files import RETRY_S
 from treedbd.database.requests import Caller, ProjectSpec, Unavailable
-from treedbd.database.runtime import OWNER_FILE, OwnerFile, RunInThread
+from treedbd.database.runtime import RunInThread
+from treedbd.database.session_owners import OWNER_FILE, OwnerFile
 from treedbd.store.disconnect_rows import list_owners
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.tree.edit import make_put

@@ -14,14 +14,14 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from tests.database.world import Disk, run_at_once
-from treedbd.database.runtime import OWNER_FILE, OwnerFile, read_names
+from treedbd.database.session_owners import OWNER_FILE, OwnerFile, read_names
 from treedbd.names import DatabaseName
 
 SHOP, EU = DatabaseName("shop"), DatabaseName("shop", "eu")
 CHILD = """
 import os, pathlib, sys
 from twisted.internet.defer import maybeDeferred
-from treedbd.database.runtime import OwnerFile
+from treedbd.database.session_owners import OwnerFile
 from treedbd.names import DatabaseName
 owner = OwnerFile(pathlib.Path(sys.argv[1]), maybeDeferred, os.urandom)
 owner.note(DatabaseName("shop"))

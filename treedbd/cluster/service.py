@@ -28,7 +28,8 @@ from treedbd.cluster.files import ClusterFiles
 from treedbd.database.catalog import Catalog
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import Unavailable
-from treedbd.database.runtime import DeadOwner, NotedDatabases, OtherProcesses, OwnerFile, Runtime
+from treedbd.database.runtime import OtherProcesses, Runtime
+from treedbd.database.session_owners import DeadOwner, NotedDatabases, OwnerFile
 from treedbd.names import DatabaseName
 from treedbd.store.changelog import FOLLOWED_ENTRIES
 from treedbd.store.engine import StoreUnreachable
@@ -257,8 +258,8 @@ class LeasedOwner:
 
     Theory of operation. The leases are in PostgreSQL (`store.postgresql.cluster`), so other daemons
     find what this one has left, also if its data directory is lost with it. Beside that it keeps
-    the file of an owner (`database.runtime`), by which the next process in the same data directory
-    finds at once, and not after the lease, that this one has ended.
+    the file of an owner (`database.session_owners`), by which the next process in the same data
+    directory finds at once, and not after the lease, that this one has ended.
 
     If others have found this owner dead while it lives (it was stopped, or cut off), they may have
     done the writes of its sessions. Then it is another owner from now on, with another id, and ends

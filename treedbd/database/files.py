@@ -45,7 +45,8 @@ from treedbd.database.requests import (
     UnknownDatabase,
     time_out_opening,
 )
-from treedbd.database.runtime import DeadOwner, OtherProcesses, Problem, Runtime
+from treedbd.database.runtime import OtherProcesses, Problem, Runtime
+from treedbd.database.session_owners import DeadOwner
 from treedbd.database.write_lock import FileWriteLock, MakeWriteLock
 from treedbd.files import create_directory, has_descriptors
 from treedbd.names import DatabaseName
@@ -608,7 +609,7 @@ class SharedFiles:
 class DeadOwners:
     """Finds dead owners of sessions, and does what they have left.
 
-    What a dead owner (`runtime.SessionOwner`) has left in a database is done when the database is
+    What a dead owner (`session_owners`) has left in a database is done when the database is
     opened. Here the databases that it lists are opened for that, one after the other, in the
     background; then its list is removed. Where several processes serve the same databases, each
     looks every second whether another one has died.
