@@ -227,7 +227,9 @@ class Replica(SharedWriteLock):
             self._wants_copy = True
             try:
                 while self._is_taken or not self.copy.try_lock():
-                    await (self._ends.wait() if self._is_taken else self._ends.soon())
+                    await (
+                        self._ends.wait() if self._is_taken else deferLater(self._clock, _SOON_S)
+                    )
             finally:
                 self._wants_copy = False
             if await self.copy.apply(fetched):
@@ -610,10 +612,6 @@ class BatchEnds:
         end: Deferred[None] = Deferred()
         self._waiting.append(end)
         return end
-
-    def soon(self) -> Deferred[None]:
-        """Return what fires after a moment."""
-        return deferLater(self._clock, _SOON_S)
 
     def over(self) -> None:
         """Let all go on that wait, in turns of their own, in slices."""

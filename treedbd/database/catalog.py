@@ -334,14 +334,12 @@ class Catalog:
             if problem is not None:
                 found[name.project, name.database] = Problem(name.project, name.database, problem)
             yield
-        return [
-            *found.values(),
-            *(
-                Problem(project, None, each.problem, refuses_writes=False)
-                for project, each in list(self._rules.items())
-                if each.problem is not None
-            ),
+        of_rules = [
+            Problem(project, None, each.problem, refuses_writes=False)
+            for project, each in list(self._rules.items())
+            if each.problem is not None
         ]
+        return list(found.values()) + of_rules
 
     # For the files.
 

@@ -113,13 +113,22 @@ class Database:
         )
         maintenance.begin(self._group_commit.maintain)
         self.indexes: Final = Indexes(name, engine, rules, maintenance)
-        rounds, slices, most = self._group_commit.rounds, runtime.slices, runtime.watched_fields
-        self.watching: Final = Watching(engine, self._moments, self._grants, rounds, slices, most)
+        self.watching: Final = self._make_watching(runtime)
         self._watchers = self.watching.watchers
         self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)
         self.resume: Final = self._resumptions.add
         self.disconnect_writes: Final = DisconnectWrites(
             name, self.write, runtime, project.database_bytes
+        )
+
+    def _make_watching(self, runtime: Runtime) -> Watching:
+        return Watching(
+            engine=self._engine,
+            moments=self._moments,
+            grants=self._grants,
+            rounds=self._group_commit.rounds,
+            slices=runtime.slices,
+            most_fields=runtime.watched_fields,
         )
 
     def _make_rights(self, runtime: Runtime) -> Authorisation:

@@ -221,7 +221,8 @@ class DatabaseFiles:
         self._accepts_loss = False
         self._engines: WeakKeyDictionary[Database, ReopeningEngine] = WeakKeyDictionary()
         self._damaged: dict[DatabaseName, bool] = {}  # whether reads are refused, too
-        self._refusals = Refusals(self._open_later)
+        self._checks = DamageChecks(self, runtime)
+        self._refusals = Refusals(self._checks.add_later)
         self._open = OpenDatabases(bounds, runtime, self._refusals, catalog)
         self._shared: SharedFiles | None = None
         if others is not None:
@@ -232,7 +233,6 @@ class DatabaseFiles:
                 clock=runtime.clock,
                 catalog=catalog,
             )
-        self._checks = DamageChecks(self, runtime)
         self._dead = DeadOwners(self, catalog, runtime, has_others=self.is_shared)
         self._is_held_only_for_check = False
 
@@ -356,13 +356,11 @@ class DatabaseFiles:
 
     def problems(self) -> list[Problem]:
         """Return what keeps databases from being served whose files need not be open for that."""
-        return [
-            *self._refusals.problems(),
-            *(
-                Problem(name.project, name.database, _problem(refuses_reads=refuses_reads))
-                for name, refuses_reads in self._damaged.items()
-            ),
+        of_damaged = [
+            Problem(name.project, name.database, _problem(refuses_reads=refuses_reads))
+            for name, refuses_reads in self._damaged.items()
         ]
+        return self._refusals.problems() + of_damaged
 
     def stop(self) -> Deferred[None]:
         """Open and close nothing more by itself; fires when no file is being checked."""
@@ -425,9 +423,6 @@ class DatabaseFiles:
             self._clock.callLater(0, self.refuse_damaged, name, damage)
 
     # Files.
-
-    def _open_later(self, name: DatabaseName) -> None:
-        self._checks.add_later(name)
 
     def _path_of(self, name: DatabaseName) -> pathlib.Path:
         return self._folder / name.project / f"{name.database}{SHELF}"

@@ -393,16 +393,15 @@ class Refusals:
 
     def problems(self) -> list[Problem]:
         """Return what is refused, without the paths of files."""
-        return [
-            *(
-                Problem(name.project, name.database, _reason("database", error))
-                for name, error in self._databases.items()
-            ),
-            *(
-                Problem(project, None, _reason("project's directory", error))
-                for project, error in self._projects.items()
-            ),
+        of_databases = [
+            Problem(name.project, name.database, _reason("database", error))
+            for name, error in self._databases.items()
         ]
+        of_projects = [
+            Problem(project, None, _reason("project's directory", error))
+            for project, error in self._projects.items()
+        ]
+        return of_databases + of_projects
 
 
 def _reason(what: str, error: OperatorError) -> str:
