@@ -140,8 +140,13 @@ class ClusterFiles:
         else:
             first = CreateOnWriteEngine(create, created, is_shared=True)
             engine = ReopeningEngine(open_file, use, first, is_shared=True)
-        rules = self._catalog.rules(name.project)
-        replica = Replica(self._connections, rules, engine, self._clock, self._catalog.moment)
+        replica = Replica(
+            connections=self._connections,
+            rules=self._catalog.rules(name.project),
+            engine=engine,
+            clock=self._clock,
+            moment=self._catalog.moment,
+        )
         self._replicas[name] = replica
         return engine
 

@@ -153,7 +153,7 @@ class WriteApplier:
         database.kept_reads.note_changes(transaction, edit.changes)
         sequence, op_id, size = self._log(transaction, write, write.edit, applied, counted)
         commit = describe_large(sequence, edit, op_id, applied.printed, size)
-        return Outcome(edit, commit, None, etag, may_read, applied.echo)
+        return Outcome(edit, commit, None, etag, may_read=may_read, sent=applied.echo)
 
     def _after_others(self, write: Write) -> Write:
         """Make a write later than those of other processes, whose clocks may be ahead.

@@ -270,8 +270,7 @@ class Catalog:
 
         Raises `UnknownDatabase` if there is no such project.
         """
-        project, rules = self._project(name), self.rules(name.project)
-        return kind(name, MemoryEngine(), project, rules, self._runtime, self._retain_events)
+        return self._make_database(name, self._project(name), MemoryEngine(), kind=kind)
 
     def dialect(self, name: DatabaseName) -> DialectName:
         """Return the dialect set for the project of a database; raise `UnknownDatabase`."""
@@ -474,6 +473,15 @@ class Catalog:
         project: ProjectSpec,
         engine: Engine,
         make_lock: MakeWriteLock | None = None,
+        *,
+        kind: type[Database] = Database,
     ) -> Database:
-        rules = self.rules(name.project)
-        return Database(name, engine, project, rules, self._runtime, self._retain_events, make_lock)
+        return kind(
+            name=name,
+            engine=engine,
+            project=project,
+            rules=self.rules(name.project),
+            runtime=self._runtime,
+            retain_events=self._retain_events,
+            make_lock=make_lock,
+        )

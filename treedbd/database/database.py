@@ -135,9 +135,9 @@ class Database:
         rules, measure = self.rules, runtime.measure_rules
         return Authorisation(
             rules=lambda: rules.current,
+            kept_reads=self.kept_reads,
             exceeded=rules.report_exceeded,
             seconds=runtime.clock.seconds,
-            kept_reads=self.kept_reads,
             admins_own=self.name if self.project.is_created_by_admins else None,
             make_evaluation=None if measure is None else measure(self.name),
             observe=runtime.statistics.observe_rules,

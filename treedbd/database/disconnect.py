@@ -126,7 +126,7 @@ class DisconnectWrites:
 
         def make_write() -> Write:
             task = SetEntry(self._owner.id, session, limit, self._kept)
-            return Write(edit, now, caller, None, self._deadline(), wants_echo=False, task=task)
+            return Write(edit, now, caller, deadline=self._deadline(), wants_echo=False, task=task)
 
         return Deferred.fromCoroutine(self._set(session, make_write, end))
 
@@ -141,7 +141,7 @@ class DisconnectWrites:
     def judge(self, edit: Edit, caller: Caller, now: int, limit: int) -> Deferred[None]:
         """Judge a write as `set` does, and keep nothing; errbacks as `set`."""
         task = JudgeEntry(limit)
-        write = Write(edit, now, caller, None, self._deadline(), wants_echo=False, task=task)
+        write = Write(edit, now, caller, deadline=self._deadline(), wants_echo=False, task=task)
         return Deferred.fromCoroutine(self._submit(write))
 
     def forget(self, session: str) -> Deferred[None]:
@@ -189,8 +189,14 @@ class DisconnectWrites:
         """Return the write that does what was kept, and forgets it; raise `DamagedRow`."""
         entry = row.entry()
         caller = Caller(entry.auth, entry.is_admin)
-        now, deadline = self._now_ms(), self._deadline()
-        return Write(entry.edit, now, caller, None, deadline, wants_echo=False, task=RunEntry(row))
+        return Write(
+            entry.edit,
+            self._now_ms(),
+            caller,
+            deadline=self._deadline(),
+            wants_echo=False,
+            task=RunEntry(row),
+        )
 
     # Setting and cancelling.
 
@@ -266,7 +272,12 @@ class DisconnectWrites:
 
     def _make_write(self, task: Task) -> Write:
         return Write(
-            _NOTHING, self._now_ms(), _NOBODY, None, self._deadline(), wants_echo=False, task=task
+            _NOTHING,
+            self._now_ms(),
+            _NOBODY,
+            deadline=self._deadline(),
+            wants_echo=False,
+            task=task,
         )
 
     # Running.

@@ -231,14 +231,14 @@ def decode_entry(entry: LogEntry) -> LoggedWrite:
         if not any(change.place.is_priority for change in edit.changes):
             commit = describe(entry.sequence, edit, entry.op_id)
     return LoggedWrite(
-        entry.sequence,
-        entry.op_id,
-        len(entry.content),
-        changelog.rules_of(entry.content),
-        edit.place.path,
-        written,
-        commit,
-        changelog.count_nodes(entry.content),
+        sequence=entry.sequence,
+        op_id=entry.op_id,
+        size=len(entry.content),
+        rules=changelog.rules_of(entry.content),
+        place=edit.place.path,
+        written=written,
+        commit=commit,
+        nodes=changelog.count_nodes(entry.content),
     )
 
 

@@ -10,7 +10,7 @@ This module loads no Twisted: `rules_trial` judges with it where there is no dae
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Final, TypeVar
 
 from treedbd.database.requests import (
@@ -45,18 +45,18 @@ class Authorisation:
         self,
         *,
         rules: Callable[[], RuleSet],
-        exceeded: Callable[[str, TextPosition], None],
-        seconds: Callable[[], float],
         kept_reads: KeptReads,
+        exceeded: Callable[[str, TextPosition], None] | None = None,
+        seconds: Callable[[], float] = monotonic,
         admins_own: DatabaseName | None = None,
         make_evaluation: MakeEvaluation | None = None,
         observe: Callable[[float], None] | None = None,
     ) -> None:
-        """Evaluate the rules that `rules` returns.
+        """Evaluate the rules that `rules` returns; `kept_reads` are of the data of the database.
 
         `exceeded` is called with a rule that would have read too much (`Context`), `seconds` is the
-        clock of the deadlines, `kept_reads` are of the data of the database. `admins_own` is its
-        name if only an admin's write may create it. `make_evaluation` measures each rule, and
+        clock of the deadlines. `admins_own` is the name of the database if only an admin's write
+        may create it. `make_evaluation` measures each rule, and
         `observe` receives the seconds of an evaluation that needs a view; None measures nothing.
         """
         self._rules = rules
@@ -160,10 +160,17 @@ class Authorisation:
                 raise DeadlinePassed("the rules were evaluated")
             pause()
 
-        kept = None if isinstance(view, HeldNodes | Overlay) else self._kept_reads
-        between = None if at_once else check
-        made, exceeded = self._make_evaluation, self._exceeded
-        return Context(auth, now, view, query, between, exceeded, kept, made, at_once)
+        return Context(
+            auth,
+            now,
+            view,
+            query,
+            check=None if at_once else check,
+            exceeded=self._exceeded,
+            kept=None if isinstance(view, HeldNodes | Overlay) else self._kept_reads,
+            make_evaluation=self._make_evaluation,
+            at_once=at_once,
+        )
 
 
 def trace_rules(trace: Trace, evaluate: Callable[[], T]) -> T:

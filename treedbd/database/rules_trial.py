@@ -14,7 +14,6 @@ import attrs
 from treedbd.database.requests import Caller, PermissionDenied, Write
 from treedbd.database.rights import Authorisation
 from treedbd.rules.context import KeptReads, QueryFacts, ReadPool
-from treedbd.rules.document import TextPosition
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.memory import MemoryEngine
@@ -45,12 +44,7 @@ class RulesTrial:
         """
         self._rules = rules
         self._engine = MemoryEngine()
-        self._authorisation = Authorisation(
-            rules=lambda: rules,
-            exceeded=_ignore,
-            seconds=_no_time,
-            kept_reads=KeptReads(ReadPool()),
-        )
+        self._authorisation = Authorisation(rules=lambda: rules, kept_reads=KeptReads(ReadPool()))
         transaction = self._engine.begin()
         writer = NodeWriter(transaction)
         writer.apply(resolve(make_put(Place(ROOT), data), now, writer).changes)
@@ -90,11 +84,3 @@ class RulesTrial:
             return TrialVerdict(allowed, self._authorisation.explain_write(nodes, write))
 
         return self._engine.read(lambda view: judge(PresentNodes(view)))
-
-
-def _ignore(_: str, __: TextPosition) -> None:
-    """Do not log a rule that would have read too much: the trace says it."""
-
-
-def _no_time() -> float:
-    return 0.0
