@@ -49,13 +49,13 @@ from treedbd.config.listening import CannotStart, Listening
 from treedbd.config.project_secrets import BadCredentials
 from treedbd.config.settings import HSTS_S, Settings, TracingSettings
 from treedbd.database.active_rules import SlowRulesLog
+from treedbd.database.answers import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import stored_bytes
 from treedbd.database.files import DatabaseFiles, MakeFiles
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
 from treedbd.database.runtime import (
-    AnswerPool,
     MeasureRules,
     Problem,
     RulesExchange,

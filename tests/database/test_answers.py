@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.database.world import TurnClock
-from treedbd.database.answers import ANSWER_BYTES, Answers
-from treedbd.database.runtime import AnswerPool
+from treedbd.database.answers import ANSWER_BYTES, AnswerPool, Answers
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import MIB
 from treedbd.tree.edit import make_patch, make_put

@@ -13,9 +13,10 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 
 from tests.http1.peer import ParsedReply, Peer, ScriptedResource, Server
+from treedbd.database.answers import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ProjectSpec
-from treedbd.database.runtime import AnswerPool, RunInThread, Runtime
+from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.http1.connection import ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits, StreamLimits

@@ -3,7 +3,7 @@
 database         one database: read the last durable state, write, watch, close
 requests         writes and their outcomes, and the errors that refuse them
 slices           long work in slices, between which the reactor serves others
-runtime          what databases are given and share: clock, threads, statistics, answer pool
+runtime          what databases are given and share: clock, threads, statistics
 session_owners   what the sessions of a process belong to, and what dead ones have left
 group_commit     the queue of writes, batches, commits; maintenance and recovery between them
 write_lock       whose process may write; what other processes have written; rounds

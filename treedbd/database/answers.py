@@ -9,15 +9,15 @@ evaluated for each request, on the same state.
 
 Detaching what falls takes a few steps for each place that was written, however many answers there
 are below it. They are removed from memory in slices afterwards; until then they still count towards
-the `AnswerPool` (`runtime`), which bounds the answers of all databases together.
+the `AnswerPool`, which bounds the answers of all databases together.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from treedbd.database.runtime import AnswerPool
 from treedbd.database.slices import Slices, Steps
 from treedbd.tree.event import Commit
 from treedbd.tree.types import PRIORITY, ROOT, Path, Place
@@ -28,6 +28,8 @@ _MAX_CHANGES: Final = 256
 """If a commit has more changes, all answers below its path fall."""
 _AT_ONCE: Final = 32
 """Answers and places that are removed from memory between two looks at the clock."""
+_SHARE: Final = 8
+"""An answer of more than one of this many parts of the pool is not kept."""
 
 
 class Answer:
@@ -208,3 +210,48 @@ class Answers:
 
 def _form_at(place: Place, form: str) -> str:
     return PRIORITY + form if place.is_priority else form
+
+
+class AnswerPool:
+    """Bounds the memory that the kept answers of all databases take together.
+
+    What was used longest ago is dropped first; `answers` says what falls before, because of a
+    write.
+
+    Attributes:
+        size: the bytes that they take, as they are estimated.
+        largest: bytes of the largest answer that is kept.
+        hits, misses: how many reads found an answer, and how many might have but did not.
+
+    """
+
+    def __init__(self, limit: int) -> None:
+        """Keep about `limit` bytes; 0 keeps nothing."""
+        self.size = 0
+        self.largest: Final = limit // _SHARE
+        self.hits = 0
+        self.misses = 0
+        self._limit = limit
+        self._by_use: OrderedDict[Answer, None] = OrderedDict()
+
+    @property
+    def count(self) -> int:
+        """How many answers are kept."""
+        return len(self._by_use)
+
+    def use(self, answer: Answer) -> None:
+        """Record that an answer is used."""
+        self.hits += 1
+        self._by_use.move_to_end(answer)
+
+    def add(self, answer: Answer) -> None:
+        """Count an answer; drop what was used longest ago to make room for it."""
+        self._by_use[answer] = None
+        self.size += answer.size
+        while self.size > self._limit and self._by_use:
+            next(iter(self._by_use)).drop()
+
+    def remove(self, answer: Answer) -> None:
+        """Count an answer no longer."""
+        del self._by_use[answer]
+        self.size -= answer.size

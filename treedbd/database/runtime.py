@@ -1,15 +1,15 @@
 """The runtime of databases: what they are given from outside, and share.
 
 `Runtime` joins it: the clock, random bytes, the thread that waits for the disk, and the limits of
-entries. `Statistics` count what all databases do. The `AnswerPool`
-bounds the answers that they keep. `Problem` is what keeps a database or a project from being served
-as it should be, and `OtherProcesses` are those that serve the same databases.
+entries. `Statistics` count what all databases do. `Problem` is
+what keeps a database or a project from being served as it should be, and `OtherProcesses` are those
+that serve the same databases.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import (
     Awaitable,
     Callable,
@@ -18,7 +18,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 from weakref import WeakSet
 
 import attrs
@@ -26,6 +26,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from treedbd.database.answers import AnswerPool
 from treedbd.database.session_owners import MemoryOwner, SessionOwner
 from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.errors import LineBudget
@@ -34,16 +35,10 @@ from treedbd.loop import Histogram
 from treedbd.names import DatabaseName
 from treedbd.rules.context import MakeEvaluation, ReadPool
 
-if TYPE_CHECKING:
-    from treedbd.database.answers import Answer
-
 BATCH_WRITES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Upper bounds of the buckets for the writes of a commit."""
 MAX_NOTED: Final = 65_536
 """Commits that wait to be counted; more in a second are forgotten."""
-
-_SHARE: Final = 8
-"""An answer of more than one of this many parts of the pool is not kept."""
 
 Commit: TypeAlias = Callable[[], None]
 TimeCommit: TypeAlias = Callable[[Commit, int, float], Commit]
@@ -129,51 +124,6 @@ class Statistics:
             note((writes, now - began, now - before))
 
         return timed_commit
-
-
-class AnswerPool:
-    """Bounds the memory that the kept answers of all databases take together.
-
-    What was used longest ago is dropped first; `answers` says what falls before, because of a
-    write.
-
-    Attributes:
-        size: the bytes that they take, as they are estimated.
-        largest: bytes of the largest answer that is kept.
-        hits, misses: how many reads found an answer, and how many might have but did not.
-
-    """
-
-    def __init__(self, limit: int) -> None:
-        """Keep about `limit` bytes; 0 keeps nothing."""
-        self.size = 0
-        self.largest: Final = limit // _SHARE
-        self.hits = 0
-        self.misses = 0
-        self._limit = limit
-        self._by_use: OrderedDict[Answer, None] = OrderedDict()
-
-    @property
-    def count(self) -> int:
-        """How many answers are kept."""
-        return len(self._by_use)
-
-    def use(self, answer: Answer) -> None:
-        """Record that an answer is used."""
-        self.hits += 1
-        self._by_use.move_to_end(answer)
-
-    def add(self, answer: Answer) -> None:
-        """Count an answer; drop what was used longest ago to make room for it."""
-        self._by_use[answer] = None
-        self.size += answer.size
-        while self.size > self._limit and self._by_use:
-            next(iter(self._by_use)).drop()
-
-    def remove(self, answer: Answer) -> None:
-        """Count an answer no longer."""
-        del self._by_use[answer]
-        self.size -= answer.size
 
 
 @attrs.frozen

@@ -49,9 +49,10 @@ from zope.interface import implementer
 import twisted
 from treedbd import __version__
 from treedbd.config.endpoints import names_of
+from treedbd.database.answers import AnswerPool
 from treedbd.database.data_directory import BACKUP_NOTE, measure_all
 from treedbd.database.requests import SHUTTING_DOWN
-from treedbd.database.runtime import BATCH_WRITES, AnswerPool, Problem, Statistics
+from treedbd.database.runtime import BATCH_WRITES, Problem, Statistics
 from treedbd.held_bytes import HeldBytes
 from treedbd.http1.headers import Header, first
 from treedbd.http1.interface import IHttp1Request, IHttp1Resource
