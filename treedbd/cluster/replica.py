@@ -10,7 +10,7 @@ that; a write need not ask, because its commit finds out. What was fetched is br
 between two batches; then watchers are notified of it from the log, as they are of the commits of
 other workers (`database.write_lock`).
 
-A commit may be in doubt when the connection to PostgreSQL breaks (`commit_or_settle`). It is
+A commit may be in doubt when the connection to PostgreSQL breaks (`LocalCopy.commit`). It is
 settled before anything else is committed; its writers are answered at their deadlines
 (`answer_when_late`).
 """
@@ -302,7 +302,7 @@ class Replica(SharedWriteLock):
     async def _commit(self, commit: Callable[[], None], batch: Sequence[QueuedWrite]) -> None:
         self._is_committing = True
         try:
-            await commit_or_settle(self._connections, self.copy, commit, batch)
+            await self.copy.commit(commit, batch)
         except Conflict:
             self._must_catch_up = True
             self._clock.callLater(WAITED_FOR_S, self._end_waiting, self._batches)
@@ -377,7 +377,6 @@ class LocalCopy:
     recovers it. It belongs to the reactor's thread, but for `use_file` and `run_alone`.
 
     Attributes:
-        clock: the clock of the reactor.
         shown_rev: how many commits reads show.
         on_moment: called with each moment that reads begin to show.
         is_over: whether it is being closed, and used no more.
@@ -399,7 +398,7 @@ class LocalCopy:
         self.shown_rev = 0
         self.on_moment: Callable[[ReadView], None] = _do_nothing
         self._connections = connections
-        self.clock = clock
+        self._clock = clock
         self._arrived = arrived
         self._has_news = False
         self.is_over = False
@@ -440,7 +439,7 @@ class LocalCopy:
         """Stop using the file, because it is being closed; return when nothing uses it."""
         self.is_over = True
         while self.is_in_use:
-            await deferLater(self.clock, LOCK_PAUSE_S)
+            await deferLater(self._clock, LOCK_PAUSE_S)
 
     async def fetch(self) -> Fetched | None:
         """Fetch what is missing; None if the copy is not open. Raises `StoreUnreachable`."""
@@ -486,14 +485,27 @@ class LocalCopy:
             self.shown_rev = file.position.rev
         return is_applied
 
-    async def settle(self) -> None:
+    async def commit(self, commit: Callable[[], None], batch: Sequence[QueuedWrite]) -> None:
+        """Return when a batch is committed, and the copy has it.
+
+        Raises `Conflict` or `StoreUnreachable`: then it was not applied; or `InDoubt`.
+        """
+        stop_answering = answer_when_late(self._clock, batch)
+        try:
+            await self._connections.run(commit)
+        except InDoubt:
+            await self._settle()
+        finally:
+            stop_answering()
+
+    async def _settle(self) -> None:
         """Return when a commit in doubt is known to be in PostgreSQL, and the copy has it.
 
         Raises `Conflict` if it is not there, and never will be; `InDoubt` if that cannot be known.
         """
         attempt = 0
         while not self._connections.is_closing and self.file is not None:
-            await deferLater(self.clock, SETTLE_PAUSES[min(attempt, len(SETTLE_PAUSES) - 1)])
+            await deferLater(self._clock, SETTLE_PAUSES[min(attempt, len(SETTLE_PAUSES) - 1)])
             attempt += 1
             try:
                 is_applied = await self._connections.run(self.file.settle)
@@ -512,7 +524,7 @@ class LocalCopy:
         """Bring in a commit of this daemon that the copy lacks."""
         while (fetched := await self.fetch()) is not None:
             while not self.try_lock():
-                await deferLater(self.clock, LOCK_PAUSE_S)
+                await deferLater(self._clock, LOCK_PAUSE_S)
             if await self.apply(fetched):
                 return
 
@@ -542,25 +554,6 @@ def _is_little(fetched: Fetched) -> bool:
 
 def _do_nothing(*_: object) -> None:
     pass
-
-
-async def commit_or_settle(
-    connections: ClusterConnections,
-    copy: LocalCopy,
-    commit: Callable[[], None],
-    batch: Sequence[QueuedWrite],
-) -> None:
-    """Return when a batch is committed, and the copy has it.
-
-    Raises `Conflict` or `StoreUnreachable`: then it was not applied; or `InDoubt`.
-    """
-    stop_answering = answer_when_late(copy.clock, batch)
-    try:
-        await connections.run(commit)
-    except InDoubt:
-        await copy.settle()
-    finally:
-        stop_answering()
 
 
 def answer_when_late(clock: IReactorTime, batch: Sequence[QueuedWrite]) -> Callable[[], None]:

@@ -288,13 +288,12 @@ class ActiveRules:
             rules = await self._work.run(parse_rules_in_steps(text, self._limits), deadline)
             # One after the other, so that the rules in force are those that are stored; queued
             # within the context, so that the last that arrived are in force in the end.
-            putting = self._putting.run(self._put, rules, text, deadline)
+            putting = self._putting.run(
+                lambda: Deferred.fromCoroutine(self._store_and_enforce(rules, text, deadline))
+            )
             putting.addCallbacks(done.callback, done.errback)
         await done
         return rules
-
-    def _put(self, rules: RuleSet, text: bytes, deadline: float | None) -> Deferred[None]:
-        return Deferred.fromCoroutine(self._store_and_enforce(rules, text, deadline))
 
     async def _store_and_enforce(self, rules: RuleSet, text: bytes, deadline: float | None) -> None:
         self._check_not_file_managed()

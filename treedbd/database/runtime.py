@@ -40,8 +40,7 @@ BATCH_WRITES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_NOTED: Final = 65_536
 """Commits that wait to be counted; more in a second are forgotten."""
 
-Commit: TypeAlias = Callable[[], None]
-TimeCommit: TypeAlias = Callable[[Commit, int, float], Commit]
+TimeCommit: TypeAlias = Callable[[Callable[[], None], int, float], Callable[[], None]]
 """Returns a commit that measures itself; with the writes of its batch, and when that began."""
 RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
 """Runs what blocks in another thread; fires in the reactor's thread when it is done."""
@@ -112,7 +111,9 @@ class Statistics:
         self.resumed += is_known
         self.restarted += not is_known
 
-    def _time_commit(self, commit: Commit, writes: int, began: float) -> Commit:
+    def _time_commit(
+        self, commit: Callable[[], None], writes: int, began: float
+    ) -> Callable[[], None]:
         if not writes:
             return commit  # maintenance
         note = self._commits.append  # which any thread may call
