@@ -59,7 +59,7 @@ from treedbd.limits import MIB
 from treedbd.loop import free_beside, pause, run_paused
 from treedbd.store.engine import DamagedRow, ReadView, Row, Transaction
 from treedbd.store.node_writer import ROW_BYTES, NodeWriter
-from treedbd.store.nodes import ChildSource, Nodes, ReadsNodes, Spread
+from treedbd.store.nodes import ChildSource, Nodes, Spread
 from treedbd.store.pages import PAGE_BYTES
 from treedbd.store.rows import (
     ALL,
@@ -354,9 +354,7 @@ def look_up(nodes: Nodes, order: Order, child: Path) -> tuple[bool, Leaf | Conta
     return True, found if order.kind == "value" else nodes.peek((*child, *order.path))
 
 
-def entries_of(
-    nodes: ReadsNodes, index: ChildIndex, path: Path, batch: Sequence[Member]
-) -> list[Row]:
+def entries_of(nodes: Nodes, index: ChildIndex, path: Path, batch: Sequence[Member]) -> list[Row]:
     """Return the entries of children of a collection, in the order of their keys."""
     collection = index.collection(path)
     if collection is None:
@@ -709,9 +707,7 @@ def batched(members: Iterable[Member]) -> Iterator[list[Member]]:
         yield batch
 
 
-def ranks_of(
-    nodes: ReadsNodes, path: Path, query: Query, batch: Sequence[Member]
-) -> list[ValueRank]:
+def ranks_of(nodes: Nodes, path: Path, query: Query, batch: Sequence[Member]) -> list[ValueRank]:
     """Return the rank of each child of `path` in a batch, with pauses; raise `DamagedRow`.
 
     Of each child only what it is ordered by is looked at. The rows of a batch are parsed by one
@@ -722,7 +718,7 @@ def ranks_of(
 
 
 def ranks_in_steps(
-    nodes: ReadsNodes, path: Path, query: Query, batch: Sequence[Member]
+    nodes: Nodes, path: Path, query: Query, batch: Sequence[Member]
 ) -> Generator[None, None, list[ValueRank]]:
     """Return the same; a step ends with each long string that was looked up."""
     sources: list[Any] = [source for _, source in batch]
@@ -781,11 +777,11 @@ def _ranks(children: Sequence[Any], order: Order) -> list[ValueRank]:
     return rank_values([leaf_of(part) if type(part) is dict else part for part in parts])
 
 
-def _rank_spread(nodes: ReadsNodes, child: Path, order: Order) -> tuple[ValueRank, bool]:
+def _rank_spread(nodes: Nodes, child: Path, order: Order) -> tuple[ValueRank, bool]:
     return (_CONTAINER_RANK, False) if order.kind == "value" else look_up_rank(nodes, child, order)
 
 
-def look_up_rank(nodes: ReadsNodes, child: Path, order: Order) -> tuple[ValueRank, bool]:
+def look_up_rank(nodes: Nodes, child: Path, order: Order) -> tuple[ValueRank, bool]:
     """Return the rank of a child by what the rows hold, and whether much was read for it."""
     read: list[int] = []
     if order.kind == "priority":

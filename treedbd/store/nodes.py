@@ -51,7 +51,7 @@ from functools import partial
 from hashlib import sha256
 from heapq import merge
 from itertools import chain, islice
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
@@ -342,26 +342,6 @@ SAME_RANK: Final = rank_value(None)
 """The rank of every child in a query by key."""
 
 
-class ReadsNodes(Protocol):
-    """What children are read with: the methods of `Nodes`."""
-
-    @property
-    def rows(self) -> PagedRows:
-        """The rows of the database."""
-
-    def get(self, path: Path) -> Value:
-        """Return the whole subtree at `path` with its priorities."""
-
-    def chunks(self, path: Path, *, export: bool = False) -> Iterator[bytes]:
-        """Print `path` chunk by chunk."""
-
-    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
-        """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
-
-    def priority(self, path: Path, charge: Charge = free) -> Priority | None:
-        """Return the priority of the node at `path`."""
-
-
 class Child:
     """One child of a node; its value is read when it is needed, unless its row was found already.
 
@@ -373,7 +353,7 @@ class Child:
 
     def __init__(
         self,
-        nodes: ReadsNodes,
+        nodes: Nodes,
         parent: Path,
         key: str,
         source: ChildSource | None,
@@ -691,20 +671,7 @@ DIGESTED_AT_ONCE: Final = MIB
 """Bytes of one long string that are digested in one step."""
 
 
-class ReadsRows(ReadsNodes, Protocol):
-    """What a canonical form is made with: the methods of `Nodes`."""
-
-    def chunks_unless_spread(self, path: Path) -> Iterator[bytes] | None:
-        """Print `path` as `chunks` does, unless it is spread over the rows of its children."""
-
-    def keys(self, path: Path) -> Iterator[str]:
-        """Yield the keys of the children of `path`."""
-
-    def children(self, path: Path) -> Iterator[Child]:
-        """Yield the children of `path` by key."""
-
-
-def canonical_chunks(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
+def canonical_chunks(nodes: Nodes, path: Path) -> Iterator[bytes]:
     """Print the JSON of a plain GET of `path` in canonical form (RFC 8785); some chunks are empty.
 
     A spread container is printed from its children, each from its row. Nothing takes memory for the
@@ -719,7 +686,7 @@ def canonical_chunks(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
     yield from _array(nodes, path) if is_array else _object(nodes, path)
 
 
-def _object(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
+def _object(nodes: Nodes, path: Path) -> Iterator[bytes]:
     separator = b"{"
     for child in _in_canonical_order(nodes, path):
         if child is None:
@@ -731,7 +698,7 @@ def _object(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
     yield b"}"
 
 
-def etag_in_steps(nodes: ReadsRows, path: Path) -> Iterator[str | None]:
+def etag_in_steps(nodes: Nodes, path: Path) -> Iterator[str | None]:
     """Compute the entity tag of a node, yielding None between steps and the tag at the end."""
     digest = sha256()
     for chunk in canonical_chunks(nodes, path):
@@ -743,7 +710,7 @@ def etag_in_steps(nodes: ReadsRows, path: Path) -> Iterator[str | None]:
     yield f'"{digest.hexdigest()}"'
 
 
-def _child(nodes: ReadsRows, path: Path, child: Child) -> Iterator[bytes]:
+def _child(nodes: Nodes, path: Path, child: Child) -> Iterator[bytes]:
     if child.is_spread:
         return canonical_chunks(nodes, (*path, child.key))
     return _row(child.chunks())
@@ -757,7 +724,7 @@ def _row(chunks: Iterator[bytes]) -> Iterator[bytes]:
     return chain((text,), chunks)
 
 
-def _array(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
+def _array(nodes: Nodes, path: Path) -> Iterator[bytes]:
     separator = b"["
     at = 0
     for child in nodes.children(path):
@@ -771,7 +738,7 @@ def _array(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
     yield b"]"
 
 
-def _in_canonical_order(nodes: ReadsRows, path: Path) -> Iterator[Child | None]:
+def _in_canonical_order(nodes: Nodes, path: Path) -> Iterator[Child | None]:
     """Iterate over the children in the order of the canonical form; None between steps.
 
     That is the order of their keys' UTF-16 code units. The rows of most objects are in that order
@@ -792,7 +759,7 @@ def _in_canonical_order(nodes: ReadsRows, path: Path) -> Iterator[Child | None]:
     yield from _sorted_children(nodes, path)
 
 
-def _sorted_children(nodes: ReadsRows, path: Path) -> Iterator[Child | None]:
+def _sorted_children(nodes: Nodes, path: Path) -> Iterator[Child | None]:
     runs: list[list[str]] = []
     try:
         for key in _merged(nodes.keys(path), runs):
@@ -815,20 +782,7 @@ def _rank(key: str) -> bytes:
     return key.encode("utf-16-be")
 
 
-class ReadsSizes(ReadsNodes, Protocol):
-    """What a hash is made with: the methods of `Nodes`."""
-
-    def size(self, path: Path, limit: int) -> int:
-        """Return the bytes of the rows of `path`; counting stops beyond `limit`."""
-
-    def is_spread(self, path: Path) -> bool:
-        """Return whether `path` has rows of its own for its children."""
-
-    def children(self, path: Path) -> Iterator[Child]:
-        """Yield the children of `path` by key."""
-
-
-def hash_at(nodes: ReadsSizes, place: Place) -> str | None:
+def hash_at(nodes: Nodes, place: Place) -> str | None:
     """Return the hash (`tree.hashes`) of a place, None if that is larger than `MAX_SHOWN_BYTES`.
 
     It pauses between the children of a container that is spread over rows.
@@ -841,13 +795,13 @@ def hash_at(nodes: ReadsSizes, place: Place) -> str | None:
     return _hash(nodes, place.path)
 
 
-def _hash(nodes: ReadsSizes, path: Path) -> str:
+def _hash(nodes: Nodes, path: Path) -> str:
     if not nodes.is_spread(path):
         return data_hash(nodes.get(path))
     return hash_container(partial(_children, nodes, path), nodes.priority(path))
 
 
-def _children(nodes: ReadsSizes, path: Path) -> Iterator[HashedChild]:
+def _children(nodes: Nodes, path: Path) -> Iterator[HashedChild]:
     for child in nodes.children(path):
         below = (*path, child.key)
         if child.is_spread:

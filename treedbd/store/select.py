@@ -35,7 +35,7 @@ from treedbd.store.indexes import (
     ranks_in_steps,
     read_states,
 )
-from treedbd.store.nodes import Child, Nodes, ReadsNodes, Spread
+from treedbd.store.nodes import Child, Nodes, Spread
 from treedbd.store.rows import CHUNK_BYTES, LARGE_ROW_BYTES, Span, parse_stored, part_at, unseal
 from treedbd.tree.path import ValueRank, encode_key, encode_value, rank_key, rank_value
 from treedbd.tree.query import Bound, Order, Query, TooManyChildren, Where, WhereCondition
@@ -228,9 +228,7 @@ def _all_by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | Non
         ranking.free_beside()
 
 
-def by_index(
-    nodes: ReadsNodes, path: Path, query: Query, index: ChildIndex
-) -> Iterator[Child | None]:
+def by_index(nodes: Nodes, path: Path, query: Query, index: ChildIndex) -> Iterator[Child | None]:
     """Iterate in order along the entries of an index; a child that is not shown is not read.
 
     Only the entries between the bounds are read, from the end where the limit begins. The key of an
@@ -254,7 +252,7 @@ def by_index(
 
 
 def _entries(
-    nodes: ReadsNodes, path: Path, query: Query, index: ChildIndex
+    nodes: Nodes, path: Path, query: Query, index: ChildIndex
 ) -> Iterator[tuple[bytes, Entry]]:
     """Iterate over the entries that may be within the bounds."""
     collection = index.collection(path) or b""
@@ -278,9 +276,7 @@ def _edge(bound: Bound, *, is_low: bool) -> bytes:
     return value + _ABOVE_ALL if is_beyond else value
 
 
-def _in_order(
-    nodes: ReadsNodes, path: Path, query: Query, tied: list[Entry]
-) -> Iterator[Child | None]:
+def _in_order(nodes: Nodes, path: Path, query: Query, tied: list[Entry]) -> Iterator[Child | None]:
     """Iterate over children whose entries say no order, in the order of what they hold."""
     ranking = Ranking(
         # Of those that pass a `where`, it is not known yet how many come before.
@@ -314,7 +310,7 @@ def _in_order(
 
 
 def select_passing(
-    children: Iterator[Child | None], nodes: ReadsNodes, path: Path, query: Query
+    children: Iterator[Child | None], nodes: Nodes, path: Path, query: Query
 ) -> Iterator[Child | None]:
     """Yield those of the children that meet `query.where`, in the query's order, within its limit.
 
@@ -348,7 +344,7 @@ def select_passing(
 
 
 def _passing(
-    children: Iterator[Child | None], nodes: ReadsNodes, path: Path, where: Where
+    children: Iterator[Child | None], nodes: Nodes, path: Path, where: Where
 ) -> Iterator[Child | None]:
     looked_at = 0
     for child in children:
@@ -380,7 +376,7 @@ def _passes_at_once(child: Child, conditions: Sequence[WhereCondition]) -> bool 
 
 
 def _passes(
-    child: Child, nodes: ReadsNodes, path: Path, conditions: Sequence[WhereCondition]
+    child: Child, nodes: Nodes, path: Path, conditions: Sequence[WhereCondition]
 ) -> Generator[None, None, bool]:
     """Return whether a child passes by what the rows hold; a step ends when much was read."""
     place, source = (*path, child.key), child.found_source()
