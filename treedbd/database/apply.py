@@ -42,7 +42,7 @@ from treedbd.loop import pause, paused
 from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads
 from treedbd.store import changelog
-from treedbd.store.bulk import BulkPatch, BulkWriter, WritesNodes
+from treedbd.store.bulk import BulkPatch, BulkWriter
 from treedbd.store.engine import ReadView, Transaction
 from treedbd.store.indexes import WriterMaker
 from treedbd.store.nodes import Nodes, etag_in_steps, hash_at
@@ -353,7 +353,7 @@ class AppliedBody:
 
     def __init__(
         self,
-        writer: WritesNodes,
+        writer: NodeWriter,
         write: Write,
         body: LargeBody,
         before: View,

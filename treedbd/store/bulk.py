@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, Final, Protocol, overload
+from typing import Any, Final, overload
 
 from treedbd.limits import MAX_PATCH_MEMBERS
 from treedbd.loop import pause, paused
+from treedbd.store.node_writer import NodeWriter
 from treedbd.tree.edit import (
     SERVER_VALUE,
     Increment,
@@ -41,10 +42,8 @@ from treedbd.tree.types import (
     VALUE,
     Change,
     Chunks,
-    Container,
     InvalidData,
     Json,
-    Leaf,
     Path,
     Place,
     Value,
@@ -61,19 +60,6 @@ _TOGETHER: Final = 8
 _REMOVED_AT_ONCE: Final = 64
 
 
-class WritesNodes(Protocol):
-    """What documents are written by: `node_writer.NodeWriter`."""
-
-    def apply(self, changes: Sequence[Change]) -> None:
-        """Apply changes one after the other."""
-
-    def add_children(self, path: Path, children: dict[str, Value]) -> None:
-        """Set children of a container, in key order."""
-
-    def peek(self, path: Path) -> Leaf | Container | None:
-        """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
-
-
 class BulkWriter:
     """Sets the node at a path to a document that comes in fragments.
 
@@ -86,7 +72,7 @@ class BulkWriter:
     """
 
     def __init__(
-        self, writer: WritesNodes, path: Path, resolver: Resolver, max_string_bytes: int
+        self, writer: NodeWriter, path: Path, resolver: Resolver, max_string_bytes: int
     ) -> None:
         """Write by `writer`; `resolver` replaces server values, and reads the tree before."""
         self.nodes = 0
@@ -270,7 +256,7 @@ class BulkPatch:
 
     def __init__(
         self,
-        writer: WritesNodes,
+        writer: NodeWriter,
         path: Path,
         resolver: Resolver,
         max_string_bytes: int,

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from treedbd.limits import MAX_WHOLE_BYTES, MAX_WHOLE_NODES, MIN_WHOLE_BYTES
 from treedbd.loop import pause, paused
@@ -61,15 +61,16 @@ from treedbd.store.rows import (
     shared_keys,
 )
 from treedbd.tree.edit import has_more_nodes, set_priority, set_value
-from treedbd.tree.path import BEYOND, encode_key, encode_path
+from treedbd.tree.path import BEYOND, MAX_CHARACTER_BYTES, encode_key, encode_path
 from treedbd.tree.types import CONTAINER, Change, InvalidData, Path, Place, Priority, Value
 from treedbd.tree.value import as_priority, compact, leaf_of, members, nest, priority_of
+
+if TYPE_CHECKING:
+    from treedbd.store.indexes import IndexWriter
 
 ROW_BYTES: Final = 4096
 MERGE_ROWS: Final = 8
 _MAX_COUNTED: Final = 1024
-_LONGEST_CHARACTER: Final = 4
-"""Bytes of UTF-8."""
 
 
 class EmptyRange(NamedTuple):
@@ -93,19 +94,6 @@ class RowCount(NamedTuple):
     counted: int
 
 
-class KeepsEntries(Protocol):
-    """Keeps indexes while a tree is changed."""
-
-    def note(self, changes: Sequence[Change]) -> None:
-        """Note what changes may change, before they are applied."""
-
-    def update(self) -> None:
-        """Bring the entries up to date after that."""
-
-    def enter_added(self, path: Path, children: dict[str, Value]) -> None:
-        """Enter children that were not there before."""
-
-
 class NodeWriter(Nodes):
     """The tree in a transaction; reads see what has been applied.
 
@@ -126,7 +114,7 @@ class NodeWriter(Nodes):
         super().__init__(transaction)
         self.rows = self._transaction = PageWriter(transaction, page_bytes)
         self._row_bytes = row_bytes
-        self.indexes: KeepsEntries | None = None
+        self.indexes: IndexWriter | None = None
         self._next_path: Path | None = None
         self._editor: RowEditor | None = None
         self._empty: EmptyRange | None = None
@@ -141,7 +129,7 @@ class NodeWriter(Nodes):
         """
         checked: Path = ()
         for path in paths:
-            is_short = _LONGEST_CHARACTER * sum(map(len, path)) + 2 * len(path) <= SPREAD_BYTES
+            is_short = MAX_CHARACTER_BYTES * sum(map(len, path)) + 2 * len(path) <= SPREAD_BYTES
             if not is_short and not (checked and path[: len(checked)] == checked):
                 checked = self._check_row(path)
 

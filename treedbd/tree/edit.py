@@ -29,7 +29,14 @@ import attrs
 from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH, MAX_PATCH_MEMBERS, Limits
 from treedbd.loop import PAUSE_AFTER, pause, paused, run_paused, sort_in_steps
 from treedbd.tree.fragments import count_bytes
-from treedbd.tree.path import check_depth, check_keys, is_at_or_above, parse_relative, sort_keys
+from treedbd.tree.path import (
+    MAX_CHARACTER_BYTES,
+    check_depth,
+    check_keys,
+    is_at_or_above,
+    parse_relative,
+    sort_keys,
+)
 from treedbd.tree.types import (
     PRIORITY,
     VALUE,
@@ -65,7 +72,6 @@ ANY_LENGTH: Final = sys.maxsize
 """The limit for bodies whose strings have been checked before."""
 
 _TOO_DEEP = f"The data is deeper than {MAX_DEPTH} keys from the root."
-_MAX_CHARACTER_BYTES = 4
 _REMEMBERED_KEYS = 64
 _REMEMBERED_ORDERS = 1024
 _READ_AT_ONCE: Final = 64
@@ -137,7 +143,7 @@ def normalise(
 def _is_plain_leaf(json: Json, max_string_bytes: int) -> bool:
     """Return whether a body is a string or an integer that is in the normal form as it is."""
     if type(json) is str:
-        return len(json) <= max_string_bytes // _MAX_CHARACTER_BYTES
+        return len(json) <= max_string_bytes // MAX_CHARACTER_BYTES
     return type(json) is int and INT64_LOW <= json <= INT64_HIGH
 
 
@@ -165,7 +171,7 @@ class _Normaliser:
         self.max_string_bytes = max_string_bytes
         self.has_placeholders = False
         self.has_changed_numbers = False
-        self._surely_short = max_string_bytes // _MAX_CHARACTER_BYTES
+        self._surely_short = max_string_bytes // MAX_CHARACTER_BYTES
         self._orders: dict[tuple[str, ...], list[str]] = {}
         self._since_pause = 0
 

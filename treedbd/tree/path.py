@@ -18,14 +18,15 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Collection, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
 from treedbd.loop import PAUSE_AFTER, paused
 from treedbd.tree.types import PRIORITY, InvalidKey, InvalidPath, Path, Place
 
-_MAX_CHARACTER_BYTES = 4
-_SURELY_SHORT = MAX_KEY_BYTES // _MAX_CHARACTER_BYTES
+MAX_CHARACTER_BYTES: Final = 4
+"""Bytes of UTF-8."""
+_SURELY_SHORT = MAX_KEY_BYTES // MAX_CHARACTER_BYTES
 _ILLEGAL = re.compile(r"[.#$\[\]/\x00-\x1f\x7f]")
 
 

@@ -15,10 +15,13 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from treedbd.files import open_private
 from treedbd.store.engine import ReadView, StoreFailed
+
+if TYPE_CHECKING:  # a parent of workers opens no file
+    from treedbd.store.sqlite.engine import SqliteEngine
 
 MORE_IF_SHARED: Final = 2
 """Descriptors of a shelf that is shared, beside those of its engine: its lock and its index."""
@@ -195,50 +198,6 @@ class LogIndex:
         os.close(self._descriptor)
 
 
-class SharedFile(Protocol):
-    """An engine over a file that is shared (`SqliteEngine`).
-
-    Attributes:
-        leave: calls what closes the file, with whether it may be written to, and whether no other
-            process has it open.
-
-    """
-
-    leave: Callable[[Callable[[bool, bool], None]], None]
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether all of the file is known to be sound."""
-        ...
-
-    def confirm_sound(self) -> None:
-        """Record that all of the file is sound."""
-        ...
-
-    def follow_moments(self, begun: Callable[[ReadView], None]) -> None:
-        """Call `begun` with each moment that reads begin to show from now on."""
-        ...
-
-    def refresh(self) -> None:
-        """Let the writing connection go on after what other processes have written."""
-        ...
-
-    def renew(self) -> None:
-        """Show the moment that is shown by a new transaction, if nothing is newer."""
-        ...
-
-    def fail(self, reason: str) -> None:
-        """Write nothing more until `recover` has succeeded."""
-        ...
-
-    def take_failure(self) -> bool:
-        """Return whether the store has failed since the last call."""
-        ...
-
-
-F = TypeVar("F", bound=SharedFile)
-
-
 class SharedShelf:
     """A `Sharing` of one shelf, which may not exist yet; belongs to the reactor's thread.
 
@@ -256,7 +215,7 @@ class SharedShelf:
         self._lock: ShelfLock | None = None
         # Both threads of a process have the same lock, so they must keep each other out.
         self._in_use: Final = threading.Lock()
-        self._file: SharedFile | None = None
+        self._file: SqliteEngine | None = None
         self._index: LogIndex | None = None
         self._seen = b""  # the header of the index, when this process began to show a state
         self._has_pending = False
@@ -335,7 +294,9 @@ class SharedShelf:
         """Return whether there is a shelf, from this process or another."""
         return self._file is not None or os.path.exists(self._path)
 
-    def open(self, open_file: Callable[[bool], F], *, keeps_lock: bool = False) -> F:
+    def open(
+        self, open_file: Callable[[bool], SqliteEngine], *, keeps_lock: bool = False
+    ) -> SqliteEngine:
         """Return what `open_file` opens or creates, in any thread.
 
         It is called under the write lock, with whether no other process has the shelf open. With
@@ -357,7 +318,7 @@ class SharedShelf:
             self._release()
         return file
 
-    def _attach(self, open_file: Callable[[bool], F]) -> F:
+    def _attach(self, open_file: Callable[[bool], SqliteEngine]) -> SqliteEngine:
         lock = self._existing_lock()
         try:
             is_first = lock.use()
@@ -400,7 +361,7 @@ class SharedShelf:
             if has_lock:
                 self._in_use.release()
 
-    def _agree_on_soundness(self, lock: ShelfLock, file: SharedFile) -> None:
+    def _agree_on_soundness(self, lock: ShelfLock, file: SqliteEngine) -> None:
         """Let those that close the shelf later know what this process knows, and the other way."""
         if file.is_sound:
             lock.is_sound = True
@@ -425,7 +386,7 @@ class SharedShelf:
         self._existing_lock().end_write()
         self._in_use.release()
 
-    def _begin_writing(self, file: SharedFile) -> None:
+    def _begin_writing(self, file: SqliteEngine) -> None:
         """Bring the writing connection up to date with what others have done."""
         failures = self._existing_lock().failures
         if failures != self._failures:

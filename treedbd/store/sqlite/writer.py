@@ -40,7 +40,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import apsw
 
@@ -119,32 +119,6 @@ _IN_MEMORY: Final = 2
 """Where SQLite puts what is temporary."""
 
 
-class TransactionOwner(Protocol):
-    """Prepares a commit, and is notified once of how the transaction ended."""
-
-    def prepare(self, pages: int) -> None:
-        """Before a commit, make sure that it will last, in a file of that many pages.
-
-        Raises `DiskFull` or `StoreFailed`.
-        """
-        ...
-
-    def committed(self, newest: tuple[int, bytes] | None) -> None:
-        """Record that everything is durable.
-
-        `newest` are the number and the id of the last entry that was appended, if any was.
-        """
-        ...
-
-    def rolled_back(self) -> None:
-        """Record that the changes were discarded."""
-        ...
-
-    def failed(self, error: apsw.Error, *, in_commit: bool) -> DiskFull | StoreFailed:
-        """Record that `error` ended the transaction; return what to raise for it."""
-        ...
-
-
 class SqliteTransaction(SqliteReader):
     """Changes on the writing connection that are not committed yet; there is one at a time.
 
@@ -152,7 +126,7 @@ class SqliteTransaction(SqliteReader):
     writers.
     """
 
-    def __init__(self, connection: apsw.Connection, owner: TransactionOwner) -> None:
+    def __init__(self, connection: apsw.Connection, owner: SqliteWriter) -> None:
         """Begin at once; if that raises, `owner` has been notified of the end."""
         super().__init__(connection)
         self._owner = owner
@@ -599,7 +573,10 @@ class SqliteWriter:
         return self._files.find_misplaced()
 
     def prepare(self, pages: int) -> None:
-        """Make sure that what is committed will last; raise `DiskFull` or `StoreFailed`."""
+        """Make sure that a commit will last, in a file of that many pages.
+
+        Raises `DiskFull` or `StoreFailed`.
+        """
         self._prepare_files()
         if not self._space.allocate(pages):
             raise DiskFull(file=self._path, needed=2 * self._space.missing)  # in the log too
@@ -615,7 +592,10 @@ class SqliteWriter:
             raise self._mark_failed(error) from error
 
     def committed(self, newest: tuple[int, bytes] | None) -> None:
-        """Record a commit; checkpoint if the log has grown long enough and reads permit."""
+        """Record a commit; checkpoint if the log has grown long enough and reads permit.
+
+        `newest` are the number and the id of the last entry that was appended, None without one.
+        """
         self._transaction = None
         self._space.keep()
         if newest is not None:
