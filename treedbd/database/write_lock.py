@@ -53,9 +53,9 @@ from treedbd.store.engine import (
     Engine,
     LogEntry,
     ReadView,
-    Sharing,
     StoreFailed,
 )
+from treedbd.store.sqlite.shared import SharedShelf
 from treedbd.tree.event import Commit, CommittedChange, Position, describe
 from treedbd.tree.types import ROOT
 
@@ -207,7 +207,7 @@ class FileWriteLock(SharedWriteLock):
 
     def __init__(
         self,
-        sharing: Sharing,
+        sharing: SharedShelf,
         name: DatabaseName,
         runtime: Runtime,
         engine: Engine,

@@ -27,11 +27,8 @@ engine:
 - After `StoreFailed`, the engine opens no transaction until `recover` has brought it back from disk
   and verified it; reads go on. After `DiskFull` nothing is lost and it opens transactions at once.
 
-`Sharing` is the second interface, that of a database which several processes write. None of them
-owns it. A process that wants to write takes the write lock, which one process has at a time;
-whatever was committed before is visible to it then, and nothing is committed by others until it
-releases the lock. All other processes only read meanwhile: they see the last durable state, and
-`has_news` returns whether that has changed since they looked last.
+`Arrivals` is the second interface: whether others have committed to a database that several
+processes write.
 """
 
 from __future__ import annotations
@@ -308,7 +305,7 @@ class Engine(Protocol):
 
 
 class Arrivals(Protocol):
-    """What others commit to a database, as it arrives.
+    """What others commit to a database, as it arrives: in a shared shelf, or in a copy.
 
     Attributes:
         on_moment: called with each moment that reads begin to show; it must use only what it is
@@ -322,39 +319,6 @@ class Arrivals(Protocol):
         """Return whether anything was committed since the last call that returned True.
 
         What this process commits is news too, from the moment when others can see it.
-        """
-        ...
-
-
-class Sharing(Arrivals, Protocol):
-    """One database, as a process shares it with others.
-
-    Attributes:
-        is_held: whether this process has the write lock.
-
-    """
-
-    is_held: bool
-
-    def try_hold(self) -> bool:
-        """Take the write lock if it is free; return whether this process has it. Never waits.
-
-        A process that tries until it is free is overtaken at most once by each other process.
-        """
-        ...
-
-    def let_go(self) -> None:
-        """Release the write lock."""
-        ...
-
-    def renew(self) -> None:
-        """Hold nothing up that was done to the store since reads began to show this moment."""
-        ...
-
-    def run_held(self, work: Callable[[], None]) -> None:
-        """Run `work` with the write lock, waiting for it if need be; in a worker thread.
-
-        Raises `StoreFailed` if other processes have had the lock all the time.
         """
         ...
 

@@ -1,8 +1,10 @@
 """One shelf that several processes have open: its write lock, and news of what others commit.
 
-`SharedShelf` is the `Sharing` of one shelf. The process that has its write lock (`ShelfLock`)
-writes, checkpoints, opens and closes it. Whether others have committed is seen in the index of its
-log (`LogIndex`), which shows a commit when that has been synced.
+None of the processes owns the shelf. One that wants to write takes the write lock (`ShelfLock`),
+which one process has at a time; whatever was committed before is visible to it then, and nothing is
+committed by others until it releases the lock. It alone writes, checkpoints, opens and closes the
+shelf. All others only read meanwhile: they see the last durable state. Whether that has changed is
+seen in the index of the log (`LogIndex`), which shows a commit when that has been synced.
 """
 
 from __future__ import annotations
@@ -199,7 +201,9 @@ class LogIndex:
 
 
 class SharedShelf:
-    """A `Sharing` of one shelf, which may not exist yet; belongs to the reactor's thread.
+    """One shelf, which may not exist yet, as this process shares it with others.
+
+    It belongs to the reactor's thread.
 
     Attributes:
         is_held: whether this process has the write lock.
@@ -225,7 +229,10 @@ class SharedShelf:
     # The write lock.
 
     def has_news(self) -> bool:
-        """Return whether anything was committed since the last call that returned True."""
+        """Return whether anything was committed since the last call that returned True.
+
+        What this process commits is news too, from the moment when others can see it.
+        """
         if self._index is None:
             return False
         header = self._index.header()
@@ -235,8 +242,9 @@ class SharedShelf:
         return True
 
     def try_hold(self) -> bool:
-        """Take the write lock if it is free; return whether this process has it.
+        """Take the write lock if it is free; return whether this process has it. Never waits.
 
+        A process that tries until it is free is overtaken at most once by each other process.
         A shelf that does not exist has no lock: the processes that create it find out who is first.
         """
         if self.is_held or self._file is None:
@@ -268,7 +276,10 @@ class SharedShelf:
             self._in_use.release()
 
     def run_held(self, work: Callable[[], None]) -> None:
-        """Run `work` with the write lock, waiting for it if need be; in a worker thread."""
+        """Run `work` with the write lock, waiting for it if need be; in a worker thread.
+
+        Raises `StoreFailed` if other processes have had the lock all the time.
+        """
         if self.is_held or self._file is None:
             work()
             return
