@@ -75,32 +75,29 @@ class Readers:
     Attributes:
         present: reads the present moment; another one after it was held.
         snapshots: the moments that are held.
+        report_damage: called when a read finds the file damaged.
 
     """
 
-    def __init__(self, path: pathlib.Path, check_in_place: Callable[[], None]) -> None:
-        """Connect; `check_in_place` raises if the path leads to another file by now."""
+    def __init__(self, path: pathlib.Path, writer: SqliteWriter) -> None:
+        """Connect; `writer` has the same file open."""
         self._path = path
-        self._check_in_place = check_in_place
+        self._writer = writer
         self._cache_bytes: int | None = None
         self._begun: Callable[[ReadView], None] | None = None
-        self._damaged: Callable[[Damage], None] = lambda _: None
-        self.present = self._make_reader(CachedConnection(connect_reader(path)))
+        self.report_damage: Callable[[Damage], None] = _ignore
+        self.present = PresentReader(CachedConnection(connect_reader(path)), self)
         self.snapshots: Final[set[PresentReader]] = set()
         self._spare: list[CachedConnection] = []
         if path.stat().st_size > _AT_ONCE_BYTES:  # so that it can be read when it is removed
             other = self._try_spare()
             if other is not None:
-                self._release(other)
+                self.release(other)
 
     def follow(self, begun: Callable[[ReadView], None]) -> None:
         """Call `begun` with each moment that `present` begins to show from now on."""
         self.present.let_go()
         self._begun = self.present.begun = begun
-
-    def report_damage(self, damaged: Callable[[Damage], None]) -> None:
-        """Call `damaged` when a read finds the file damaged."""
-        self._damaged = damaged
 
     def hold(self) -> PresentReader:
         """Hold the present moment open; raise `StoreFailed`."""
@@ -119,7 +116,7 @@ class Readers:
         if other is None or not reader.keep_open():
             reader.advance()
             if other is not None:
-                self._release(other)
+                self.release(other)
             return None
         self._show_by(other, reader)
         return reader
@@ -140,7 +137,7 @@ class Readers:
             self._show_by(other, reader)
             reader.close()
         else:
-            self._release(other)
+            self.release(other)
         other.is_pinned = False
 
     def limit_cache(self, size: int) -> None:
@@ -160,17 +157,11 @@ class Readers:
             cached.connection.close()
         self._spare.clear()
 
-    def _make_reader(self, connection: CachedConnection) -> PresentReader:
-        return PresentReader(connection, self._hold_present, self._release, self._found_damaged)
-
-    def _found_damaged(self, damage: Damage) -> None:
-        self._damaged(damage)
-
     def _take_spare(self) -> PresentReader:
         if self._spare:
-            return self._make_reader(self._spare.pop())
-        self._check_in_place()
-        return self._make_reader(CachedConnection(connect_reader(self._path)))
+            return PresentReader(self._spare.pop(), self)
+        self._writer.check_in_place()
+        return PresentReader(CachedConnection(connect_reader(self._path)), self)
 
     def _try_spare(self) -> PresentReader | None:
         """Return a reader; None if there is none: no descriptor may be left, for one thing."""
@@ -179,7 +170,7 @@ class Readers:
         except StoreFailed:
             return None
 
-    def _hold_present(self, reader: PresentReader) -> bool:
+    def replace(self, reader: PresentReader) -> bool:
         """Let another reader show the present moment from now on; return whether it can.
 
         It cannot if a commit has taken effect that was not shown yet, or without a connection.
@@ -190,7 +181,7 @@ class Readers:
         other.pin()
         if not other.shows_as(reader):
             other.advance()
-            self._release(other)
+            self.release(other)
             return False
         other.is_pinned = reader.is_pinned
         self._show_by(other, reader)
@@ -205,7 +196,8 @@ class Readers:
         self.present = other
         self.snapshots.add(held)
 
-    def _release(self, reader: PresentReader) -> None:
+    def release(self, reader: PresentReader) -> None:
+        """Take back the connection of a reader that shows nothing any more."""
         self.snapshots.discard(reader)
         if len(self._spare) < _SPARE_CONNECTIONS:
             self._spare.append(reader.cached)
@@ -388,7 +380,7 @@ class SqliteEngine:
         self.was_closed_cleanly: Final[bool] = writer.history.was_closed_cleanly
         self.warning: Final = writer.history.warning
         self._reserve = reserve
-        self._readers = Readers(path, self._check_in_place)
+        self._readers = Readers(path, writer)
         self.leave: Callable[[_Close], None] = _close_alone
         writer.let_reads_go = self._readers.let_go
         self.report_damage(_ignore)
@@ -490,8 +482,7 @@ class SqliteEngine:
             self.record_damage()
             found(damage)
 
-        self._writer.report_damage = report
-        self._readers.report_damage(report)
+        self._writer.report_damage = self._readers.report_damage = report
 
     def record_damage(self) -> None:
         """Record that the file is damaged: it is not closed cleanly."""
@@ -504,7 +495,7 @@ class SqliteEngine:
         milliseconds `pause` is called; if it returns True the check ends, and `CheckStopped` is
         raised. Raises `StoreFailed` if the file cannot be read.
         """
-        self._check_in_place()
+        self._writer.check_in_place()
         return find_damage(self._path, pause)
 
     def verify(self) -> list[str]:
@@ -542,12 +533,6 @@ class SqliteEngine:
     def _close(self, may_write: bool, is_last: bool) -> None:
         self._readers.close()
         self._writer.close(may_write=may_write, is_last=is_last)
-
-    def _check_in_place(self) -> None:
-        """Raise `StoreFailed` if the path may lead to another file than the one that is open."""
-        problem = self.find_misplaced()
-        if problem is not None:
-            raise StoreFailed(problem)
 
 
 def _size_of(path: pathlib.Path) -> int:

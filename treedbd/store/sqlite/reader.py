@@ -12,13 +12,12 @@ import contextlib
 import operator
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar
 
 import apsw
 
 from treedbd.store.engine import (
     LONG_BYTES,
-    Damage,
     DamagedPage,
     DiskFull,
     EngineSnapshot,
@@ -35,6 +34,9 @@ from treedbd.store.sqlite.file import (
     set_cache_size,
     this_thread,
 )
+
+if TYPE_CHECKING:
+    from treedbd.store.sqlite.engine import Readers
 
 Execute: TypeAlias = Callable[..., apsw.Cursor]
 T = TypeVar("T")
@@ -188,17 +190,8 @@ class PresentReader(SqliteReader):
 
     """
 
-    def __init__(
-        self,
-        cached: CachedConnection,
-        hold: Callable[[PresentReader], bool],
-        released: Callable[[PresentReader], None],
-        damaged: Callable[[Damage], None],
-    ) -> None:
-        """`hold` replaces this reader by another if it can; `released` takes the connection.
-
-        `damaged` is called when a read finds the file damaged.
-        """
+    def __init__(self, cached: CachedConnection, readers: Readers) -> None:
+        """Read over `cached`, which `readers` gets back when a moment that was held is closed."""
         super().__init__(cached.connection)
         self.cached = cached
         self.is_pinned = False
@@ -206,9 +199,7 @@ class PresentReader(SqliteReader):
         self._is_held = False
         self._is_current = False  # a transaction is open, and shows all that reads may see
         self._lock = threading.Lock()
-        self._replace = hold
-        self._released = released
-        self._damaged = damaged
+        self._readers = readers
         self._sequence = 0
 
     def read(self, work: Callable[[Self], T]) -> T:
@@ -283,7 +274,7 @@ class PresentReader(SqliteReader):
 
     def hold(self) -> EngineSnapshot | None:
         """Hold this very moment open, until `close`."""
-        if not self._replace(self):
+        if not self._readers.replace(self):
             return None
         self._is_held = True
         return self
@@ -291,7 +282,7 @@ class PresentReader(SqliteReader):
     def _on_error(self, error: apsw.Error) -> Exception:
         failure = super()._on_error(error)
         if isinstance(failure, DamagedPage | StoreDamaged):
-            self._damaged(failure)
+            self._readers.report_damage(failure)
         return failure
 
     def begin_held(self) -> PresentReader:
@@ -306,7 +297,7 @@ class PresentReader(SqliteReader):
         if self._is_held:
             self._is_held = False
             self.end()
-            self._released(self)
+            self._readers.release(self)
 
     def _begin_if_needed(self) -> None:
         if self._is_current:

@@ -456,12 +456,8 @@ def checkpoint_some(connection: apsw.Connection, *, waits: bool) -> None:
         connection.set_busy_timeout(BUSY_MS)
 
 
-def verify_file(connection: apsw.Connection, last: int, forget_cached: Callable[[], None]) -> None:
-    """Raise `StoreFailed` unless the file is sound on the disk and holds the change `last`.
-
-    `forget_cached` lets reads come from the disk.
-    """
-    forget_cached()
+def verify_file(connection: apsw.Connection, last: int) -> None:
+    """Raise `StoreFailed` unless the file is sound and holds the change `last`."""
     found = connection.pragma("quick_check", 1)
     if found != "ok":
         raise StoreFailed(f"The file is damaged: {found}")
@@ -571,6 +567,12 @@ class SqliteWriter:
     def find_misplaced(self) -> str | None:
         """Return a sentence about a file that is not where it was opened; None if all are."""
         return self._files.find_misplaced()
+
+    def check_in_place(self) -> None:
+        """Raise `StoreFailed` if the path may lead to another file than the one that is open."""
+        problem = self.find_misplaced()
+        if problem is not None:
+            raise StoreFailed(problem)
 
     def prepare(self, pages: int) -> None:
         """Make sure that a commit will last, in a file of that many pages.
@@ -683,7 +685,8 @@ class SqliteWriter:
         try:
             self.let_reads_go()
             self._adopt(fresh)
-            verify_file(fresh, self._last, self._space.forget_cached)
+            self._space.forget_cached()
+            verify_file(fresh, self._last)
             self.history.renew(fresh)
             commit_nothing(fresh)
         except BaseException as error:
