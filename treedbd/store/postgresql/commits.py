@@ -288,8 +288,8 @@ class PendingCommit:
         token: identifies this commit.
         sequence: the number of the last entry before.
         entries: the new entries of the log.
-        keys: the keys that were put or deleted singly.
-        ranges: the ranges that were emptied first.
+        keys: the keys that were put or deleted singly, in order.
+        ranges: the ranges that were emptied first, in their order in time.
         value_of: returns the new value of a key, None for a row that is removed.
 
     """

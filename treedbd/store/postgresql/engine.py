@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -60,31 +60,28 @@ class RecordingTransaction:
 
     Only keys and ranges are recorded: the values are read from the local transaction when the
     commit is sent. A range is recorded only if there were rows in it, and as single keys if they
-    were few: most ranges that the tree removes are empty, and each would be a statement. Its
-    `commit` is that of the engine.
+    were few: most ranges that the tree removes are empty, and each would be a statement.
 
     Attributes:
         local: the transaction on the copy.
-        base: the position of the copy when it began, and the epoch of the rules then.
-        appended: the entries that were appended.
-        first_sequence: the number of the last entry before them.
 
     """
 
     def __init__(
         self,
+        engine: PostgresqlEngine,
         local: SqliteTransaction,
         base: CopyPosition,
-        commit: Callable[[RecordingTransaction], None],
-        ended: Callable[[], None],
     ) -> None:
-        """`commit` commits it; `ended` is called when it is rolled back."""
+        """`engine` commits it, and releases its lock when it is rolled back.
+
+        `base` is the position of the copy, with the epoch of the rules now.
+        """
         self.local: Final = local
-        self.base: Final = base
-        self.first_sequence: Final = local.sequence()
-        self.appended: Final[list[LogEntry]] = []
-        self._commit = commit
-        self._ended = ended
+        self._base = base
+        self._first_sequence = local.sequence()
+        self._appended: list[LogEntry] = []
+        self._engine = engine
         self._is_over = False  # then a rollback must not release the lock that a lost commit took
         self._keys: set[bytes] = set()
         self._ranges: list[Range] = []
@@ -98,18 +95,22 @@ class RecordingTransaction:
         self.shorten = local.shorten
         self.entries = local.entries
 
-    def keys(self) -> tuple[bytes, ...]:
-        """Return the keys that were put or deleted singly, in order."""
-        return tuple(sorted(self._keys))
-
-    def ranges(self) -> tuple[Range, ...]:
-        """Return the ranges that were emptied, in their order in time."""
-        return tuple(self._ranges)
+    def pending(self) -> PendingCommit:
+        """Return what is to be committed in PostgreSQL, by a token of its own."""
+        return PendingCommit(
+            base=self._base,
+            token=new_token(),
+            sequence=self._first_sequence,
+            entries=tuple(self._appended),
+            keys=tuple(sorted(self._keys)),
+            ranges=tuple(self._ranges),
+            value_of=self.local.get,
+        )
 
     @property
     def changes_something(self) -> bool:
         """Whether there is anything to be sent."""
-        return bool(self._keys or self._ranges or self.appended)
+        return bool(self._keys or self._ranges or self._appended)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
@@ -138,7 +139,7 @@ class RecordingTransaction:
     def append(self, op_id: bytes, content: bytes) -> int:
         """Append an entry to the log; return its sequence number."""
         number = self.local.append(op_id, content)
-        self.appended.append(LogEntry(number, op_id, content))
+        self._appended.append(LogEntry(number, op_id, content))
         return number
 
     def commit(self) -> None:
@@ -147,14 +148,14 @@ class RecordingTransaction:
         Raises `Conflict`, `StoreUnreachable` or `InDoubt`, too.
         """
         self._is_over = True
-        self._commit(self)
+        self._engine.commit(self)
 
     def rollback(self) -> None:
         """Discard the changes; no effect once the transaction has ended in any way."""
         if not self._is_over:
             self._is_over = True
             self.local.rollback()
-            self._ended()
+            self._engine.release_lock()
 
     def _recorded(self, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         record = self._keys.add
@@ -277,7 +278,7 @@ class PostgresqlEngine:
         if self._in_doubt is not None:
             raise StoreFailed(_IN_DOUBT)
         base = attrs.evolve(self.position, epoch=self.epoch)
-        return RecordingTransaction(self._local.begin(), base, self._commit, self.release_lock)
+        return RecordingTransaction(self, self._local.begin(), base)
 
     def settle(self) -> bool | None:
         """Find out whether the commit in doubt was applied; blocks, in any thread.
@@ -345,15 +346,15 @@ class PostgresqlEngine:
         self.release_lock()
         self._local.close()
 
-    def _commit(self, transaction: RecordingTransaction) -> None:
-        """Commit in PostgreSQL, then in the copy."""
+    def commit(self, transaction: RecordingTransaction) -> None:
+        """Commit in PostgreSQL, then in the copy; raises as `RecordingTransaction.commit`."""
         local = transaction.local
         local.sequence()  # raises RuntimeError if the transaction has ended
         if not transaction.changes_something:
             self.release_lock()
             local.commit()
             return
-        pending = _pending(transaction)
+        pending = transaction.pending()
         try:
             local.put(POSITION_KEY, pending.after.encode())
             self._commits.send(pending, self._locked)
@@ -385,18 +386,6 @@ class PostgresqlEngine:
         locked, self._locked = self._locked, None
         if locked is not None:
             self._commits.release_lock(locked)
-
-
-def _pending(transaction: RecordingTransaction) -> PendingCommit:
-    return PendingCommit(
-        transaction.base,
-        new_token(),
-        transaction.first_sequence,
-        tuple(transaction.appended),
-        transaction.keys(),
-        transaction.ranges(),
-        transaction.local.get,
-    )
 
 
 def _replace_rows(local: SqliteTransaction, fetched: Fetched) -> None:
