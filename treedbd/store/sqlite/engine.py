@@ -13,7 +13,7 @@ import os
 import pathlib
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from treedbd.files import (
     FULL_ERRNOS,
@@ -51,8 +51,10 @@ from treedbd.store.sqlite.history import MARK
 from treedbd.store.sqlite.reader import CachedConnection, PresentReader
 from treedbd.store.sqlite.writer import SqliteWriter, apply_log
 
+if TYPE_CHECKING:
+    from treedbd.store.sqlite.shared import SharedShelf
+
 T = TypeVar("T")
-_Close: TypeAlias = Callable[[bool, bool], None]
 
 RESERVE_BYTES: Final = 1024 * 1024
 
@@ -262,8 +264,7 @@ class SqliteEngine:
         was_closed_cleanly: whether all of the file was sound when it was closed, and nothing has
             changed since then: it need not be checked again.
         warning: what an operator should know about the opening, in one sentence; None if nothing.
-        leave: calls what closes the file, with whether this process may write to it, and whether no
-            other process has it open.
+        shared: the shelf, if other processes have the file open too; it closes the file.
 
     """
 
@@ -381,7 +382,7 @@ class SqliteEngine:
         self.warning: Final = writer.history.warning
         self._reserve = reserve
         self._readers = Readers(path, writer)
-        self.leave: Callable[[_Close], None] = _close_alone
+        self.shared: SharedShelf | None = None
         writer.let_reads_go = self._readers.let_go
         self.report_damage(_ignore)
         self.restore_reserve()
@@ -508,7 +509,18 @@ class SqliteEngine:
 
     def close(self) -> None:
         """Close cleanly: snapshots, readers, and last the writer, which checkpoints."""
-        self.leave(self._close)
+        if self.shared is None:
+            self.close_file(may_write=True, is_last=True)
+        else:
+            self.shared.leave(self)
+
+    def close_file(self, *, may_write: bool, is_last: bool) -> None:
+        """Close the file.
+
+        Unless it `may_write`, it stays as it is. Unless it `is_last`, other processes have it open.
+        """
+        self._readers.close()
+        self._writer.close(may_write=may_write, is_last=is_last)
 
     def refresh(self) -> None:
         """Let the writing connection go on after what other processes have written."""
@@ -529,10 +541,6 @@ class SqliteEngine:
     def take_failure(self) -> bool:
         """Return whether the store has failed since the last call."""
         return self._writer.take_failure()
-
-    def _close(self, may_write: bool, is_last: bool) -> None:
-        self._readers.close()
-        self._writer.close(may_write=may_write, is_last=is_last)
 
 
 def _size_of(path: pathlib.Path) -> int:
@@ -555,10 +563,6 @@ def _try_apply_log(path: pathlib.Path, *, accept_loss: bool) -> bool:
 
 def _ignore(_: Damage) -> None:
     """Receive damage, for which the read or the write has an error already."""
-
-
-def _close_alone(close: _Close) -> None:
-    close(True, True)
 
 
 def remove_files(path: pathlib.Path) -> None:

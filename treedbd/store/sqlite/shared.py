@@ -340,7 +340,7 @@ class SharedShelf:
         except BaseException:
             lock.end_use()
             raise
-        file.leave = self._leave
+        file.shared = self
         file.follow_moments(self._moment_begun)
         self._file = file
         self._failures = lock.failures
@@ -351,18 +351,18 @@ class SharedShelf:
     def _moment_begun(self, view: ReadView) -> None:
         self.on_moment(view)
 
-    def _leave(self, close: Callable[[bool, bool], None]) -> None:
-        """Close the shelf by `close`, with whether this process has the lock and uses it alone.
+    def leave(self, file: SqliteEngine) -> None:
+        """Close the file of the shelf, waiting for the write lock for a moment.
 
-        Without the write lock nothing is written or checkpointed.
+        Without the lock nothing is written or checkpointed.
         """
         lock = self._existing_lock()
         has_lock = self.is_held or self._wait(CLOSE_WAIT_S)
         try:
-            (file, self._file), (index, self._index) = (self._file, None), (self._index, None)
-            if has_lock and file is not None:
+            self._file, (index, self._index) = None, (self._index, None)
+            if has_lock:
                 self._agree_on_soundness(lock, file)
-            close(has_lock, has_lock and lock.use())
+            file.close_file(may_write=has_lock, is_last=has_lock and lock.use())
             if index is not None:
                 index.close()
         finally:
