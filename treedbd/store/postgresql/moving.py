@@ -391,8 +391,13 @@ def _make_table(
         "arrays": ", ".join("%b::bytea[]" for _ in columns),
         "updates": ", ".join(f"{each} = excluded.{each}" for each in columns),
     }
-    statements = (each.format(**words) for each in (_DIGEST, _RECORDS, _DELETE, _PUT))
-    return ComparedTable(*local.values(), *statements)
+    return ComparedTable(
+        **local,
+        digest_statement=_DIGEST.format(**words),
+        records_statement=_RECORDS.format(**words),
+        delete_statement=_DELETE.format(**words),
+        put_statement=_PUT.format(**words),
+    )
 
 
 def _read_rows(view: ReadView, low: bytes) -> Iterable[Record]:
@@ -408,7 +413,14 @@ def _with_length(content: bytes) -> bytes:
 
 
 ROWS: Final = _make_table(
-    "kv", "k", "bytea", ("v",), first=FIRST, end=END_OF_ROWS, read=_read_rows, encode=_with_length
+    "kv",
+    "k",
+    "bytea",
+    ("v",),
+    first=FIRST,
+    end=END_OF_ROWS,
+    read=_read_rows,
+    encode_key=_with_length,
 )
 LOG: Final = _make_table(
     "log",
@@ -418,7 +430,7 @@ LOG: Final = _make_table(
     first=0,
     end=_LAST_NUMBER,
     read=_read_entries,
-    encode=_NUMBER.pack,
+    encode_key=_NUMBER.pack,
 )
 
 
