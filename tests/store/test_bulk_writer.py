@@ -69,18 +69,11 @@ def written_at_once(make: Any) -> Value | InvalidData:
     return store.tree()
 
 
-def resolver_of(view: Nodes) -> Resolver:
-    return Resolver(
-        NOW,
-        lambda place: view.priority(place.path) if place.is_priority else view.peek(place.path),
-    )
-
-
 def written_in_fragments(text: bytes, limit: int, *, patch: bool) -> Value | InvalidData:
     store, before = Store(), Store()
     before.transaction.commit()
     view = before.engine.snapshot()
-    resolver = resolver_of(Nodes(view))
+    resolver = Resolver(NOW, Nodes(view))
     target: BulkWriter | BulkPatch
     if patch:
         target = BulkPatch(store.writer, (), resolver, 1000, 10_000)
@@ -139,7 +132,7 @@ def test_the_last_of_a_repeated_member_counts(text: bytes, limit: int) -> None:
 def test_a_patch_keeps_what_was_sent_if_it_is_short() -> None:
     text = b'{ "a": 1,\n "b/c": [1, 2], "e": null }'
     store = Store()
-    patch = BulkPatch(store.writer, (), resolver_of(store.writer), 1000, 100)
+    patch = BulkPatch(store.writer, (), Resolver(NOW, store.writer), 1000, 100)
     splitter = Splitter(8)
     for fragment in [*splitter.feed(text), *splitter.finish()]:
         patch.add(fragment)

@@ -505,7 +505,7 @@ def test_increments_end_their_step_one_by_one_if_they_take_long() -> None:
 
 def test_what_is_kept_of_increments_is_nothing_to_the_garbage_collector() -> None:
     view = ValueView(None)
-    resolver = Resolver(NOW, lambda place: view.peek(place.path))
+    resolver = Resolver(NOW, view)
     for at in range(1000):
         resolver.resolve_value(Increment(at), ("k", str(at)))
     gc.collect()

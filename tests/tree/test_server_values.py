@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tests.tree.value_view import ValueView
 from treedbd.tree import edit as server_values
-from treedbd.tree.edit import Increment, ReadNumber, Resolver, Timestamp, normalise
-from treedbd.tree.types import CONTAINER, Path, Place
+from treedbd.tree.edit import Increment, Resolver, Timestamp, normalise
+from treedbd.tree.types import Path, Place, Value, View
 
 NOW = 1_700_000_000_123
 STAMP = {".sv": "timestamp"}
@@ -16,24 +17,19 @@ def plus(by: float) -> dict[str, Any]:
     return {".sv": {"increment": by}}
 
 
-def read_number(place: Place) -> object:
-    """Return the leaf or the priority at a place of a small tree."""
-    path, is_priority = place
-    leaves: dict[Path, object] = {
-        ("n",): 5,
-        ("t",): "text",
-        ("b",): True,
-        ("c",): CONTAINER,
-        ("l", "0"): 1,
-    }
-    if is_priority:
-        return 10 if path == ("n",) else None
-    return leaves.get(path)
+TREE: Any = {
+    "n": {".value": 5, ".priority": 10},
+    "t": "text",
+    "b": True,
+    "c": {"d": 1},
+    "l": [1],
+}
+BEFORE = ValueView(cast(Value, normalise(TREE).value))
 
 
-def resolve(json: Any, path: Path, read: ReadNumber = read_number) -> Any:
+def resolve(json: Any, path: Path, before: View = BEFORE) -> Any:
     """Return a resolved body; check that the normal form is resolved to the same."""
-    resolver = Resolver(NOW, read)
+    resolver = Resolver(NOW, before)
     sent = resolver.resolve_sent(json, path)
     assert resolver.resolve_value(normalise(json).value, path) == normalise(sent).value
     return sent
@@ -107,10 +103,10 @@ def test_an_increment_reads_below_the_path_of_the_write() -> None:
 
 def test_an_increment_beyond_64_bits_becomes_a_double() -> None:
     by = Increment(2**63 - 1)
-    total = Resolver(NOW, read_number).resolve_placeholder(by, Place(("n",)))
+    total = Resolver(NOW, BEFORE).resolve_placeholder(by, Place(("n",)))
     assert total == 9223372036854776000
 
 
 def test_an_increment_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match="out of range"):
-        resolve(plus(1.7e308), (), lambda _: 1.7e308)
+        resolve(plus(1.7e308), (), ValueView(1.7e308))

@@ -364,7 +364,7 @@ class AppliedBody:
         `before` is the tree before the write. Raises `InvalidData`, and what the body raises.
         """
         place = write.edit.place
-        resolver = Resolver(write.now, _reads(before))
+        resolver = Resolver(write.now, before)
         self.changes: Sequence[Change] = write.edit.changes
         self.printed: Chunks | None = None
         self.echo: Chunks | None = None
@@ -405,13 +405,6 @@ def _add(target: BulkWriter | BulkPatch, fragment: Fragment, max_nodes: int) -> 
             f"A body may have at most {max_nodes} members and array items (write_nodes): "
             "write it in parts."
         )
-
-
-def _reads(view: View) -> Callable[[Place], object]:
-    def read(place: Place) -> object:
-        return view.priority(place.path) if place.is_priority else view.peek(place.path)
-
-    return read
 
 
 def make_quotas(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
@@ -465,10 +465,6 @@ def find_lone_priority(edit: Edit, view: View) -> Path | None:
     return None
 
 
-ReadNumber: TypeAlias = Callable[[Place], object]
-"""Returns the leaf or the priority at a place before the write, None if there is none."""
-
-
 class Resolver:
     """Replaces the server values of one write.
 
@@ -477,13 +473,13 @@ class Resolver:
     differ. Pauses.
     """
 
-    def __init__(self, now: int, read: ReadNumber | None) -> None:
-        """Resolve with `now`, milliseconds since 1970, and the numbers that `read` returns.
+    def __init__(self, now: int, before: View | None) -> None:
+        """Resolve with `now`, milliseconds since 1970, and the numbers in the tree before.
 
-        Without `read` increments stay as they were sent.
+        Without `before` increments stay as they were sent.
         """
         self._now = now
-        self._read = read
+        self._before = before
         # By plain tuples of text, which the garbage collector leaves alone, unlike places.
         self._sums: dict[Path, int | float] = {}
 
@@ -495,7 +491,7 @@ class Resolver:
         if isinstance(value, dict):
             return {key: self._member(key, child, path) for key, child in value.items()}
         if isinstance(value, Timestamp | Increment):
-            # Without `read` an increment is an object, and the result is only for an echo.
+            # Without a tree an increment is an object, and the result is only for an echo.
             return self.resolve_placeholder(value, Place(path))  # type: ignore[return-value]
         return value
 
@@ -522,12 +518,14 @@ class Resolver:
         """Return what one placeholder becomes at a place; raise `InvalidData`."""
         if isinstance(placeholder, Timestamp):
             return self._now
-        if self._read is None:
+        if self._before is None:
             return {SERVER_VALUE: {"increment": placeholder.by}}
         key = (*place.path, PRIORITY) if place.is_priority else place.path
         if key not in self._sums:
             pause()  # a body may have tens of thousands, and reading is what takes long
-            self._sums[key] = self._add(self._read(place), placeholder.by)
+            path, is_priority = place
+            present = self._before.priority(path) if is_priority else self._before.peek(path)
+            self._sums[key] = self._add(present, placeholder.by)
         return self._sums[key]
 
     def _add(self, present: object, by: int | float) -> int | float:
@@ -560,11 +558,7 @@ def resolve(edit: Edit, now: int, view: View) -> Edit:
     """
     if not edit.has_placeholders:
         return edit
-
-    def read(place: Place) -> object:
-        return view.priority(place.path) if place.is_priority else view.peek(place.path)
-
-    resolver = Resolver(now, read)
+    resolver = Resolver(now, view)
     resolved = {change.place: resolve_change(change, resolver) for change in edit.changes}
     return Edit(
         edit.method,
