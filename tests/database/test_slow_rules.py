@@ -18,7 +18,7 @@ NAME = DatabaseName("shop", "eu")
 
 def warn(times: int, clock: Clock) -> list[str]:
     log = SlowRulesLog(0.1, clock.seconds)
-    report = log.measure(NAME).args[0]  # type: ignore[attr-defined]  # a partial
+    report = log.measure(NAME)
     with RecordedLog() as recorded:
         for _ in range(times):
             report.report(SLOW)

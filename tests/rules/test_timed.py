@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from tests.rules.evaluating import NOW, normal, place
 from tests.tree.value_view import ValueView
 from treedbd.rules.context import Context, SlowRules, SlowRulesReport
-from treedbd.rules.evaluate import TimedEvaluation
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.tree.types import Change
 
@@ -25,11 +23,11 @@ LONG = {f"k{number}": "ab" * 2000 for number in range(50)}
 class Reports:
     def __init__(self, least_s: float = 0.0) -> None:
         self.slow: list[SlowRules] = []
-        self.measure = partial(TimedEvaluation, SlowRulesReport(least_s, self.slow.append))
+        self.report = SlowRulesReport(least_s, self.slow.append)
 
     def context(self, value: Any, check: Any = None) -> Context:
         view = ValueView(normal(value))
-        return Context({"uid": "a"}, NOW, view, check=check, make_evaluation=self.measure)
+        return Context({"uid": "a"}, NOW, view, check=check, slow_rules=self.report)
 
 
 @pytest.fixture

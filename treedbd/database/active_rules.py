@@ -42,9 +42,8 @@ from treedbd.files import NO_DESCRIPTOR_ERRNOS, create_directory, write_atomical
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps
 from treedbd.names import DatabaseName
-from treedbd.rules.context import MakeEvaluation, SlowRules, SlowRulesReport
+from treedbd.rules.context import SlowRules, SlowRulesReport
 from treedbd.rules.document import InvalidRules, TextPosition, with_hint
-from treedbd.rules.evaluate import TimedEvaluation
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet, parse_rules, parse_rules_in_steps
 from treedbd.tree.types import Json
 
@@ -411,10 +410,9 @@ class SlowRulesLog:
         self._least_s = least_s
         self._lines = LineBudget(seconds)
 
-    def measure(self, name: DatabaseName) -> MakeEvaluation:
-        """Return what measures the rules of a database."""
-        report = SlowRulesReport(self._least_s, partial(self._warn, name))
-        return partial(TimedEvaluation, report)
+    def measure(self, name: DatabaseName) -> SlowRulesReport:
+        """Return what slow rules of a database are reported to."""
+        return SlowRulesReport(self._least_s, partial(self._warn, name))
 
     def _warn(self, name: DatabaseName, slow: SlowRules) -> None:
         note = self._lines.take()

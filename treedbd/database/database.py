@@ -139,7 +139,7 @@ class Database:
             exceeded=rules.report_exceeded,
             seconds=runtime.clock.seconds,
             admins_own=self.name if self.project.is_created_by_admins else None,
-            make_evaluation=None if measure is None else measure(self.name),
+            slow_rules=None if measure is None else measure(self.name),
             observe=runtime.statistics.observe_rules,
         )
 

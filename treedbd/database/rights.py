@@ -23,7 +23,7 @@ from treedbd.database.requests import (
 )
 from treedbd.loop import pause
 from treedbd.names import DatabaseName
-from treedbd.rules.context import Context, KeptReads, MakeEvaluation, QueryFacts
+from treedbd.rules.context import Context, KeptReads, QueryFacts, SlowRulesReport
 from treedbd.rules.document import TextPosition
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.ruleset import RuleSet
@@ -49,22 +49,22 @@ class Authorisation:
         exceeded: Callable[[str, TextPosition], None] | None = None,
         seconds: Callable[[], float] = monotonic,
         admins_own: DatabaseName | None = None,
-        make_evaluation: MakeEvaluation | None = None,
+        slow_rules: SlowRulesReport | None = None,
         observe: Callable[[float], None] | None = None,
     ) -> None:
         """Evaluate the rules that `rules` returns; `kept_reads` are of the data of the database.
 
         `exceeded` is called with a rule that would have read too much (`Context`), `seconds` is the
         clock of the deadlines. `admins_own` is the name of the database if only an admin's write
-        may create it. `make_evaluation` measures each rule, and
-        `observe` receives the seconds of an evaluation that needs a view; None measures nothing.
+        may create it. Slow rules are reported to `slow_rules`, and `observe` receives the seconds
+        of an evaluation that needs a view; None measures nothing.
         """
         self._rules = rules
         self._exceeded = exceeded
         self._seconds = seconds
         self._kept_reads = kept_reads
         self._admins_own = admins_own
-        self._make_evaluation = make_evaluation
+        self._slow_rules = slow_rules
         self._observe = observe
 
     def evaluate_read(
@@ -168,7 +168,7 @@ class Authorisation:
             check=None if at_once else check,
             exceeded=self._exceeded,
             kept=None if isinstance(view, HeldNodes | Overlay) else self._kept_reads,
-            make_evaluation=self._make_evaluation,
+            slow_rules=self._slow_rules,
             at_once=at_once,
         )
 

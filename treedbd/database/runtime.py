@@ -33,7 +33,7 @@ from treedbd.errors import LineBudget
 from treedbd.limits import Limits, StreamLimits
 from treedbd.loop import Histogram
 from treedbd.names import DatabaseName
-from treedbd.rules.context import MakeEvaluation, ReadPool
+from treedbd.rules.context import ReadPool, SlowRulesReport
 
 BATCH_WRITES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Upper bounds of the buckets for the writes of a commit."""
@@ -44,8 +44,8 @@ TimeCommit: TypeAlias = Callable[[Callable[[], None], int, float], Callable[[], 
 """Returns a commit that measures itself; with the writes of its batch, and when that began."""
 RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
 """Runs what blocks in another thread; fires in the reactor's thread when it is done."""
-MeasureRules: TypeAlias = Callable[[DatabaseName], MakeEvaluation]
-"""Returns what evaluates the rules of a database, and measures them."""
+MeasureRules: TypeAlias = Callable[[DatabaseName], SlowRulesReport]
+"""Returns what slow rules of a database are reported to."""
 
 
 class Statistics:

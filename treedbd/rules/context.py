@@ -132,8 +132,6 @@ class QueryFacts:
 
 
 PLAIN_READ: Final = QueryFacts()
-MakeEvaluation: TypeAlias = Callable[..., Any]
-"""Makes an `Evaluation` that measures its rules, with the arguments of one."""
 
 
 @attrs.define(eq=False)
@@ -145,7 +143,7 @@ class Context:
     between two evaluations; what it raises ends them. `exceeded` is called with the location and
     the position of a rule that would have read more than the budget of the request. `kept` are
     expensive reads of `view`, or of a state in which they have the same results. With
-    `make_evaluation` the rules are measured (`evaluate.TimedEvaluation`). With `at_once` they are
+    `slow_rules` the rules are measured (`evaluate.TimedEvaluation`). With `at_once` they are
     evaluated in one turn of the reactor, so they have half the budget, and patterns cost more.
 
     `reader` is set by the first rules that are evaluated: `view` as all rules of the request read
@@ -159,7 +157,7 @@ class Context:
     check: Callable[[], None] | None = None
     exceeded: Callable[[str, TextPosition], None] | None = None
     kept: KeptReads | None = None
-    make_evaluation: MakeEvaluation | None = None
+    slow_rules: SlowRulesReport | None = None
     at_once: bool = False
     reader: tuple[View, Budget] | None = attrs.field(default=None, init=False)
 

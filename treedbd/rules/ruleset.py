@@ -69,6 +69,7 @@ from treedbd.rules.evaluate import (
     Evaluation,
     Rule,
     RuleNode,
+    TimedEvaluation,
     Verdict,
 )
 from treedbd.rules.grammar import Binary, Literal, Member, Pattern, Type, Variable, parse_expression
@@ -261,9 +262,10 @@ def _make_evaluation(
     *,
     shared: bool = False,
 ) -> Evaluation:
-    make = context.make_evaluation or Evaluation
-    evaluation: Evaluation = make(context, make_scope, reads=reads, shared=shared)
-    return evaluation
+    report = context.slow_rules
+    if report is None:
+        return Evaluation(context, make_scope, reads=reads, shared=shared)
+    return TimedEvaluation(report, context, make_scope, reads=reads, shared=shared)
 
 
 def parse_rules(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> RuleSet:
