@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.store import format_1 as frozen
 from tests.store.normal_form import normal_form
 from treedbd.store.engine import Row, Transaction
-from treedbd.store.formats import convert_rows_of_1 as convert_rows
-from treedbd.store.formats import is_same_in_1 as is_same
+from treedbd.store.formats import OLDER
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.store.rows import seal
@@ -63,11 +62,11 @@ def stored(rows: list[Row]) -> Transaction:
 
 def check_conversion(body: Any, row_bytes: int) -> None:
     old = frozen.rows_of(body, row_bytes)
-    new = list(convert_rows(old))
+    new = list(OLDER[1].convert(old))
     view = stored(new)
     assert verify(view) == []
     assert Nodes(view).get(()) == normal_form(body)
-    assert all(map(is_same, old)) == (sorted(new) == old)
+    assert all(map(OLDER[1].is_same, old)) == (sorted(new) == old)
 
 
 @given(trees(KEYS), st.sampled_from([20, 60, 4096]))
@@ -85,27 +84,27 @@ def test_rows_whose_keys_are_longer_now_are_stored_where_they_belong(
 @given(trees(PLAIN_KEYS), st.sampled_from([20, 60, 4096]))
 def test_rows_without_integers_stay_as_they_are(body: Any, row_bytes: int) -> None:
     rows = frozen.rows_of(body, row_bytes)
-    assert all(map(is_same, rows))
-    assert list(convert_rows(rows)) == rows
+    assert all(map(OLDER[1].is_same, rows))
+    assert list(OLDER[1].convert(rows)) == rows
 
 
 def test_a_member_is_in_its_new_place() -> None:
     (row,) = frozen.rows_of({"a": {"10": 1, "09": 1, "9": 1}})
     assert row == (b"", b'{"a":{"9":1,"10":1,"09":1}}')
-    assert not is_same(row)
-    assert list(convert_rows([row])) == [(b"", b'{"a":{"9":1,"09":1,"10":1}}')]
+    assert not OLDER[1].is_same(row)
+    assert list(OLDER[1].convert([row])) == [(b"", b'{"a":{"9":1,"09":1,"10":1}}')]
 
 
 def test_text_that_looks_like_a_member_does_not_change_a_row() -> None:
     (row,) = frozen.rows_of({"a": '{"01":1}', "b": '"01":'})
-    assert is_same(row)
+    assert OLDER[1].is_same(row)
 
 
 def test_a_container_that_cannot_be_spread_any_more_becomes_one_row() -> None:
     path = ["0"] * 8 + ["b" * 425]  # 467 bytes in format 1, 475 now
     body = below(path, {f"k{at}": "x" * 90 for at in range(50)} | {".priority": 2})
     assert len(frozen.rows_of(body)) == 51
-    ((key, raw),) = convert_rows(frozen.rows_of(body))
+    ((key, raw),) = OLDER[1].convert(frozen.rows_of(body))
     assert key == encode_path(tuple(path))
     assert raw.startswith(b' {".priority":2,"k0":')
     check_conversion(body, 4096)
@@ -128,7 +127,7 @@ def test_only_the_rows_of_one_container_are_kept_in_memory() -> None:
             consumed += 1
             yield row
 
-    for produced, _ in enumerate(convert_rows(rows()), 1):
+    for produced, _ in enumerate(OLDER[1].convert(rows()), 1):
         assert consumed - produced <= 1
     assert consumed == 100
 
@@ -147,6 +146,6 @@ def test_only_the_rows_of_one_container_are_kept_in_memory() -> None:
 )
 def test_a_row_that_format_1_does_not_have_is_an_error(row: Row) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        is_same(row)
+        OLDER[1].is_same(row)
     with pytest.raises(ValueError, match=r"\w"):
-        list(convert_rows([row]))
+        list(OLDER[1].convert([row]))

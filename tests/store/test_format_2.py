@@ -9,8 +9,7 @@ import pytest
 
 from tests.store.older_files import check_content, ignore, unpack_file
 from treedbd.store.engine import CannotOpenStore, Row
-from treedbd.store.formats import convert_rows_of_2 as convert_rows
-from treedbd.store.formats import is_same_in_2 as is_same
+from treedbd.store.formats import OLDER
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect
@@ -58,7 +57,7 @@ def test_a_damaged_file_is_reported_and_not_converted(
 
 
 def test_every_row_is_stored_in_another_way() -> None:
-    assert not is_same((b"", b"1"))
+    assert not OLDER[2].is_same((b"", b"1"))
 
 
 def test_a_page_is_kept_in_memory_at_most() -> None:
@@ -72,7 +71,7 @@ def test_a_page_is_kept_in_memory_at_most() -> None:
 
     lags = []
     done: list[Row] = []
-    for row in convert_rows(rows()):
+    for row in OLDER[2].convert(rows()):
         lags.append(consumed - 1)
         done.append(row)
         consumed = 1

@@ -35,9 +35,11 @@ from typing import Final
 
 import attrs
 
-from treedbd.store.engine import Row
+from treedbd.store.engine import ReadView, Row
 from treedbd.store.pages import PAGE_BYTES, pack
 from treedbd.store.rows import (
+    END,
+    FIRST,
     ROW_KEY_BYTES,
     SPREAD_BYTES,
     encode_row,
@@ -46,7 +48,7 @@ from treedbd.store.rows import (
     load_row,
     seal_row,
 )
-from treedbd.store.verify import check_row
+from treedbd.store.verify import check_row, check_stored_rows, verify
 from treedbd.tree.edit import Draft
 from treedbd.tree.path import encode_key, encode_path
 from treedbd.tree.types import VALUE, Path, Priority, Value
@@ -85,44 +87,6 @@ class _MergedRow:
         for inside, priority in self.priorities:
             self.draft.set_priority(inside, priority)
         return self.key, encode_row(self.draft.finish())
-
-
-def is_same_in_1(row: Row) -> bool:
-    """Return whether a row of format 1 is the same row in format 2; raise ValueError."""
-    return not _may_change(*row) or list(convert_rows_of_1([row])) == [row]
-
-
-def convert_rows_of_1(rows: Iterable[Row]) -> Iterator[Row]:
-    """Convert the rows of a tree from format 1, in their order, to those of format 2, in any order.
-
-    Raises ValueError for a row that format 1 does not have. Memory is bounded by the largest rows.
-    """
-    groups: dict[bytes, _MergedRow] = {}
-    for key, raw in rows:
-        for done in [each for each in groups.values() if not key.startswith(each.prefix)]:
-            yield groups.pop(done.key).finish()
-        if not _may_change(key, raw):
-            yield key, raw
-            continue
-        for path, part in _nodes_of(key, raw):
-            new_key, depth = _locate(path)
-            is_spread = len(new_key) <= SPREAD_BYTES or not is_priority_row(part)
-            if depth == len(path) and is_spread:
-                yield new_key, part
-                continue
-            if new_key not in groups:
-                groups[new_key] = _MergedRow(new_key, _prefix(new_key, path[:depth]))
-            groups[new_key].add(path[depth:], part)
-    for group in groups.values():
-        yield group.finish()
-
-
-def check_rows_of_1(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield what would keep the rows of a tree from being converted, a sentence each.
-
-    Raises ValueError as `convert_rows_of_1` does.
-    """
-    return filter(None, (check_row(*row) for row in convert_rows_of_1(rows)))
 
 
 def _may_change(key: bytes, raw: bytes) -> bool:
@@ -211,21 +175,88 @@ def _decode_path(encoded: bytes) -> tuple[Path, bytes]:
     return tuple(keys), encoded[at:]
 
 
-def is_same_in_2(_: Row) -> bool:
-    """Return False: every row is stored in another way."""
-    return False
+class RowFormat:
+    """How the rows of an older format become those of the next one; here they stay as they are.
+
+    The methods, and the iterators that they return, raise ValueError for a row that the format does
+    not have.
+
+    Attributes:
+        has_other_pages: whether a file is written again even if its rows stay as they are.
+
+    """
+
+    def __init__(self, *, has_other_pages: bool = False) -> None:
+        self.has_other_pages: Final = has_other_pages
+
+    def is_same(self, _: Row) -> bool:
+        """Return whether a row stays as it is."""
+        return True
+
+    def convert(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Convert all rows of a tree, which come in their order."""
+        return iter(rows)
+
+    def check(self, view: ReadView) -> Iterator[str]:
+        """Yield what is wrong with the rows of a view, a sentence each."""
+        return iter(verify(view))
 
 
-def convert_rows_of_2(rows: Iterable[Row]) -> Iterator[Row]:
-    """Convert the rows of a tree, in their order, with one page in memory at most."""
-    return map(seal_row, pack(rows, PAGE_BYTES))
+class RowFormat1(RowFormat):
+    """Keys are in another order than in format 2."""
+
+    def is_same(self, row: Row) -> bool:
+        """Return whether a row stays as it is."""
+        return not _may_change(*row) or list(self.convert([row])) == [row]
+
+    def convert(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Convert all rows, to rows in any order; memory is bounded by the largest rows."""
+        groups: dict[bytes, _MergedRow] = {}
+        for key, raw in rows:
+            for done in [each for each in groups.values() if not key.startswith(each.prefix)]:
+                yield groups.pop(done.key).finish()
+            if not _may_change(key, raw):
+                yield key, raw
+                continue
+            for path, part in _nodes_of(key, raw):
+                new_key, depth = _locate(path)
+                is_spread = len(new_key) <= SPREAD_BYTES or not is_priority_row(part)
+                if depth == len(path) and is_spread:
+                    yield new_key, part
+                    continue
+                if new_key not in groups:
+                    groups[new_key] = _MergedRow(new_key, _prefix(new_key, path[:depth]))
+                groups[new_key].add(path[depth:], part)
+        for group in groups.values():
+            yield group.finish()
+
+    def check(self, view: ReadView) -> Iterator[str]:
+        """Yield what would keep the rows from being converted, a sentence each."""
+        rows = self.convert(view.scan(FIRST, END))
+        return filter(None, (check_row(*row) for row in rows))
 
 
-def is_same_in_3(_: Row) -> bool:
-    """Return True: every row stays as it is."""
-    return True
+class RowFormat2(RowFormat):
+    """Each row is stored by itself, without a check sum."""
+
+    def is_same(self, _: Row) -> bool:
+        """Return False."""
+        return False
+
+    def convert(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Convert all rows, with one page in memory at most."""
+        return map(seal_row, pack(rows, PAGE_BYTES))
+
+    def check(self, view: ReadView) -> Iterator[str]:
+        """Yield what is wrong with the rows of a view, a sentence each."""
+        return check_stored_rows(view.scan(FIRST, END))
 
 
-def convert_rows_of_3(rows: Iterable[Row]) -> Iterator[Row]:
-    """Return the rows as they are."""
-    return iter(rows)
+OLDER: Final = {
+    1: RowFormat1(),
+    2: RowFormat2(),
+    3: RowFormat(),
+    # Its rows are those of format 5, in pages without check sums.
+    4: RowFormat(has_other_pages=True),
+}
+"""The older formats by their numbers."""

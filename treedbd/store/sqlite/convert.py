@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 The format is the `user_version` of the file. Each format knows how its rows become those of the
-next one (`_OLDER`, on `store/formats`); a file of an older format is converted step by step when it
+next one (`OLDER` in `store/formats`); a file of an older format is converted step by step when it
 is opened for writing. A step is made whole or not at all, whenever the process or the machine
 stops:
 
@@ -41,16 +41,7 @@ import apsw
 from treedbd.files import FULL_ERRNOS, open_private, sync_directory
 from treedbd.limits import MIB
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
-from treedbd.store.formats import (
-    check_rows_of_1,
-    convert_rows_of_1,
-    convert_rows_of_2,
-    convert_rows_of_3,
-    is_same_in_1,
-    is_same_in_2,
-    is_same_in_3,
-)
-from treedbd.store.rows import END, FIRST
+from treedbd.store.formats import OLDER
 from treedbd.store.sqlite.check import check_all
 from treedbd.store.sqlite.file import (
     FORMAT,
@@ -67,7 +58,7 @@ from treedbd.store.sqlite.file import (
 )
 from treedbd.store.sqlite.history import History
 from treedbd.store.sqlite.reader import SqliteReader
-from treedbd.store.verify import MAX_FINDINGS, check_stored_rows, verify
+from treedbd.store.verify import MAX_FINDINGS
 
 Report: TypeAlias = Callable[[str], None]
 """Receives a sentence about the progress, for an operator."""
@@ -86,37 +77,8 @@ _FILLING: Final[dict[str, int | str]] = {
 }
 
 
-class _Format(NamedTuple):
-    """An older format, and how its rows become those of the next one.
-
-    `is_same` returns whether a row stays as it is; `convert` receives all rows in their order;
-    `check` yields what is wrong with all rows of a view, a sentence each. The first two, and the
-    iteration of the last, raise ValueError for a row that the format does not have. If the format
-    `has_other_pages` than the next, the file is written again even if its rows stay as they are.
-    """
-
-    is_same: Callable[[Row], bool]
-    convert: Callable[[Iterable[Row]], Iterator[Row]]
-    check: Callable[[ReadView], Iterator[str]]
-    has_other_pages: bool = False
-
-
 _LogRow: TypeAlias = tuple[int, int, bytes, bytes]
 """A row of the change log, as it is stored."""
-
-_OLDER: Final = {
-    1: _Format(
-        is_same_in_1,
-        convert_rows_of_1,
-        lambda view: check_rows_of_1(view.scan(FIRST, END)),
-    ),
-    2: _Format(
-        is_same_in_2, convert_rows_of_2, lambda view: check_stored_rows(view.scan(FIRST, END))
-    ),
-    3: _Format(is_same_in_3, convert_rows_of_3, lambda view: iter(verify(view))),
-    # Its rows are those of format 5, in pages without check sums.
-    4: _Format(lambda _: True, iter, lambda view: iter(verify(view)), has_other_pages=True),
-}
 
 
 def convert(path: pathlib.Path, found: int, report: Report, *, accept_loss: bool = False) -> None:
@@ -151,7 +113,7 @@ def check_older(path: pathlib.Path, found: int) -> list[str]:
     """
 
     def check(rows: ReadView) -> list[str]:
-        findings = _OLDER[found].check(rows)
+        findings = OLDER[found].check(rows)
         return list(itertools.islice(findings, MAX_FINDINGS))
 
     try:
@@ -190,7 +152,7 @@ def _convert_once(path: pathlib.Path, version: int, report: Report, *, accept_lo
             if history.warning is not None:
                 report(history.warning)
             history.begin()
-            older = _OLDER[version]
+            older = OLDER[version]
             if not older.has_other_pages and all(map(older.is_same, _rows(old))):
                 old.execute(f"BEGIN IMMEDIATE; PRAGMA user_version = {version + 1}; COMMIT")
                 return
@@ -267,7 +229,7 @@ def _fill(
         connection.pragma(name, value)
     connection.execute("BEGIN")
     try:
-        connection.executemany("INSERT INTO kv VALUES(1, ?, ?)", _OLDER[version].convert(rows))
+        connection.executemany("INSERT INTO kv VALUES(1, ?, ?)", OLDER[version].convert(rows))
     except apsw.ConstraintError:
         raise ValueError("Two rows have the same key") from None
     connection.executemany("INSERT INTO log VALUES(?, ?, ?, ?)", _entries(old))
@@ -300,9 +262,9 @@ def _check(path: pathlib.Path, new: pathlib.Path, version: int, old: apsw.Connec
 
 def _check_content(new: apsw.Connection, version: int, old: apsw.Connection) -> list[str]:
     """Return the first thing that is wrong with the rows of a new file."""
-    if not _OLDER[version].has_other_pages:
+    if not OLDER[version].has_other_pages:
         return SqliteReader(new).read(
-            lambda rows: list(itertools.islice(_OLDER[version + 1].check(rows), 1))
+            lambda rows: list(itertools.islice(OLDER[version + 1].check(rows), 1))
         )
     if all(_are_same(read, old, new) for read in (_rows, _entries)):
         return []
