@@ -263,7 +263,7 @@ class Evaluation:
         return self._validate_below(node, path, self._get_scope().after.get(path))
 
     def _validate_stored(self, node: RuleNode, path: Path) -> bool:
-        """Do as `_validate_below` for a value that may be too large to be read as a whole."""
+        """Return what `_validate_below` does, for a value that may be too large to be read."""
         after = self._get_scope().after
         if after.size(path, READ_WHOLE_BYTES) <= READ_WHOLE_BYTES:
             return self._validate_below(node, path, after.get(path))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Final, NoReturn
 
 import attrs
@@ -60,18 +60,19 @@ class Regex:
     """How many characters a character of the text counts for: large expressions may be slower."""
     worst_weight: int
     """The same if it is to be as many as the slowest text takes nanoseconds."""
-    make: Callable[[], Callable[[bytes], object]]
-    """Returns the `search` of another object, the same for equal patterns."""
+    rendered: str
+    """The pattern for RE2."""
+    flags: str
     bar: int | None = None
     """The index of the first bar outside groups, if the pattern has `^` or `$`."""
 
     @cached_property
     def search_beside(self) -> Callable[[bytes], object]:
-        """Do as `search` in another thread.
+        """A `search` for another thread, which may use more memory.
 
-        It shares nothing with `search`, which would wait: RE2 locks what it keeps of a pattern.
+        It shares nothing with the first, which would wait: RE2 locks what it keeps of a pattern.
         """
-        return self.make()
+        return _compile(self.rendered, self.flags, 8 * MIB)
 
 
 def parse_regex(pattern: str, flags: str, offset: int, max_size: int) -> Regex:
@@ -88,8 +89,7 @@ def parse_regex(pattern: str, flags: str, offset: int, max_size: int) -> Regex:
     except re2.error:
         raise ExpressionError(offset, "the regular expression is too large") from None
     weight, worst_weight = 1 + whole.size // _SIZE_PER_WEIGHT, _ENCODED + whole.size
-    make = partial(_compile, whole.rendered, flags, 8 * MIB)
-    return Regex(search, weight, worst_weight, make, parser.bar)
+    return Regex(search, weight, worst_weight, whole.rendered, flags, parser.bar)
 
 
 def _compile(rendered: str, flags: str, memory: int = MIB) -> Callable[[bytes], object]:

@@ -349,7 +349,7 @@ class EditedTree(Overlay):
         return super()._find(path)
 
     def _keeps_child(self, path: Path, node: _OverlayNode, keys: Iterator[str]) -> str | None:
-        """Do as `Overlay`, but read each key of the base once for all edits.
+        """Return the same, but read each key of the base once for all edits.
 
         A key that was passed is gone, or was set again: then the node is known to have children.
         """
