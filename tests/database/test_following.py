@@ -575,8 +575,8 @@ def test_a_failed_store_is_verified_by_all_before_they_write(
 ) -> None:
     first, second = workers
     first.put(("a",), 1)
-    first.engine.fail("The disk has failed.")
-    first.engine._writer._has_reported = False
+    first.engine.writer.fail("The disk has failed.")
+    first.engine.writer._has_reported = False
     first.shelf.try_hold()
     first.shelf.let_go()
     recovered: list[bool] = []
@@ -639,7 +639,7 @@ def test_a_process_that_dies_leaves_all_that_was_acknowledged(workers: list[Work
     first.submit(make_put(Place(("a",)), 2))
     first.clock.run()
     os.close(first.shelf._existing_lock()._descriptor)  # as the kernel does it
-    first.engine._writer._transaction.rollback()  # type: ignore[union-attr]
+    first.engine.writer._transaction.rollback()  # type: ignore[union-attr]
     second.put(("b",), 3)
     assert second.get(()) == {"a": 1, "b": 3}
     first.shelf._lock = ShelfLock(first.engine.path)

@@ -215,5 +215,5 @@ def test_the_limit_of_its_cache_survives_a_recovery(engines: Engines) -> None:
 
 def cache_sizes(engine: SqliteEngine) -> list[int]:
     """Return what SQLite says of the caches of the reader and the writer: KiB, negative."""
-    connections = (engine._readers.present.cached.connection, engine._writer._connection)
+    connections = (engine.readers.present.cached.connection, engine.writer._connection)
     return [connection.pragma("cache_size") for connection in connections]

@@ -337,7 +337,7 @@ def test_who_follows_a_shelf_that_nobody_has_changed_begins_before_the_first_cha
     with opened(path) as engine:
         commit(engine)
     with opened(path) as engine:
-        engine.refresh()
+        engine.writer.refresh()
         transaction = engine.begin()
         transaction.put(b"only a row", b"1")  # as of an index: the change log has no entry of it
         transaction.commit()

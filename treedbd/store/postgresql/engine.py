@@ -194,6 +194,7 @@ class PostgresqlEngine:
     """An `Engine` over one database in PostgreSQL; a `FileEngine` over its copy.
 
     Attributes:
+        path: the file of the copy.
         epoch: the epoch of the rules by which writes are judged; set it with the rules, before the
             next `begin`. A commit under another epoch than the cluster's is a `Conflict`.
 
@@ -213,6 +214,7 @@ class PostgresqlEngine:
 
         What the copy holds of another database or cluster is replaced by the first fetch.
         """
+        self.path: Final = local.path
         self._local = local
         self._commits = commits
         self._fetcher = fetcher
@@ -243,11 +245,6 @@ class PostgresqlEngine:
         self.size = local.size
         self.follow_moments = local.follow_moments
         self.was_closed_cleanly: Final = local.was_closed_cleanly
-
-    @property
-    def path(self) -> pathlib.Path:
-        """The file of the copy."""
-        return self._local.path
 
     @property
     def has_snapshots(self) -> bool:

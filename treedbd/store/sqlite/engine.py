@@ -260,6 +260,9 @@ class SqliteEngine:
     """An `Engine` over one file, which no other process writes at the same time.
 
     Attributes:
+        path: the file.
+        writer: writes to it.
+        readers: read from it.
         begin: opens the one transaction (`SqliteWriter.begin`).
         was_closed_cleanly: whether all of the file was sound when it was closed, and nothing has
             changed since then: it need not be checked again.
@@ -375,81 +378,76 @@ class SqliteEngine:
 
     def __init__(self, path: pathlib.Path, writer: SqliteWriter, reserve: Reserve) -> None:
         """Not to be called directly: `create` and `open` return engines."""
-        self._path = path
-        self._writer = writer
+        self.path: Final = path
+        self.writer: Final = writer
         self.begin: Final = writer.begin
         self.was_closed_cleanly: Final[bool] = writer.history.was_closed_cleanly
         self.warning: Final = writer.history.warning
         self._reserve = reserve
-        self._readers = Readers(path, writer)
+        self.readers: Final = Readers(path, writer)
         self.shared: SharedShelf | None = None
-        writer.let_reads_go = self._readers.let_go
+        writer.let_reads_go = self.readers.let_go
         self.report_damage(_ignore)
         self.restore_reserve()
 
     def read(self, work: Callable[[PresentView], T]) -> T:
         """Run `work` on the present moment and return its result; raise `StoreFailed`."""
-        return self._readers.present.read(work)
+        return self.readers.present.read(work)
 
     def pin(self) -> None:
         """Let reads show the present moment until `advance`."""
-        self._readers.present.pin()
+        self.readers.present.pin()
 
     def advance(self, *, holds: bool = False) -> PresentReader | None:
         """Let reads show what has been committed; with `holds` return the moment before."""
-        return self._readers.advance(holds=holds)
+        return self.readers.advance(holds=holds)
 
     @property
     def needs_checkpoint(self) -> bool:
         """Whether the log has grown long enough, and a pinned moment kept it from restarting."""
-        return self._writer.needs_checkpoint
+        return self.writer.needs_checkpoint
 
     def checkpoint(self) -> None:
         """Copy the log into the file, so that it can be restarted; raises nothing."""
-        self._writer.checkpoint()
+        self.writer.checkpoint()
 
     def compact(self) -> None:
         """Write the file again without free space; raise `DiskFull` or `StoreFailed`."""
-        self._writer.compact()
+        self.writer.compact()
 
     def snapshot(self) -> PresentReader:
         """Hold the present moment open; raise `StoreFailed`.
 
         Until it is closed the log cannot be restarted, and grows.
         """
-        return self._readers.hold()
-
-    @property
-    def path(self) -> pathlib.Path:
-        """The file."""
-        return self._path
+        return self.readers.hold()
 
     @property
     def has_snapshots(self) -> bool:
         """Whether a moment is held open."""
-        return bool(self._readers.snapshots)
+        return bool(self.readers.snapshots)
 
     def limit_cache(self, size: int) -> None:
         """Keep about `size` bytes of pages in memory at most, half for writing; not in a commit."""
-        self._writer.limit_cache(size // 2)
-        self._readers.limit_cache(size // 2)
+        self.writer.limit_cache(size // 2)
+        self.readers.limit_cache(size // 2)
 
     def recover(self) -> None:
         """Bring the file back from disk and verify it; raise `StoreFailed`."""
-        self._writer.recover()
+        self.writer.recover()
 
     def release_reserve(self) -> None:
         """Release the reserve and checkpoint, so that the space of the log can be used again."""
         with contextlib.suppress(OSError):
             self._reserve.release()
-        self._writer.checkpoint()
+        self.writer.checkpoint()
 
     def restore_reserve(self) -> bool:
         """Allocate the reserve if there is room for it twice, if need be by truncating the log."""
         try:
             if self._reserve.restore():
                 return True
-            self._writer.truncate_log()
+            self.writer.truncate_log()
             return self._reserve.restore()
         except OSError:
             return False
@@ -459,19 +457,19 @@ class SqliteEngine:
 
         While there is one, nothing is committed.
         """
-        return self._writer.find_misplaced()
+        return self.writer.find_misplaced()
 
     @property
     def is_sound(self) -> bool:
         """Whether all of the file is known to be sound."""
-        return self._writer.is_sound
+        return self.writer.is_sound
 
     def confirm_sound(self) -> None:
         """Record that all of the file has been checked and is sound.
 
         Only then, or if it was closed cleanly before, can it be closed cleanly.
         """
-        self._writer.is_sound = True
+        self.writer.is_sound = True
 
     def report_damage(self, found: Callable[[Damage], None]) -> None:
         """Call `found` when a read or a write finds the file damaged, in the thread of reads.
@@ -483,11 +481,11 @@ class SqliteEngine:
             self.record_damage()
             found(damage)
 
-        self._writer.report_damage = self._readers.report_damage = report
+        self.writer.report_damage = self.readers.report_damage = report
 
     def record_damage(self) -> None:
         """Record that the file is damaged: it is not closed cleanly."""
-        self._writer.is_sound = False
+        self.writer.is_sound = False
 
     def find_damage(self, pause: Callable[[], bool]) -> Damage | None:
         """Check the structure of the whole file, and that its rows can be read; in any thread.
@@ -496,16 +494,16 @@ class SqliteEngine:
         milliseconds `pause` is called; if it returns True the check ends, and `CheckStopped` is
         raised. Raises `StoreFailed` if the file cannot be read.
         """
-        self._writer.check_in_place()
-        return find_damage(self._path, pause)
+        self.writer.check_in_place()
+        return find_damage(self.path, pause)
 
     def verify(self) -> list[str]:
         """Read the whole file; return what is damaged, one sentence each."""
-        return check_file_content(self._path)
+        return check_file_content(self.path)
 
     def size(self) -> int:
         """Return the bytes of the file and of those beside it, the reserve included."""
-        return sum(map(_size_of, (beside(self._path, suffix) for suffix in _SUFFIXES)))
+        return sum(map(_size_of, (beside(self.path, suffix) for suffix in _SUFFIXES)))
 
     def close(self) -> None:
         """Close cleanly: snapshots, readers, and last the writer, which checkpoints."""
@@ -519,28 +517,12 @@ class SqliteEngine:
 
         Unless it `may_write`, it stays as it is. Unless it `is_last`, other processes have it open.
         """
-        self._readers.close()
-        self._writer.close(may_write=may_write, is_last=is_last)
-
-    def refresh(self) -> None:
-        """Let the writing connection go on after what other processes have written."""
-        self._writer.refresh()
+        self.readers.close()
+        self.writer.close(may_write=may_write, is_last=is_last)
 
     def follow_moments(self, begun: Callable[[ReadView], None]) -> None:
         """Call `begun` with each moment that reads begin to show from now on."""
-        self._readers.follow(begun)
-
-    def renew(self) -> None:
-        """Show the moment that is shown by a new transaction, so that the log can be restarted."""
-        self._readers.renew()
-
-    def fail(self, reason: str) -> None:
-        """Write nothing more until `recover` has succeeded."""
-        self._writer.fail(reason)
-
-    def take_failure(self) -> bool:
-        """Return whether the store has failed since the last call."""
-        return self._writer.take_failure()
+        self.readers.follow(begun)
 
 
 def _size_of(path: pathlib.Path) -> int:

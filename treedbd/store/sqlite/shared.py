@@ -297,7 +297,7 @@ class SharedShelf:
     def renew(self) -> None:
         """Let the log be restarted, if it was checkpointed since this moment began to be shown."""
         if self._file is not None:
-            self._file.renew()
+            self._file.readers.renew()
 
     # The file.
 
@@ -402,12 +402,12 @@ class SharedShelf:
         failures = self._existing_lock().failures
         if failures != self._failures:
             self._failures = failures
-            file.fail(_FAILED)
-        file.refresh()
+            file.writer.fail(_FAILED)
+        file.writer.refresh()
 
     def _end_writing(self) -> None:
         lock = self._existing_lock()
-        if self._file is not None and self._file.take_failure():
+        if self._file is not None and self._file.writer.take_failure():
             self._failures = lock.add_failure()
         lock.end_write()
 
