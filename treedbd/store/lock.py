@@ -275,6 +275,7 @@ class LockTakeover:
     """The lock of a data directory that no other program writes to, until `release`.
 
     Attributes:
+        lock: the lock.
         is_served: whether a daemon has the directory open, which is read-only now.
 
     """
@@ -283,21 +284,16 @@ class LockTakeover:
         """Take the lock, from a daemon if need be; raise `CannotOpenStore` or OSError."""
         self._directory = directory
         try:
-            self._lock = DirectoryLock(directory)
+            self.lock = DirectoryLock(directory)
         except DirectoryInUse:
-            self._lock = _replace(directory)
+            self.lock = _replace(directory)
         self.is_served: Final = is_aside(directory)
-
-    @property
-    def lock(self) -> DirectoryLock:
-        """The lock."""
-        return self._lock
 
     def release(self, *, put_back: bool) -> None:
         """Release the lock; with `put_back` the daemon may write again."""
         if put_back:
             put_lock_back(self._directory)
-        self._lock.release()
+        self.lock.release()
 
 
 def is_aside(directory: pathlib.Path) -> bool:

@@ -168,7 +168,7 @@ class _Store:
 
 
 class _MemoryReadView:
-    """The rows as an overlay changes them, at one moment."""
+    """The rows as an overlay changes them, at one moment, until it `is_over`."""
 
     def __init__(self, store: _Store, overlay: _Overlay | None = None) -> None:
         self._store = store
@@ -176,11 +176,11 @@ class _MemoryReadView:
         self._log = store.log
         self._last = store.last
         self._changes = 0
-        self._is_over = False
+        self.is_over = False
 
     def end(self) -> None:
         """End the moment."""
-        self._is_over = True
+        self.is_over = True
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`."""
@@ -246,7 +246,7 @@ class _MemoryReadView:
                 yield key, value
 
     def _check(self) -> None:
-        if self._is_over:
+        if self.is_over:
             raise RuntimeError("The read or transaction of these rows has ended.")
 
 
@@ -286,11 +286,6 @@ class _MemoryTransaction(_MemoryReadView):
         self._log = list(store.log)
         with store.lock:
             store.undo = SortedDict()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the transaction has ended."""
-        return self._is_over
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
@@ -335,7 +330,7 @@ class _MemoryTransaction(_MemoryReadView):
 
     def rollback(self) -> None:
         """Discard the changes; no effect once the transaction has ended in any way."""
-        if self._is_over:
+        if self.is_over:
             return
         self.end()
         store = self._store

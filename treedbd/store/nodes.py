@@ -345,11 +345,11 @@ SAME_RANK: Final = rank_value(None)
 class Child:
     """One child of a node; its value is read when it is needed, unless its row was found already.
 
-    `rank` is its rank, before its key, in the query that selected it. It can be used as long as its
-    `Nodes`.
+    `rank` is its rank, before its key, in the query that selected it. `source` is what was found of
+    it in the rows, None if that is not kept. It can be used as long as its `Nodes`.
     """
 
-    __slots__ = ("_nodes", "_parent", "_source", "key", "rank")
+    __slots__ = ("_nodes", "_parent", "key", "rank", "source")
 
     def __init__(
         self,
@@ -363,26 +363,22 @@ class Child:
         self.rank = rank
         self._nodes = nodes
         self._parent = parent
-        self._source = source
+        self.source = source
 
     @property
     def row_bytes(self) -> int:
         """The bytes of its row, if it keeps that."""
-        return len(self._source) if isinstance(self._source, bytes) else 0
+        return len(self.source) if isinstance(self.source, bytes) else 0
 
     def without_row(self) -> Child:
         """Return the same child, which keeps no row: it is read again if it is needed."""
-        if not isinstance(self._source, bytes):
+        if not isinstance(self.source, bytes):
             return self
         return Child(self._nodes, self._parent, self.key, None, self.rank)
 
-    def found_source(self) -> ChildSource | None:
-        """Return what was found of it in the rows; None if that is not kept."""
-        return self._source
-
     def value(self) -> Value:
         """Return the whole subtree with its priorities."""
-        source = self._source
+        source = self.source
         if isinstance(source, bytes):
             return load_row(source)
         if source is None or isinstance(source, Spread):
@@ -392,11 +388,11 @@ class Child:
     @property
     def is_spread(self) -> bool:
         """Whether it may be spread over rows of its own children."""
-        return self._source is None or isinstance(self._source, Spread)
+        return self.source is None or isinstance(self.source, Spread)
 
     def chunks(self, *, export: bool = False) -> Iterator[bytes]:
         """Print it as `Nodes.chunks` does."""
-        source = self._source
+        source = self.source
         if isinstance(source, bytes):
             return cut_into_chunks(export_row(source) if export else print_row(source))
         if source is None or isinstance(source, Spread):

@@ -514,7 +514,7 @@ class PageWriter(PagedRows):
         It is kept until something is changed: a change is preceded by several lookups of its key.
         """
         if self._found is None or self._found[0] != key:
-            found = self._stored.floor(key + PAGE_END)
+            found = self.stored.floor(key + PAGE_END)
             if found is not None:
                 pause_if_long(found[1])
                 found = unseal_near(key, found)
@@ -539,7 +539,7 @@ class PageWriter(PagedRows):
         if run.bound is None:
             last = max([run.container + run.keys[-1], *run.stored])
             low = last.removesuffix(PAGE_END) + BEYOND
-            run.bound = next(self._stored.scan_keys(low, END), END)
+            run.bound = next(self.stored.scan_keys(low, END), END)
         return run.bound
 
     def _open(self, container: bytes, segment: bytes) -> Run:
@@ -555,7 +555,7 @@ class PageWriter(PagedRows):
         if found is not None and found[0] == key:
             run.stored[key] = found[1]
             return run
-        after = next(self._stored.scan_keys(key, END), None)
+        after = next(self.stored.scan_keys(key, END), None)
         if after is not None and is_child(container, after.removesuffix(PAGE_END)):
             return self._load_sibling(self._read(after), container, segment) or run
         return run
@@ -571,7 +571,7 @@ class PageWriter(PagedRows):
         return run if run.keys else None
 
     def _read(self, key: bytes) -> Row:
-        return key, unseal(key, self._stored.get(key) or b"")
+        return key, unseal(key, self.stored.get(key) or b"")
 
     def _splice(self, key: bytes, member: Member) -> bool:
         """Set a member in the bytes of its page if that is possible; return whether it was."""
@@ -625,7 +625,7 @@ class PageWriter(PagedRows):
         neighbours: list[Row] = []
         if after != END and is_child(run.container, after.removesuffix(PAGE_END)):
             neighbours.append(self._read(after))
-        before = next(self._stored.scan_keys(FIRST, first, reverse=True), None)
+        before = next(self.stored.scan_keys(FIRST, first, reverse=True), None)
         if before is not None and is_child(run.container, before.removesuffix(PAGE_END)):
             neighbours.append(self._read(before))
         for found in neighbours:

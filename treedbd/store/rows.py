@@ -709,17 +709,12 @@ class Page:
 
 
 class PagedRows:
-    """A `ReadView` of single rows over one of stored rows and pages; raises `DamagedRow`."""
+    """A `ReadView` of single rows over `stored` rows and pages; raises `DamagedRow`."""
 
-    __slots__ = ("_stored",)
+    __slots__ = ("stored",)
 
     def __init__(self, stored: ReadView) -> None:
-        self._stored = stored
-
-    @property
-    def stored(self) -> ReadView:
-        """The stored rows, which have a check sum."""
-        return self._stored
+        self.stored = stored
 
     def find(self, key: bytes) -> Row | None:
         """Return the row whose key is `key` or begins it; None if there is none."""
@@ -753,7 +748,7 @@ class PagedRows:
         before = self._page_around(low)
         if before is not None and not reverse:
             yield from [row for row in before if low <= row[0] < high]
-        for key, stored in self._stored.scan(low, high, reverse=reverse):
+        for key, stored in self.stored.scan(low, high, reverse=reverse):
             if is_page(key):
                 rows = Page(key, unseal(key, stored)).rows()
                 if rows[-1][0] >= high:
@@ -769,11 +764,11 @@ class PagedRows:
         before = [row[0] for row in self._page_around(low) or () if low <= row[0] < high]
         if not reverse:
             yield from before
-        for key in self._stored.scan_keys(low, high, reverse=reverse):
+        for key in self.stored.scan_keys(low, high, reverse=reverse):
             if is_page(key):
                 if not reverse:
                     yield key.removesuffix(PAGE_END)  # who wants the first key only reads no page
-                stored = self._stored.get(key)
+                stored = self.stored.get(key)
                 if stored is None:
                     continue  # it was removed after its first key was returned
                 page = Page(key, unseal(key, stored))
@@ -788,27 +783,27 @@ class PagedRows:
 
     def scan_stored(self, low: bytes, high: bytes) -> Iterator[Row]:
         """Iterate over the stored rows and pages of a range, without their check sums."""
-        for key, stored in self._stored.scan(low, high):
+        for key, stored in self.stored.scan(low, high):
             yield key, unseal(key, stored)
 
     def sequence(self) -> int:
         """Return the number of the last entry that was ever appended, 0 before the first."""
-        return self._stored.sequence()
+        return self.stored.sequence()
 
     def entries(self, after: int) -> Iterator[LogEntry]:
         """Iterate over the retained entries with numbers above `after`."""
-        return self._stored.entries(after)
+        return self.stored.entries(after)
 
     def _look_up(self, key: bytes) -> Row | None:
         """Return what holds the row `key` or the last one before it, without its check sum."""
-        found = self._stored.floor(key + PAGE_END)
+        found = self.stored.floor(key + PAGE_END)
         return None if found is None else unseal_near(key, found)
 
     def _page_around(self, low: bytes) -> list[Row] | None:
         """Return the rows of the page that begins before `low` if it ends at or after that."""
         if low == FIRST or (low[-1:] == LOWEST_TAG and len(low) < ROW_KEY_BYTES):
             return None  # what is below a container begins with a row or a page
-        found = self._stored.floor(low)
+        found = self.stored.floor(low)
         if found is None or not is_page(found[0]):
             return None
         rows = Page(found[0], unseal(*found)).rows()

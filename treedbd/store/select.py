@@ -367,7 +367,7 @@ def _passing(
 
 def _passes_at_once(child: Child, conditions: Sequence[WhereCondition]) -> bool | None:
     """Return whether a child passes whose row is known, and not long; None for any other."""
-    row: Any = child.found_source()
+    row: Any = child.source
     if isinstance(row, bytes) and len(row) <= LARGE_ROW_BYTES:
         row = parse_stored(row)
     elif row is None or isinstance(row, bytes | Spread):
@@ -379,7 +379,7 @@ def _passes(
     child: Child, nodes: Nodes, path: Path, conditions: Sequence[WhereCondition]
 ) -> Generator[None, None, bool]:
     """Return whether a child passes by what the rows hold; a step ends when much was read."""
-    place, source = (*path, child.key), child.found_source()
+    place, source = (*path, child.key), child.source
     found: dict[Order, ValueRank] = {}
     for each in conditions:
         if each.kind == "key":
