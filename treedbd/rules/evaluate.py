@@ -330,7 +330,16 @@ class Evaluation:
         captures = {
             name: key for name, key in zip(names, path, strict=True) if name.startswith("$")
         }
-        return RuleResult(rule.kind, path, rule.location, *rule.position, result, captures, reads)
+        return RuleResult(
+            kind=rule.kind,
+            path=path,
+            location=rule.location,
+            line=rule.position.line,
+            column=rule.position.column,
+            result=result,
+            captures=captures,
+            reads=reads,
+        )
 
     def _get_scope(self) -> Scope:
         if self._scope is None:
@@ -410,6 +419,5 @@ class TimedEvaluation(Evaluation):
         seconds = sum(spent for spent, _ in self._spent.values())
         if self._spent and seconds >= self._report.least_s:
             rule = max(self._spent, key=self._spent.__getitem__)
-            self._report.report(
-                SlowRules(seconds, rule.location, rule.position, *self._spent[rule])
-            )
+            slowest_s, count = self._spent[rule]
+            self._report.report(SlowRules(seconds, rule.location, rule.position, slowest_s, count))

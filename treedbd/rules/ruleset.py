@@ -193,11 +193,13 @@ class RuleSet:
 
         def make_scope() -> Scope:
             before, budget = self._reader(context)
-            changed = Overlay(before, changes) if after is None else MeteredView(after, budget)
-            if reads is None:
-                return Scope(context, before, changed, budget)
-            traced = TracedView(before, "data", reads), TracedView(changed, "newData", reads)
-            return Scope(context, *traced, budget)
+            changed: View = (
+                Overlay(before, changes) if after is None else MeteredView(after, budget)
+            )
+            if reads is not None:
+                before = TracedView(before, "data", reads)
+                changed = TracedView(changed, "newData", reads)
+            return Scope(context, before, changed, budget)
 
         evaluation = _make_evaluation(context, make_scope, reads, shared=len(changes) > 1)
         return evaluation.verdict(evaluation.allows_write(self._root, changes))
@@ -510,8 +512,7 @@ class _Builder:
             else:
                 self.check_child(key, value, names, children)
                 bound = ((name, len(names)),) if name.startswith("$") else ()
-                below = (*names, name), captures + bound
-                children[name] = yield from self.node(value, *below)
+                children[name] = yield from self.node(value, (*names, name), captures + bound)
         capture = next((name for name in children if name.startswith("$")), "")
         of_capture = children.pop(capture, None)
         return RuleNode(rules, index_on, children, of_capture, capture)
