@@ -45,6 +45,7 @@ from treedbd.store import changelog
 from treedbd.store.bulk import BulkPatch, BulkWriter
 from treedbd.store.engine import ReadView, Transaction
 from treedbd.store.indexes import WriterMaker
+from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes, etag_in_steps, hash_at
 from treedbd.store.rows import is_surely_longer
 from treedbd.store.usage import CountedRows, Usage, count_some, read_usage, write_usage

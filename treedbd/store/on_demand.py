@@ -96,9 +96,6 @@ class FileEngine(Engine, Protocol):
         ...
 
 
-OpenFile: TypeAlias = Callable[[], FileEngine]
-
-
 class CreateOnWriteEngine(Generic[E]):
     """An engine that `create` makes at the first commit; all calls go to it from then on.
 
@@ -236,7 +233,7 @@ class ReopeningEngine:
 
     def __init__(
         self,
-        open_file: OpenFile,
+        open_file: Callable[[], FileEngine],
         use: Callable[[], None],
         first: Engine | None = None,
         *,

@@ -37,8 +37,6 @@ from treedbd.tree.value import as_json, canonical_number, leaf_of, plain, priori
 FieldKind: TypeAlias = Literal["key", "value", "priority", "child"]
 """What is looked at: the key, value or priority of a child, or the value at a path below it."""
 Scalar: TypeAlias = str | int | float | bool | None
-Selection: TypeAlias = list[tuple[str, Value]]
-"""The keys and the values of the children that a query selects, in its order."""
 
 PARAMETERS: Final = (
     "orderBy",
@@ -187,7 +185,7 @@ class Query:
         """Return whether a child meets `where`, whatever the bounds."""
         return self.where is None or self.where.passes(key, child)
 
-    def select(self, members: Iterable[tuple[str, Value]]) -> Selection:
+    def select(self, members: Iterable[tuple[str, Value]]) -> list[tuple[str, Value]]:
         """Return the children within bounds and limit, in order; `members` may come in any order.
 
         This defines what a query means. `store.select` reaches the same result on rows, without

@@ -41,7 +41,7 @@ def put_in_doubt(
     with pytest.raises(InDoubt):
         side.put((b"a", b"doubt"), op=op)
     breaker.await_break()
-    assert side.engine.is_in_doubt
+    assert side.engine._in_doubt is not None
     assert side.rows() == {}
     with pytest.raises(StoreFailed, match="not known yet"):
         side.engine.begin()
@@ -55,7 +55,7 @@ def test_what_was_applied_is_settled_as_applied(
     put_in_doubt(doubtful, breaker, kind, op)
     wait_until(lambda: one.cluster.tail.poll([one.db])[one.db].rev == 1)
     assert doubtful.engine.settle() is True
-    assert not doubtful.engine.is_in_doubt
+    assert doubtful.engine._in_doubt is None
     assert not doubtful.engine.catch_up().is_whole
     assert doubtful.rows() == {b"a": b"doubt"}
     doubtful.put((b"b", b"1"), op=b"next")
@@ -88,7 +88,7 @@ def test_while_the_commit_may_still_come_nothing_is_settled(
     wait_until(lambda: len(lone_server.primary.query(WITHHELD)) == 1)
     with pytest.raises(StoreUnreachable):
         doubtful.engine.settle()
-    assert doubtful.engine.is_in_doubt
+    assert doubtful.engine._in_doubt is not None
     breaker.send_withheld()
     wait_until(lambda: one.cluster.tail.poll([one.db])[one.db].rev == 1)
     assert doubtful.engine.settle() is True

@@ -221,11 +221,10 @@ class PostgresqlEngine:
         self._retain = retain
         self.epoch = epoch
         found = decode_position(local.read(lambda rows: rows.get(POSITION_KEY)))
-        fresh = CopyPosition(identity.cluster, identity.db)
-        is_same = found is not None and (found.cluster, found.db) == (fresh.cluster, fresh.db)
-        start = found if is_same and found is not None else fresh
+        if found is None or (found.cluster, found.db) != (identity.cluster, identity.db):
+            found = CopyPosition(identity.cluster, identity.db)
         # One value, since threads read and set it: the position, and the number of the last entry.
-        self._present = start, local.read(lambda rows: rows.sequence())
+        self._present = found, local.read(lambda rows: rows.sequence())
         self._in_doubt: PendingCommit | None = None
         self._losses = 0
         self._locked: Session | None = None
@@ -260,11 +259,6 @@ class PostgresqlEngine:
     def position(self) -> CopyPosition:
         """How far the copy has come."""
         return self._present[0]
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether `settle` must be called before the next transaction."""
-        return self._in_doubt is not None
 
     def snapshot(self) -> PresentReader:
         """Hold the present moment open."""

@@ -456,8 +456,9 @@ def checkpoint_some(connection: apsw.Connection, *, waits: bool) -> None:
         connection.set_busy_timeout(BUSY_MS)
 
 
-def verify_file(connection: apsw.Connection, last: int) -> None:
-    """Raise `StoreFailed` unless the file is sound and holds the change `last`."""
+def verify_file(connection: apsw.Connection, last: int, space: FileSpace) -> None:
+    """Raise `StoreFailed` unless the file is sound on the disk and holds the change `last`."""
+    space.forget_cached()
     found = connection.pragma("quick_check", 1)
     if found != "ok":
         raise StoreFailed(f"The file is damaged: {found}")
@@ -685,8 +686,7 @@ class SqliteWriter:
         try:
             self.let_reads_go()
             self._adopt(fresh)
-            self._space.forget_cached()
-            verify_file(fresh, self._last)
+            verify_file(fresh, self._last, self._space)
             self.history.renew(fresh)
             commit_nothing(fresh)
         except BaseException as error:
