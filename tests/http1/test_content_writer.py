@@ -144,7 +144,7 @@ def test_a_socket_that_is_closed_sends_nothing(reply: Reply) -> None:
     reply.transport.tcp.socket.close()
     sent = reply.server.factory.bytes_sent
     reply.write_content()
-    assert reply.server.factory._connections.sent_past.bytes == 0
+    assert reply.server.factory._connections.sent_past_bytes == 0
     assert reply.server.factory.bytes_sent >= sent
 
 

@@ -16,13 +16,12 @@ from twisted.internet.interfaces import IAddress, IPullProducer
 from twisted.web.http import NO_BODY_CODES, HTTPChannel
 from zope.interface import implementer
 
-from treedbd.http1.content import Content, ContentReader, Tally
+from treedbd.http1.content import Content, ContentReader
 from treedbd.http1.headers import Header, Headers
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff, HeadMemory
 from treedbd.http1.proxies import ForwardedRequest, read_forwarded
 from treedbd.http1.request import request_id_of
-from treedbd.http1.writer import DirectSend
 from treedbd.limits import KIB
 from treedbd.names import NO_PROXIES, TrustedProxies
 
@@ -165,7 +164,7 @@ class AdaptedRequest:
         """Write a short piece of the body."""
         self.write(content.whole())
 
-    def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
+    def find_free_send(self) -> tuple[None, None]:
         """Return nothing: how that server sends is not known."""
         return None, None
 

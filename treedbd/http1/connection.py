@@ -60,7 +60,7 @@ from zope.interface import implementer
 
 from treedbd.database.slices import in_turns
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytes, HeldBytesRefused
-from treedbd.http1.content import SHARES, Tally
+from treedbd.http1.content import SHARES
 from treedbd.http1.headers import Header
 from treedbd.http1.parser import (
     BODY_TIMEOUT,
@@ -98,25 +98,21 @@ AdaptRequests: TypeAlias = Callable[[type[Request]], type[Request]]
 class CountsRequests(Protocol):
     """What counts the answered requests.
 
-    Attributes:
-        answered: those that were not counted yet, which every connection adds to.
-
+    One class has it, `web/activity.Activity`: this package does not know `web`.
     """
 
     @property
     def answered(self) -> deque[AnsweredRequest]:
-        """Those that were not counted yet."""
+        """Those that were not counted yet, which every connection adds to."""
 
     def count(self) -> None:
         """Count them; called once a second while there are connections."""
 
 
 class CountsCallers(Protocol):
-    """What counts how much callers do (`treedbd.web.rates`).
+    """What counts how much callers do.
 
-    Attributes:
-        counts_bytes: whether it has to know of bytes.
-
+    One class has it, `web/rates.Rates`: this package does not know `web`.
     """
 
     @property
@@ -337,7 +333,7 @@ _FROM: Final = "connections from "
 
 
 class TrackedConnection(Protocol):
-    """What the registry knows of a connection."""
+    """What the registry knows of a connection: an `Http1Connection`, or a `ProxiedConnection`."""
 
     @property
     def bytes_sent(self) -> int:
@@ -366,7 +362,7 @@ class Connections:
         count: how many connections were admitted and are open.
         draining: whether no further connection and no further request is accepted.
         held: what the connections make the server hold.
-        sent_past: the bytes that were sent past the writers of the connections.
+        sent_past_bytes: those that were sent past the writers of the connections.
         errors: how many errors the server has sent by itself, by status.
         refusals: those of them that no resource has answered, by code.
         cut_off: how many replies ended before their end, by the reason.
@@ -403,7 +399,7 @@ class Connections:
         proxies = options.trusted_proxies
         self._trusts = proxies.trusts if proxies else None
         self._own_request, self._proxied_request = options.request_classes()
-        self.sent_past = Tally()
+        self.sent_past_bytes = 0
         self._wall_clock = wall_clock
         self._addresses: dict[TrackedConnection, str | None] = {}
         self._counts: Counting = Counts() if options.counts is None else options.counts
@@ -416,7 +412,7 @@ class Connections:
         """How many bytes were written to all connections so far, closed ones too."""
         return (
             self._sent_before
-            + self.sent_past.bytes
+            + self.sent_past_bytes
             + sum(each.bytes_sent for each in self._addresses)
         )
 
@@ -547,14 +543,14 @@ REQUESTS_AT_ONCE: Final = 8
 
 @implementer(IHandshakeListener, IHalfCloseableProtocol)
 class Http1Connection(protocol.Protocol):
-    """The protocol of one connection; its requests call it too (`RequestConnection`).
+    """The protocol of one connection; its requests call it too.
 
     Attributes:
         secure: whether it uses TLS.
         peer, host: the address of the client, and the local one.
         site: the `Site` that requests belong to.
         writer: what writes to the transport.
-        sent_past: the bytes that were sent past the writers of all connections.
+        registry: the connections to which it belongs.
         date_lines: the first header lines of plain and of secure replies.
 
     """
@@ -583,12 +579,11 @@ class Http1Connection(protocol.Protocol):
         self._served = connections.served
         self.site = self._served.site
         options = self._served.options
-        self._connections = connections
+        self.registry = connections
         self._note_answered = connections.note_answered
         self._logs = options.logs
         self._log_least_s = options.logs.least_s
         self._note_bytes = options.note_bytes
-        self.sent_past = connections.sent_past
         self.date_lines = connections.date_lines
         self._limits = connections.limits
         self._parser = Http1Parser(connections.limits)
@@ -607,12 +602,12 @@ class Http1Connection(protocol.Protocol):
         transport = self.transport
         self.peer, self.host = transport.getPeer(), transport.getHost()
         self.secure = ISSLTransport.providedBy(transport)
-        self.writer = ConnectionWriter(transport, self._connections.ring, self._resume_parsing)
-        self._make_request, self._counted_for = self._connections.requests_of(self.peer)
+        self.writer = ConnectionWriter(transport, self.registry.ring, self._resume_parsing)
+        self._make_request, self._counted_for = self.registry.requests_of(self.peer)
         self._body.address = self._counted_for
-        error = self._connections.admit(self, self._counted_for)
+        error = self.registry.admit(self, self._counted_for)
         if error is not None:
-            if self.secure or self._connections.refuses_without_reply():
+            if self.secure or self.registry.refuses_without_reply():
                 self.abort()
             else:
                 self._refuse(error)
@@ -646,7 +641,7 @@ class Http1Connection(protocol.Protocol):
             self.abort("client")
         elif not self._is_half_closed:
             self._is_half_closed = True
-            self._half_closed_at = self._connections.clock.seconds()
+            self._half_closed_at = self.registry.clock.seconds()
 
     def writeConnectionLost(self) -> None:
         """Do nothing: the client was sent everything."""
@@ -665,7 +660,7 @@ class Http1Connection(protocol.Protocol):
             if self._logs.lost is not None:
                 log_request(self._logs.lost, request)
             request.connectionLost(reason)
-        self._connections.remove(self, request)
+        self.registry.remove(self, request)
         self._parser.close()
 
     # From the request.
@@ -673,7 +668,7 @@ class Http1Connection(protocol.Protocol):
     def answered(self, request: Request) -> None:
         """Go on to the next request, or close."""
         self._request = None
-        self._idle_since = self._connections.now
+        self._idle_since = self.registry.now
         if self._body.held:
             self._body.release()
         if self._parser.head_bytes:
@@ -775,7 +770,7 @@ class Http1Connection(protocol.Protocol):
                     break
                 if rendered == at_most:
                     self._is_in_ring = True
-                    self._connections.ring.add(self._continue_parsing)
+                    self.registry.ring.add(self._continue_parsing)
                     break
                 data = b""
         except ProtocolError as error:
@@ -793,7 +788,7 @@ class Http1Connection(protocol.Protocol):
             self._refuse(HELD_TOO_MUCH)
             return
         request = self._request = self._make_request(self, self._parser)
-        if self._connections.draining:
+        if self.registry.draining:
             request.persistent = False
         if self._deadline.is_set:
             self._deadline.clear()
@@ -808,7 +803,7 @@ class Http1Connection(protocol.Protocol):
     def _render_oversized(self) -> None:
         """Let the resource refuse a request; what still arrives of its body is dropped."""
         self._body.release()
-        self._connections.errors[BODY_TOO_LARGE.status] += 1
+        self.registry.errors[BODY_TOO_LARGE.status] += 1
         request = self._request = self._make_request(self, self._parser)
         request.is_oversized = True
         request.persistent = False
@@ -832,7 +827,7 @@ class Http1Connection(protocol.Protocol):
 
     def _await_first(self) -> None:
         """Wait for the first request; bytes that belong to none leave the client idle."""
-        self._idle_since = self._connections.now
+        self._idle_since = self.registry.now
         self._await_more()
 
     def _await_more(self) -> None:
@@ -884,7 +879,7 @@ class Http1Connection(protocol.Protocol):
         if self._account is None:
             if size <= SMALL_HELD_BYTES:
                 return True
-            self._account = self._connections.held.account(self._counted_for)
+            self._account = self.registry.held.account(self._counted_for)
         try:
             self._account.set(size if size > SMALL_HELD_BYTES else 0)
         except HeldBytesRefused:
@@ -900,7 +895,7 @@ class Http1Connection(protocol.Protocol):
             if reason is None:
                 reason = "failed" if self.writer.is_aborted else "client"
             if request.note_cut_off(reason):
-                self._connections.cut_off[reason] += 1
+                self.registry.cut_off[reason] += 1
             elif request.startedWriting:
                 # A stream, or another protocol, which ends so.
                 asked, seconds = request.head_memory, perf_counter() - request.began
@@ -908,7 +903,7 @@ class Http1Connection(protocol.Protocol):
                 self._note_answered((asked, request.method, request.code, seconds, sent, received))
         elif reason in ("slow", "stop") and self.writer.waiting_bytes:
             # It was answered before: only its last bytes waited.
-            self._connections.cut_off[reason] += 1
+            self.registry.cut_off[reason] += 1
 
     def _expire(self) -> None:
         if self._closing:
@@ -920,7 +915,7 @@ class Http1Connection(protocol.Protocol):
 
     def _refuse(self, error: ErrorReply) -> None:
         self._body.release()
-        reply = self._connections.format_error(error, self._counted_for, secure=self.secure)
+        reply = self.registry.format_error(error, self._counted_for, secure=self.secure)
         self.writer.write(reply)
         self._close(linger=True)
 

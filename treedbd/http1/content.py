@@ -117,20 +117,6 @@ class WaitingBytes(ByteCount):
         return waiting <= own or waiting + size <= self._share
 
 
-class Tally:
-    """A count that all connections share.
-
-    Attributes:
-        bytes: how many were sent past the writers of the connections, which count their own.
-
-    """
-
-    __slots__ = ("bytes",)
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-
 class Content:
     """Bytes that readers share, in memory or in a file; a file is closed after the last reader.
 
@@ -290,7 +276,10 @@ class ContentReader:
 
 
 class Storage(Protocol):
-    """Where growing content is kept."""
+    """Where growing content is kept.
+
+    One class has it, `web/reading.RenderingWriter`: this package does not know `web`.
+    """
 
     @property
     def size(self) -> int:

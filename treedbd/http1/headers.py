@@ -117,7 +117,7 @@ class UnsupportedEncoding(Exception):
 
 
 class _Decoder(Protocol):
-    """What both decompressors have in common."""
+    """What the decompressors of both libraries have in common: those of zlib and of zstd."""
 
     @property
     def eof(self) -> bool:

@@ -17,11 +17,12 @@ from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
 from zope.interface import Attribute
 
-from treedbd.http1.content import Content, ContentReader, Tally
+from treedbd.http1.content import Content, ContentReader
 from treedbd.http1.headers import Header
 from treedbd.http1.parser import CutOff
 
 if TYPE_CHECKING:
+    from treedbd.http1.connection import Connections
     from treedbd.http1.writer import DirectSend, UpgradedConnection
 
 
@@ -113,8 +114,8 @@ class IHttp1Request(IRequest, IConsumer):
     def write_content(content: Content) -> None:
         """Write a short piece of the body that other replies contain too."""
 
-    def find_free_send() -> tuple[DirectSend | None, Tally | None]:
-        """Return what sends content past the request, and what counts its bytes.
+    def find_free_send() -> tuple[DirectSend | None, Connections | None]:
+        """Return what sends content past the request, and what counts it (`sent_past_bytes`).
 
         None if the body is not sent as it is, if something waits to be sent, or if the connection
         has no socket of its own. What is returned must not be used any more after anything else was

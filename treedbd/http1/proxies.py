@@ -23,7 +23,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -32,9 +32,12 @@ from zope.interface import implementer
 
 from treedbd.http1.headers import Headers, joined
 from treedbd.http1.parser import Http1Parser
-from treedbd.http1.request import Request, RequestConnection
+from treedbd.http1.request import Request
 from treedbd.limits import MAX_HOST_BYTES
 from treedbd.names import without_mapping
+
+if TYPE_CHECKING:
+    from treedbd.http1.connection import Http1Connection
 
 ClientAddress: TypeAlias = IPv4Address | IPv6Address
 
@@ -406,7 +409,7 @@ class ProxiedRequest(Request):
     came_by_trusted_proxy = True
     trusts: Callable[[str], bool]
 
-    def __init__(self, connection: RequestConnection, parser: Http1Parser) -> None:
+    def __init__(self, connection: Http1Connection, parser: Http1Parser) -> None:
         """Represent the request that `parser` has just completed."""
         super().__init__(connection, parser)
         found = parser.head_memory.forwarded

@@ -27,24 +27,23 @@ import re
 from collections.abc import Callable, Iterable
 from io import BytesIO
 from time import perf_counter
-from typing import Any, AnyStr, Final, Protocol
+from typing import TYPE_CHECKING, Any, AnyStr, Final
 from urllib.parse import unquote_to_bytes
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.error import UnsupportedMethod
 from twisted.web.http import NO_BODY_CODES, SWITCHING, datetimeToString, parse_qs
 from twisted.web.http_headers import Headers as StockHeaders
 from twisted.web.resource import IResource
-from twisted.web.server import NOT_DONE_YET, Site
+from twisted.web.server import NOT_DONE_YET
 from twisted.web.server import Request as StockRequest
 from zope.interface import implementer
 
 from treedbd.caches import bounded_cache
-from treedbd.http1.content import Content, ContentReader, Tally
+from treedbd.http1.content import Content, ContentReader
 from treedbd.http1.headers import Header, Headers
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import (
@@ -58,9 +57,12 @@ from treedbd.http1.parser import (
     decode_leniently,
     format_body,
 )
-from treedbd.http1.writer import ConnectionWriter, DirectSend, UpgradedConnection
+from treedbd.http1.writer import DirectSend, UpgradedConnection
 from treedbd.limits import MAX_DEPTH
 from treedbd.traces import Trace
+
+if TYPE_CHECKING:
+    from treedbd.http1.connection import Connections, Http1Connection
 
 REQUEST_ID: Final = b"X-Request-Id"
 MAX_REQUEST_ID_CHARACTERS: Final = 128
@@ -169,34 +171,6 @@ _OWN_FIELDS: Final = frozenset({b"Connection", b"Date", b"Server", b"Transfer-En
 _REMEMBERED_FIELDS: Final = 128
 
 
-class RequestConnection(Protocol):
-    """What a request knows of its connection; `date_lines` begin its plain and secure replies."""
-
-    secure: bool
-    date_lines: list[bytes]
-    peer: IAddress
-    host: IAddress
-    site: Site
-    writer: ConnectionWriter
-    sent_past: Tally
-
-    @property
-    def transport(self) -> Any:
-        """The transport of the connection."""
-
-    def answered(self, request: Any) -> None:
-        """Note that a request has its whole reply."""
-
-    def shorten_head(self, request: Any) -> None:
-        """Keep little of a long head: its reply lasts, or another protocol follows."""
-
-    def lose_connection(self) -> None:
-        """Close once everything is sent."""
-
-    def abort(self, reason: CutOff = "failed") -> None:
-        """Drop the connection."""
-
-
 class Reply(StockRequest):
     """One reply.
 
@@ -210,7 +184,7 @@ class Reply(StockRequest):
 
     """
 
-    connection: RequestConnection
+    connection: Http1Connection
     channel: Any
     persistent: bool
     shown_path: str
@@ -320,11 +294,11 @@ class Reply(StockRequest):
         else:
             self.write(content.whole())
 
-    def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
+    def find_free_send(self) -> tuple[DirectSend | None, Connections | None]:
         """Return what sends content past the request (`IHttp1Request.find_free_send`)."""
         is_free = self._is_raw and self.channel is not None and self._encoder is None
         send = self.channel.writer.find_free_send() if is_free else None
-        return send, self.connection.sent_past
+        return send, self.connection.registry
 
     def continue_after(self, rest: bytes) -> None:
         """Send what is left of content (`IHttp1Request.continue_after`)."""
@@ -580,7 +554,7 @@ class Request(Reply):
     request_id = _lazily(request_id_of)
     contender = _lazily(lambda request: id(request.connection))
 
-    def __init__(self, connection: RequestConnection, parser: Http1Parser) -> None:
+    def __init__(self, connection: Http1Connection, parser: Http1Parser) -> None:
         """Represent the request that `parser` has just completed."""
         # The parents are not initialised: they would make the objects that are lazy here.
         self.connection = connection
@@ -646,10 +620,7 @@ class Request(Reply):
         self.reply_began = perf_counter()
         self.channel.writer.write(b"HTTP/1.1 101 Switching Protocols\r\n%b%b\r\n" % (dates, lines))
         unread = self.channel.switch(receive)
-        connection = self.connection
-        return UpgradedConnection(
-            self, connection.writer, connection.sent_past, self.channel.set_reading, unread
-        )
+        return UpgradedConnection(self, self.connection, unread)
 
     def end_upgraded(self) -> None:
         """End the connection of a request that has switched, after what was written."""

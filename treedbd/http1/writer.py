@@ -31,7 +31,7 @@ import contextlib
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from OpenSSL.SSL import Error, WantReadError
 from twisted.internet.abstract import FileDescriptor
@@ -49,10 +49,14 @@ from twisted.protocols.tls import BufferingTLSTransport
 from zope.interface import implementer
 
 from treedbd.database.slices import Slices, Steps
-from treedbd.http1.content import Buffer, Content, ContentReader, FlowReader, Tally
+from treedbd.http1.content import Buffer, Content, ContentReader, FlowReader
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff
 from treedbd.limits import KIB, MIB
+
+if TYPE_CHECKING:
+    from treedbd.http1.connection import Connections, Http1Connection
+    from treedbd.http1.request import Request
 
 _log = Logger()
 
@@ -281,13 +285,13 @@ class ConnectionWriter:
         is_paused: whether the transport accepts no more at present.
         is_aborted: whether the connection was dropped from this end.
         piece_bytes: how many bytes of content are best written at a time.
+        ring: where replies whose clients read fast go on; all connections share it.
 
     """
 
     def __init__(self, transport: Any, ring: Ring, on_writable: Callable[[], object]) -> None:
         """Write to `transport`: TCP, TLS over it, a UNIX socket, memory.
 
-        Replies whose clients read fast go on in the `ring`, which all connections share.
         `on_writable` is called when it accepts more again.
         """
         self.bytes_sent = 0
@@ -305,7 +309,7 @@ class ConnectionWriter:
         ) + 1
         self._read: int | None = None
         self._moved_at = 0.0
-        self._ring = ring
+        self.ring: Final = ring
         self._on_writable = on_writable
         self._producer: IPushProducer | None = None
         transport.registerProducer(self, True)
@@ -347,7 +351,7 @@ class ConnectionWriter:
 
         `done` is called after the last byte was taken, now or later; not if the client is gone.
         """
-        sender = ContentSender(self, reader, self._ring, done)
+        sender = ContentSender(self, reader, done)
         self.register_producer(sender, streaming=True)
         if self.is_paused:
             self.write(head)
@@ -396,9 +400,7 @@ class ConnectionWriter:
         if streaming:
             self._producer = cast(IPushProducer, producer)
         else:
-            self._producer = PullProducerAdapter(
-                cast(IPullProducer, producer), self._ring, self.abort
-            )
+            self._producer = PullProducerAdapter(cast(IPullProducer, producer), self)
         if self.is_paused:
             self._producer.pauseProducing()
 
@@ -461,11 +463,10 @@ class ConnectionWriter:
 class PullProducerAdapter:
     """Calls a pull producer again and again, in the ring, while the client reads."""
 
-    def __init__(self, producer: IPullProducer, ring: Ring, abort: Callable[[], None]) -> None:
-        """Pull from `producer` from the next turn on; `abort` ends a reply that failed."""
+    def __init__(self, producer: IPullProducer, writer: ConnectionWriter) -> None:
+        """Pull from `producer` from the next turn on; if it fails, `writer` is aborted."""
         self._producer = producer
-        self._ring = ring
-        self._abort = abort
+        self._writer = writer
         self._is_paused = False
         self._is_in_ring = False
         self.resumeProducing()
@@ -475,7 +476,7 @@ class PullProducerAdapter:
         self._is_paused = False
         if not self._is_in_ring:
             self._is_in_ring = True
-            self._ring.add(self._pull)
+            self._writer.ring.add(self._pull)
 
     def pauseProducing(self) -> None:
         """Pull no more for now."""
@@ -496,7 +497,7 @@ class PullProducerAdapter:
         except Exception:
             _log.failure("A producer failed in the middle of a reply.")
             self.pauseProducing()
-            self._abort()
+            self._writer.abort()
 
 
 def _do_nothing() -> None:
@@ -527,41 +528,19 @@ _VISIT_BYTES: Final = 256 * KIB
 """Bytes that it sends at a visit of the ring, in which it waits to go on."""
 
 
-class PieceWriter(Protocol):
-    """What the sender knows of the writer of its connection."""
-
-    @property
-    def piece_bytes(self) -> int:
-        """How many bytes are best sent at a time."""
-
-    def write_some(self, data: Buffer) -> int:
-        """Send the front of `data`; return how many bytes were taken, sent or still waiting."""
-
-    def unregister_producer(self) -> None:
-        """Release the producer."""
-
-    def abort(self) -> None:
-        """Drop the connection."""
-
-
 @implementer(IPushProducer)
 class ContentSender:
     """The producer of one reply whose body is read from shared content."""
 
     def __init__(
-        self,
-        writer: PieceWriter,
-        reader: ContentReader,
-        ring: Ring,
-        done: Callable[[], None],
+        self, writer: ConnectionWriter, reader: ContentReader, done: Callable[[], None]
     ) -> None:
         """Send what `reader` reads, close it and call `done`; not called if the client is gone.
 
-        A client that reads fast shares the turns of the reactor with the others in the `ring`.
+        A client that reads fast shares the turns of the reactor with the others in the ring.
         """
         self._writer = writer
         self._reader = reader
-        self._ring = ring
         self._done = done
         self._is_paused = False
         self._is_in_ring = False
@@ -600,7 +579,7 @@ class ContentSender:
         while reader.remaining and not self._is_paused:
             if reader.remaining <= end:
                 self._is_in_ring = True
-                self._ring.add(self._go_on)
+                writer.ring.add(self._go_on)
                 return
             piece = reader.peek(writer.piece_bytes)
             if not piece:
@@ -618,7 +597,7 @@ MIN_BYTES: Final = 256 * KIB
 
 
 class Encoder(Protocol):
-    """A content coding, applied piece by piece."""
+    """A content coding, applied piece by piece: gzip or zstd (`web/response`)."""
 
     def encode(self, data: bytes) -> bytes:
         """Return what can be sent of the encoded bytes so far; it may be nothing."""
@@ -773,13 +752,13 @@ class ContentWriter:
     state is looked up again. Nothing else may write to the reply.
     """
 
-    __slots__ = ("_request", "_send", "_tally")
+    __slots__ = ("_connections", "_request", "_send")
 
     def __init__(self, request: IHttp1Request | UpgradedConnection) -> None:
         """Write to `request`, or to a connection that was upgraded."""
         self._request = request
         self._send: DirectSend | None = None
-        self._tally: Tally | None = None
+        self._connections: Connections | None = None
 
     def write(self, data: bytes) -> None:
         """Write a piece of the body."""
@@ -788,17 +767,17 @@ class ContentWriter:
 
     def write_content(self, content: Content) -> None:
         """Write a short piece of the body that other replies contain too."""
-        send, tally = self._send, self._tally
-        if send is None or tally is None:
+        send, connections = self._send, self._connections
+        if send is None or connections is None:
             self._request.write_content(content)
-            self._send, self._tally = self._request.find_free_send()
+            self._send, self._connections = self._request.find_free_send()
             return
         data = content.whole()
         try:
             sent = send(data)
         except OSError:  # full, or not connected: the transport finds out which
             sent = 0
-        tally.bytes += sent
+        connections.sent_past_bytes += sent
         self._request.sentLength += content.size
         if sent < content.size:
             self.settle(data[sent:])
@@ -813,18 +792,6 @@ class ContentWriter:
             self._request.continue_after(rest)
 
 
-class UpgradedRequest(Protocol):
-    """The request that asked for the upgrade."""
-
-    sentLength: int
-
-    def end_upgraded(self) -> None:
-        """End the connection after what was written."""
-
-    def abort(self) -> None:
-        """Drop the connection."""
-
-
 class UpgradedConnection:
     """A connection that was upgraded to another protocol (RFC 9110, section 7.8).
 
@@ -837,21 +804,13 @@ class UpgradedConnection:
 
     """
 
-    __slots__ = ("_request", "_sent_past", "_set_reading", "_writer", "unread")
+    __slots__ = ("_connection", "_request", "_writer", "unread")
 
-    def __init__(
-        self,
-        request: UpgradedRequest,
-        writer: ConnectionWriter,
-        sent_past: Tally,
-        set_reading: Callable[[bool], None],
-        unread: bytes,
-    ) -> None:
-        """Write by `writer`; `set_reading` pauses and resumes what the client sends."""
+    def __init__(self, request: Request, connection: Http1Connection, unread: bytes) -> None:
+        """Write to `connection`, which `request` came over."""
         self._request = request
-        self._writer = writer
-        self._sent_past = sent_past
-        self._set_reading = set_reading
+        self._connection = connection
+        self._writer = connection.writer
         self.unread = unread
 
     @property
@@ -872,9 +831,9 @@ class UpgradedConnection:
         """Write what other connections are sent too."""
         self.write(content.whole())
 
-    def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
+    def find_free_send(self) -> tuple[DirectSend | None, Connections | None]:
         """Return what sends past the writer, and what counts it (`IHttp1Request`)."""
-        return self._writer.find_free_send(), self._sent_past
+        return self._writer.find_free_send(), self._connection.registry
 
     def continue_after(self, rest: bytes) -> None:
         """Send the rest of what was sent past the writer."""
@@ -883,11 +842,11 @@ class UpgradedConnection:
 
     def pause_reading(self) -> None:
         """Receive nothing until `resume_reading`."""
-        self._set_reading(False)
+        self._connection.set_reading(False)
 
     def resume_reading(self) -> None:
         """Receive again."""
-        self._set_reading(True)
+        self._connection.set_reading(True)
 
     def finish(self) -> None:
         """End the connection after what was written."""

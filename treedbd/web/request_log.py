@@ -31,9 +31,9 @@ from twisted.web.http import SWITCHING
 
 from treedbd.errors import LineBudget, in_one_line
 from treedbd.http1.adapter import size_of_body
-from treedbd.http1.connection import NO_LOGGING, RequestLogging
+from treedbd.http1.connection import NO_LOGGING, Http1Connection, RequestLogging
 from treedbd.http1.parser import Http1Parser
-from treedbd.http1.request import Request, RequestConnection, hide_tokens, shown_path
+from treedbd.http1.request import Request, hide_tokens, shown_path
 from treedbd.names import DatabaseName
 from treedbd.traces import Tracer
 from treedbd.web.auth.identity import Identity
@@ -403,7 +403,7 @@ class TracedRequest(Request):
     tracer: Tracer
     reserved: frozenset[bytes]
 
-    def __init__(self, connection: RequestConnection, parser: Http1Parser) -> None:
+    def __init__(self, connection: Http1Connection, parser: Http1Parser) -> None:
         """Represent the request that `parser` has just completed."""
         super().__init__(connection, parser)
         values = self.headers.get(TRACEPARENT, ())

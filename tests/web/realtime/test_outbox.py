@@ -8,12 +8,10 @@ from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, Slices
 from treedbd.http1.content import (
     Content,
-    Tally,
     WaitingBytes,
     WaitingBytesExhausted,
     WaitingBytesRefused,
 )
-from treedbd.http1.writer import DirectSend
 from treedbd.web.queues import FrameReader
 from treedbd.web.realtime.socket import JOB_BYTES, Outbox
 from treedbd.web.realtime.wire import BytesReader, UnframedMessage, frame_message
@@ -34,7 +32,7 @@ class Connection:
     def write_content(self, content: Content) -> None:
         self.written.append(content.whole())
 
-    def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
+    def find_free_send(self) -> tuple[None, None]:
         return None, None
 
     def continue_after(self, rest: bytes) -> None:

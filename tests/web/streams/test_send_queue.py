@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from twisted.internet.task import Clock
 
 from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Slices
-from treedbd.http1.content import Buffer, Content, ContentReader, Tally, WaitingBytes
+from treedbd.http1.content import Buffer, Content, ContentReader, WaitingBytes
 from treedbd.http1.writer import DirectSend
 from treedbd.web.queues import CHUNK_BYTES, SendQueue
 
@@ -39,8 +40,9 @@ class RecordingRequest:
     def write_content(self, content: Content) -> None:
         self.written.append(content.whole())
 
-    def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
-        return (self._send, Tally()) if self.has_free_socket else (None, None)
+    def find_free_send(self) -> tuple[DirectSend | None, object]:
+        connections = SimpleNamespace(sent_past_bytes=0)
+        return (self._send, connections) if self.has_free_socket else (None, None)
 
     def continue_after(self, rest: bytes) -> None:
         self.written += [rest] if rest else []
