@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import attrs
@@ -204,12 +204,12 @@ class Companions:
 
     async def find_problems(self) -> list[Problem]:
         """Find what keeps the others from serving databases as they should."""
-        response = await self._ask(FindProblems)
+        response = await self.ask(FindProblems)
         return decode_problems(response["problems"])
 
     async def find_activity(self, project: str) -> list[ProjectActivity]:
         """Find what clients do at the others with the databases of a project."""
-        response = await self._ask(FindActivity, project=project)
+        response = await self.ask(FindActivity, project=project)
         return [decode_activity(each) for each in response["activity"]]
 
     def tell_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
@@ -219,9 +219,10 @@ class Companions:
 
     def rules_of(self, project: str) -> WorkersRules:
         """Return how the workers agree on the rules of a project."""
-        return WorkersRules(project, self._ask)
+        return WorkersRules(project, self)
 
-    def _ask(self, command: Any, **arguments: object) -> Deferred[Any]:
+    def ask(self, command: Any, **arguments: object) -> Deferred[Any]:
+        """Send the parent a command; raise `Unavailable` if it is gone."""
         if self.parent is None:
             raise Unavailable(NO_PARENT)
         return self.parent.ask(command, **arguments)
@@ -230,30 +231,30 @@ class Companions:
 class WorkersRules:
     """How the workers agree on the rules of one project."""
 
-    def __init__(self, project: str, ask: Any) -> None:
-        """Ask the parent by `ask`."""
+    def __init__(self, project: str, companions: Companions) -> None:
+        """Agree by way of the parent of `companions`."""
         self._project = project
-        self._ask = ask
+        self._companions = companions
         self._has_stored = False
 
-    def lock(self) -> AbstractAsyncContextManager[None]:
-        """Wait until no other worker stores rules, and let none do so meanwhile."""
-        return self._turn()
-
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        await self._ask(TakeRulesTurn)
+    async def lock(self) -> AsyncIterator[None]:
+        """Wait until no other worker stores rules, and let none do so meanwhile."""
+        await self._companions.ask(TakeRulesTurn)
         self._has_stored = False
         try:
             yield
         finally:
             if not self._has_stored:
-                await self._ask(GiveRulesTurn, project=self._project, has_stored=False)
+                await self._end_turn(has_stored=False)
 
     async def spread(self) -> None:
         """Return when all other workers have the stored rules in force; it ends the turn."""
         self._has_stored = True
-        await self._ask(GiveRulesTurn, project=self._project, has_stored=True)
+        await self._end_turn(has_stored=True)
+
+    def _end_turn(self, *, has_stored: bool) -> Deferred[Any]:
+        return self._companions.ask(GiveRulesTurn, project=self._project, has_stored=has_stored)
 
 
 def _adopt_socket(descriptor: int) -> socket.socket:
@@ -274,7 +275,7 @@ class Worker(Channel):
         self._service = TreeService(_share(settings, start.workers), reactor, self._companions)
         self._beating = LoopingCall(self._beat)
         self._beating.clock = reactor
-        self._polling = LoopingCall(self._poll)
+        self._polling = LoopingCall(self._service.catalog.poll)
         self._polling.clock = reactor
         self._is_stopping = False
 
@@ -355,9 +356,6 @@ class Worker(Channel):
 
     def _beat(self) -> None:
         self._companions.counts.beat(self._reactor.seconds())
-
-    def _poll(self) -> None:
-        self._service.catalog.poll()
 
 
 def _share(settings: Settings, workers: int) -> Settings:

@@ -279,21 +279,16 @@ def read_start(descriptor: int = START) -> WorkerStart:
         network = LocalNetwork(
             network["admin_token"], tuple(network["names"]), tuple(network["addresses"])
         )
+    source |= {"content": _decode(source["content"]), "network": network}
     return WorkerStart(
-        content["parent"],
-        content["number"],
-        content["workers"],
-        content["checks_files"],
-        bytes.fromhex(content["secret"]),
-        SettingsSource(
-            **{
-                **source,
-                "content": _decode(source["content"]),
-                "network": network,
-            }
-        ),
-        tuple(content["others"]),
-        tuple(ListeningSocket(*each) for each in content["listening"]),
+        parent=content["parent"],
+        number=content["number"],
+        workers=content["workers"],
+        checks_files=content["checks_files"],
+        secret=bytes.fromhex(content["secret"]),
+        source=SettingsSource(**source),
+        others=tuple(content["others"]),
+        listening=tuple(ListeningSocket(*each) for each in content["listening"]),
     )
 
 

@@ -20,7 +20,7 @@ import os
 import signal
 import socket
 import sys
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 from twisted.application.service import Service
@@ -177,56 +177,16 @@ class Inheritance:
             listening.append(ListeningSocket(at, family))
             at += 1
         start = WorkerStart(
-            os.getpid(),
-            number,
-            len(self.hints),
-            checks_files,
-            self.secret,
-            self.source,
-            tuple(others),
-            tuple(listening),
+            parent=os.getpid(),
+            number=number,
+            workers=len(self.hints),
+            checks_files=checks_files,
+            secret=self.secret,
+            source=self.source,
+            others=tuple(others),
+            listening=tuple(listening),
         )
         return start, inherited
-
-
-class Owner(Protocol):
-    """What a worker reports to its parent, or asks it for."""
-
-    def worker_ready(self, worker: WorkerProcess, *, has_open_rules: bool) -> None:
-        """Record that a worker serves."""
-        ...
-
-    def worker_failed(self, worker: WorkerProcess, reason: str) -> None:
-        """Record that a worker cannot start."""
-        ...
-
-    def worker_ended(self, worker: WorkerProcess, reason: str) -> None:
-        """Record that the process of a worker has ended."""
-        ...
-
-    def take_rules_turn(self, worker: WorkerProcess) -> Deferred[dict[str, object]]:
-        """Let a worker store rules, when no other does."""
-        ...
-
-    def give_rules_turn(
-        self, worker: WorkerProcess, project: str, *, has_stored: bool
-    ) -> Deferred[dict[str, object]]:
-        """End the turn of a worker."""
-        ...
-
-    def worker_found_damaged(
-        self, worker: WorkerProcess, label: str, *, refuses_reads: bool
-    ) -> None:
-        """Let the others refuse a database that a worker has found damaged."""
-        ...
-
-    async def find_problems(self, worker: WorkerProcess) -> dict[str, object]:
-        """Return the problems of all other workers."""
-        ...
-
-    async def find_activity(self, worker: WorkerProcess, project: str) -> dict[str, object]:
-        """Return what clients do at all other workers with a project's databases."""
-        ...
 
 
 class WorkerProcess:
@@ -234,17 +194,18 @@ class WorkerProcess:
 
     Attributes:
         number: its number, from 0 on.
+        supervisor: its parent.
         is_ready: whether it serves.
         started_at: when it was started, in seconds of the clock.
 
     """
 
-    def __init__(self, number: int, owner: Owner, reactor: Any) -> None:
+    def __init__(self, number: int, supervisor: Supervisor, reactor: Any) -> None:
         """Nothing is started yet."""
         self.number: Final = number
+        self.supervisor: Final = supervisor
         self.is_ready = False
         self.started_at = 0.0
-        self._owner = owner
         self._reactor = reactor
         self._process: IProcessTransport | None = None
         self._channel: _WorkerChannel | None = None
@@ -269,7 +230,7 @@ class WorkerProcess:
             self._process = self._reactor.spawnProcess(
                 _Output(self), sys.executable, command, env=None, childFDs=descriptors
             )
-            channel = self._channel = _WorkerChannel(self, self._owner)
+            channel = self._channel = _WorkerChannel(self)
             factory = Factory.forProtocol(lambda: channel)
             factory.noisy = False
             self._reactor.adoptStreamConnection(ours.fileno(), socket.AF_UNIX, factory)
@@ -294,7 +255,7 @@ class WorkerProcess:
         """Record that the process has ended."""
         self._process = self._channel = None
         self.is_ready = False
-        self._owner.worker_ended(self, reason.getErrorMessage())
+        self.supervisor.worker_ended(self, reason.getErrorMessage())
 
 
 class _Output(ProcessProtocol):
@@ -315,42 +276,42 @@ class _Output(ProcessProtocol):
 class _WorkerChannel(Channel):
     """The connection to a worker."""
 
-    def __init__(self, worker: WorkerProcess, owner: Owner) -> None:
+    def __init__(self, worker: WorkerProcess) -> None:
         super().__init__()
         self._worker = worker
-        self._owner = owner
+        self._supervisor = worker.supervisor
 
     @Ready.responder
     def ready(self, has_open_rules: bool) -> dict[str, object]:
         self._worker.is_ready = True
-        self._owner.worker_ready(self._worker, has_open_rules=has_open_rules)
+        self._supervisor.worker_ready(self._worker, has_open_rules=has_open_rules)
         return {}
 
     @Failed.responder
     def failed(self, reason: str) -> dict[str, object]:
-        self._owner.worker_failed(self._worker, reason)
+        self._supervisor.worker_failed(self._worker, reason)
         return {}
 
     @TakeRulesTurn.responder
     def take_rules_turn(self) -> Deferred[dict[str, object]]:
-        return self._owner.take_rules_turn(self._worker)
+        return self._supervisor.take_rules_turn(self._worker)
 
     @GiveRulesTurn.responder
     def give_rules_turn(self, project: str, has_stored: bool) -> Deferred[dict[str, object]]:
-        return self._owner.give_rules_turn(self._worker, project, has_stored=has_stored)
+        return self._supervisor.give_rules_turn(self._worker, project, has_stored=has_stored)
 
     @Damaged.responder
     def damaged(self, label: str, refuses_reads: bool) -> dict[str, object]:
-        self._owner.worker_found_damaged(self._worker, label, refuses_reads=refuses_reads)
+        self._supervisor.worker_found_damaged(self._worker, label, refuses_reads=refuses_reads)
         return {}
 
     @FindProblems.responder
     async def find_problems(self) -> dict[str, object]:
-        return await self._owner.find_problems(self._worker)
+        return await self._supervisor.find_problems(self._worker)
 
     @FindActivity.responder
     async def find_activity(self, project: str) -> dict[str, object]:
-        return await self._owner.find_activity(self._worker, project)
+        return await self._supervisor.find_activity(self._worker, project)
 
 
 def ignore_end(failure: Failure) -> None:
@@ -418,13 +379,13 @@ class Supervisor(Service):
         self._lock.note_urls(self.urls())
         secret = os.urandom(32)
         self._inheritance = Inheritance(
-            self._source,
-            secret,
-            create_board(len(self._workers)),
-            create_sample_board(),
-            self._lock.descriptors,
-            create_hint_pairs(len(self._workers)),
-            self._ports.sockets(),
+            source=self._source,
+            secret=secret,
+            board=create_board(len(self._workers)),
+            samples=create_sample_board(),
+            locks=self._lock.descriptors,
+            hints=create_hint_pairs(len(self._workers)),
+            listening=self._ports.sockets(),
         )
         self._board = Board(self._inheritance.board, -1, len(self._workers), secret)
         self._start(self._workers[0])
