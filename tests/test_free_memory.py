@@ -4,7 +4,7 @@ import gc
 import json
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -28,32 +28,40 @@ from treedbd.process import (
 ARENA_BYTES = 64 * 1024 * 1024
 
 
+class Reactor(Clock):
+    """A reactor that keeps what is to run in a thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connections = 0
+        self.in_thread: list[Trim] = []
+
+    def callInThread(self, call: Trim) -> None:
+        self.in_thread.append(call)
+
+    def getReaders(self) -> Sequence[None]:
+        return [None] * self.connections
+
+
 class Process:
     """A process whose processor time, objects and collections are set by a test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock = Clock()
+        self.clock = Reactor()
         self.used = 0.0
         self.objects = 0
         self.kept = 0
         self.collected = 0
         self.trimmed = 0
         self.emptied = 0
-        self.connections = 0
-        self.in_thread: list[Trim] = []
+        self.in_thread = self.clock.in_thread
         self.blocks = self.counted = 0
         monkeypatch.setattr(sys, "getallocatedblocks", lambda: self.blocks)
         monkeypatch.setattr(free_memory, "count_old", self._count_old)
         monkeypatch.setattr(free_memory, "empty_caches", self._empty_caches)
         monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 1))
         monkeypatch.setattr(gc, "collect", self._collect)
-        self.memory = FreeMemory(
-            self.clock,
-            self.in_thread.append,
-            self._trim,
-            lambda: self.connections,
-            used_s=lambda: self.used,
-        )
+        self.memory = FreeMemory(self.clock, self._trim, used_s=lambda: self.used)
         self.memory.begin()
 
     def work(self, objects: int = 0, kept: int = 0) -> None:
@@ -142,15 +150,15 @@ def test_many_objects_in_use_are_looked_at_only_when_they_are_twice_as_many(
 
 
 def test_what_connections_have_in_use_is_not_looked_at(process: Process) -> None:
-    process.connections = 16_000
-    in_use = CONNECTION_OBJECTS * process.connections
+    process.clock.connections = 16_000
+    in_use = CONNECTION_OBJECTS * process.clock.connections
     process.blocks = MANY_OBJECTS + in_use - 1
     process.work(MANY_OBJECTS + in_use - 1)
     assert (process.counted, process.collected) == (0, 0)
     process.blocks *= 2
     process.work(MANY_OBJECTS + in_use - 1)
     assert (process.counted, process.collected) == (1, 0)
-    process.connections = 0
+    process.clock.connections = 0
     process.work(MANY_OBJECTS)
     assert process.collected == 1
 

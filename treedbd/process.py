@@ -28,7 +28,6 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.reflect import namedAny
 
@@ -208,20 +207,17 @@ class FreeMemory:
 
     def __init__(
         self,
-        clock: IReactorTime,
-        run_in_thread: Callable[[Trim], object],
+        reactor: Any,
         trim: Trim | None,
-        count_connections: Callable[[], int],
         used_s: Callable[[], float] = time.process_time,
     ) -> None:
-        """Look by `clock`.
+        """Look by the clock of `reactor`, and count its readers for connections.
 
-        `count_connections` returns how many are open, `used_s` the seconds that the process has
-        used a processor.
+        `trim` runs in one of its threads. `used_s` returns the seconds that the process has used a
+        processor.
         """
-        self._run_in_thread = run_in_thread
+        self._reactor = reactor
         self._trim = trim
-        self._count_connections = count_connections
         self._used_s = used_s
         self._used = 0.0
         self._used_before_load = 0.0
@@ -230,7 +226,7 @@ class FreeMemory:
         # Not imported at the top: `tap` would handle signals that much later.
         make_looping_call: Any = namedAny("twisted.internet.task.LoopingCall")
         self._looking = make_looping_call(self._look)
-        self._looking.clock = clock
+        self._looking.clock = reactor
 
     def begin(self) -> None:
         """Look from now on, for as long as the process serves."""
@@ -252,13 +248,13 @@ class FreeMemory:
             empty_caches()
             sys._clear_type_cache()
         if self._trim is not None:
-            self._run_in_thread(self._trim)
+            self._reactor.callInThread(self._trim)
 
     def _collect(self) -> None:
         """Collect all garbage, unless that takes long and there can be little of it."""
         if not gc.get_count()[2]:  # no object is older than at the last time
             return
-        in_use = CONNECTION_OBJECTS * self._count_connections()
+        in_use = CONNECTION_OBJECTS * len(self._reactor.getReaders())
         many = max(MANY_OBJECTS + in_use, 2 * self._kept)
         # To count them is a turn of 60 ms with 8,000 streams: not if they are neither few nor many.
         if in_use > 2 * FEW_OBJECTS and sys.getallocatedblocks() < self._blocks + many:
@@ -271,9 +267,7 @@ class FreeMemory:
 
 def begin_freeing(reactor: Any) -> None:
     """Give memory back from now on, in a process that serves by a reactor."""
-    FreeMemory(
-        reactor, reactor.callInThread, find_trim(), lambda: len(reactor.getReaders())
-    ).begin()
+    FreeMemory(reactor, find_trim()).begin()
 
 
 def count_old() -> int:
