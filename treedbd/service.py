@@ -16,7 +16,7 @@ any prefix, or uses `database()`; `Settings.listen` may then be empty. The servi
 of the process, neither signals nor the clock nor the exit status: that is done by `daemon`.
 
 The parts of a service are made here as its settings say (`make_runtime` to `project_specs`): the
-packages below do not know the settings. PostgreSQL (`ClusterLink`) and OpenTelemetry
+packages below do not know the settings. PostgreSQL (`ClusterService`) and OpenTelemetry
 (`make_tracer`) need libraries that are not installed everywhere, so what uses them is imported only
 if the settings ask for it. A `WorkerContext` is what a service is given that is one of several
 workers, which serve the same databases. A `DescriptorPlan` says how many connections and open
@@ -30,7 +30,7 @@ import resource
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 from twisted.application.service import MultiService
@@ -52,7 +52,7 @@ from treedbd.database.active_rules import SlowRulesLog
 from treedbd.database.answers import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import stored_bytes
-from treedbd.database.files import DatabaseFiles, MakeFiles
+from treedbd.database.files import DatabaseFiles
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
 from treedbd.database.runtime import (
@@ -66,7 +66,7 @@ from treedbd.database.session_owners import MemoryOwner, OwnerFile, SessionOwner
 from treedbd.embedding.database import LocalDatabase
 from treedbd.embedding.requests import LocalAccess
 from treedbd.files import read_installation
-from treedbd.http1.connection import AdaptRequests, RequestLogging, ServerOptions
+from treedbd.http1.connection import RequestLogging, ServerOptions
 from treedbd.http1.headers import Header
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
@@ -98,7 +98,6 @@ from treedbd.web.auth.verifier import (
     identity_of,
 )
 from treedbd.web.options import DevelopmentFacts, WebOptions
-from treedbd.web.rates import Rates
 from treedbd.web.realtime.opening import RealtimeDoor
 from treedbd.web.request import RequestParser
 from treedbd.web.request_log import (
@@ -111,6 +110,9 @@ from treedbd.web.request_log import (
 from treedbd.web.resource import RESERVED, TreeResource
 from treedbd.web.response import Cors
 from treedbd.web.streams.registry import StreamRegistry
+
+if TYPE_CHECKING:
+    from treedbd.cluster.service import ClusterService
 
 QUEUE_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 8.5
@@ -180,26 +182,36 @@ class TreeService(MultiService):
         self._reloading = DeferredLock()
 
     def _make_resource(self, options: WebOptions, login: HostLogin | None) -> TreeResource:
-        own = self._catalog, options, self._authenticator, self._reactor
-        resource = TreeResource(*own, time.time, self._activity, login)
+        resource = TreeResource(
+            catalog=self._catalog,
+            options=options,
+            authenticator=self._authenticator,
+            clock=self._reactor,
+            wall_clock=time.time,
+            activity=self._activity,
+            login=login,
+        )
         if self._cluster is not None and self._settings.reads == "local":
             resource.writer.lag_ms = self._cluster.lag_ms
         return resource
 
     def _make_factory(self, options: WebOptions) -> Http1Factory:
-        log, tracer = self._resource.log_request, self._tracer
+        settings, tracer, log = self._settings, self._tracer, self._resource.log_request
         recall = self._authenticator.recall
-        request_log = make_request_log(self._settings, options, recall, self._reactor)
-        server = server_options(
-            self._settings,
-            options,
-            RequestLogging(log, log) if log else request_log.logging(),
-            self._activity,
-            self._resource.rates,
-            None if tracer is None else partial(traced, tracer=tracer, reserved=RESERVED),
+        request_log = make_request_log(settings, options, recall, self._reactor)
+        adapt = None if tracer is None else partial(traced, tracer=tracer, reserved=RESERVED)
+        server = ServerOptions(
+            logs=RequestLogging(log, log) if log else request_log.logging(),
+            refusal_headers=Cors(options.cors_origins).fixed or (),
+            secure_headers=secure_headers(settings),
+            counts=options.counts,
+            activity=self._activity,
+            rates=self._resource.rates,
+            trusted_proxies=options.trusted_proxies,
+            adapt_requests=adapt,
+            held=self._resource.shared_reads.held,
         )
         limits = attrs.evolve(options.limits, connections=self._plan.connections)
-        server = attrs.evolve(server, held=self._resource.shared_reads.held)
         return Http1Factory(self._resource, limits, self._reactor, server)
 
     def _make_operations(self, requests: RequestCounts, runtime: Runtime) -> Operations:
@@ -402,7 +414,7 @@ _THIS_MACHINE: Final = parse_trusted_proxies(("127.0.0.0/8", "::1", "unix"))
 
 
 def make_runtime(
-    settings: Settings, reactor: Any, cluster: ClusterLink | None, context: WorkerContext | None
+    settings: Settings, reactor: Any, cluster: ClusterService | None, context: WorkerContext | None
 ) -> Runtime:
     """Return what all databases are given; commits and rules are measured for metrics only."""
     return Runtime(
@@ -422,7 +434,7 @@ def make_runtime(
     )
 
 
-def _make_owner(settings: Settings, reactor: Any, cluster: ClusterLink | None) -> SessionOwner:
+def _make_owner(settings: Settings, reactor: Any, cluster: ClusterService | None) -> SessionOwner:
     """Return what the sessions of this process belong to."""
     if settings.engine == "memory":
         return MemoryOwner()
@@ -439,7 +451,7 @@ def make_catalog(
     settings: Settings,
     plan: DescriptorPlan,
     runtime: Runtime,
-    cluster: ClusterLink | None,
+    cluster: ClusterService | None,
     context: WorkerContext | None,
 ) -> Catalog:
     """Return the databases; nothing is opened yet."""
@@ -542,27 +554,6 @@ def web_options(
     )
 
 
-def server_options(
-    settings: Settings,
-    options: WebOptions,
-    logs: RequestLogging,
-    activity: Activity,
-    rates: Rates | None,
-    adapt_requests: AdaptRequests | None,
-) -> ServerOptions:
-    """Return what the server does beside answering requests."""
-    return ServerOptions(
-        logs=logs,
-        refusal_headers=Cors(options.cors_origins).fixed or (),
-        secure_headers=secure_headers(settings),
-        counts=options.counts,
-        activity=activity,
-        rates=rates,
-        trusted_proxies=options.trusted_proxies,
-        adapt_requests=adapt_requests,
-    )
-
-
 def secure_headers(settings: Settings) -> tuple[Header, ...]:
     """Return the headers of each response over TLS: `Strict-Transport-Security` (RFC 6797)."""
     seconds = settings.http.hsts_s
@@ -661,48 +652,8 @@ async def drain(
     await written.addTimeout(WRITTEN_SECONDS, clock, lambda _, __: None)
 
 
-class ClusterLink(Protocol):
-    """What a service has of PostgreSQL (`treedbd.cluster.service`)."""
-
-    @property
-    def make_files(self) -> MakeFiles:
-        """Makes the files of a catalog."""
-        ...
-
-    def make_owner(self, make_file: Callable[[], OwnerFile]) -> SessionOwner:
-        """Return the owner of the sessions of this daemon."""
-        ...
-
-    def lag_ms(self) -> int:
-        """Return how old, in milliseconds, what reads show may be."""
-        ...
-
-    def connect(self) -> None:
-        """Connect, and check the server; blocks.
-
-        Raises `StoreUnreachable` or `CannotOpenStore`.
-        """
-        ...
-
-    def start(self) -> None:
-        """Begin to follow the other daemons."""
-        ...
-
-    async def stop(self) -> bool:
-        """Follow no more, and close all connections; return False if one does not end in time."""
-        ...
-
-    def close_at_once(self) -> None:
-        """Close all connections in this thread; nothing may be under way."""
-        ...
-
-    def run_in_thread(self, work: Callable[[], None]) -> Deferred[None]:
-        """Run what blocks in a thread that nothing waits for at the end of the process."""
-        ...
-
-
-def make_cluster(settings: Settings, reactor: Any) -> ClusterLink | None:
-    """Return the link that the settings ask for, None if they ask for none.
+def make_cluster(settings: Settings, reactor: Any) -> ClusterService | None:
+    """Return the service of the cluster that the settings ask for, None if they ask for none.
 
     Raises `ConfigError` if the libraries are not installed.
     """
@@ -721,8 +672,8 @@ def make_cluster(settings: Settings, reactor: Any) -> ClusterLink | None:
         is_cluster="," in settings.engine.partition("//")[2].partition("/")[0],
     )
     is_strict, retain = settings.reads == "strict", settings.streams.retain_events
-    link: ClusterLink = make(postgresql, reactor, retain=retain, is_strict=is_strict)
-    return link
+    cluster: ClusterService = make(postgresql, reactor, retain=retain, is_strict=is_strict)
+    return cluster
 
 
 def make_tracer(settings: TracingSettings, reactor: Any) -> Tracer | None:
@@ -737,23 +688,17 @@ def make_tracer(settings: TracingSettings, reactor: Any) -> Tracer | None:
 class WorkerContext(Protocol):
     """The other workers, and what they share.
 
-    Attributes:
-        checks_files: whether this one, and no other, checks files for damage.
-        lock: that of the data directory, which their parent holds.
-        counts: the connections and streams of them all.
-        levels: what the callers of them all have used of their rates.
-        samples: what each of them counts for metrics.
-
+    One class has it, `workers/process.Companions`: a service does not know the processes.
     """
 
     @property
     def checks_files(self) -> bool:
-        """Whether this worker checks files for damage."""
+        """Whether this worker, and no other, checks files for damage."""
         ...
 
     @property
     def lock(self) -> DirectoryLock:
-        """The lock of the data directory."""
+        """The lock of the data directory, which their parent holds."""
         ...
 
     @property

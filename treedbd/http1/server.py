@@ -142,7 +142,13 @@ class Http1Factory(Factory):
 
 
 class ProxiedFactory(Factory):
-    """Makes a `ProxiedConnection` for every connection of trusted proxies."""
+    """Makes a `ProxiedConnection` for every connection of trusted proxies.
+
+    Attributes:
+        connections: the registry to which they belong.
+        factory: makes the protocols of the connections proper.
+
+    """
 
     noisy = False
 
@@ -157,8 +163,8 @@ class ProxiedFactory(Factory):
         `is_trusted` returns whether an address is that of a trusted proxy; it is empty for a Unix
         socket.
         """
-        self._connections = connections
-        self._factory = factory
+        self.connections: Final = connections
+        self.factory: Final = factory
         self._is_trusted = is_trusted
         self._next_warning = -inf
 
@@ -166,21 +172,21 @@ class ProxiedFactory(Factory):
         """Return a protocol, or None if the peer is not trusted, which closes the connection."""
         peer = getattr(addr, "host", "")
         if self._is_trusted(peer):
-            return ProxiedConnection(self._connections, self._factory, self._warn)
-        self._warn("{peer} is no trusted proxy", peer)
+            return ProxiedConnection(self)
+        self.warn("{peer} is no trusted proxy", peer)
         return None
 
     def doStart(self) -> None:
         """Let the factory of the connections proper start."""
-        self._factory.doStart()
+        self.factory.doStart()
 
     def doStop(self) -> None:
         """Let the factory of the connections proper stop."""
-        self._factory.doStop()
+        self.factory.doStop()
 
-    def _warn(self, what: str, peer: str) -> None:
+    def warn(self, what: str, peer: str) -> None:
         """Log why a connection was closed, at most once a minute."""
-        now = self._connections.clock.seconds()
+        now = self.connections.clock.seconds()
         if now >= self._next_warning:
             self._next_warning = now + _WARN_S
             _log.warn(
@@ -196,19 +202,10 @@ class ProxiedConnection(Protocol):
     transport: Any
     bytes_sent = 0
 
-    def __init__(
-        self,
-        connections: Connections,
-        factory: IProtocolFactory,
-        warn: Callable[[str, str], None],
-    ) -> None:
-        """Belong to `connections`; `factory` makes the protocol of the connection proper.
-
-        `warn` is called with why the connection is closed, and the peer's address.
-        """
-        self._connections = connections
-        self._factory = factory
-        self._warn = warn
+    def __init__(self, proxied: ProxiedFactory) -> None:
+        """Belong to `proxied`, by whose factory the protocol of the connection proper is made."""
+        self._proxied = proxied
+        self._connections = proxied.connections
         self._received = b""
         self._deadline = inf
 
@@ -226,14 +223,14 @@ class ProxiedConnection(Protocol):
             header = read_proxy_header(self._received)
         except InvalidProxyHeader:
             peer = getattr(self.transport.getPeer(), "host", "")
-            self._warn("{peer} does not begin with a header of the PROXY protocol", peer)
+            self._proxied.warn("{peer} does not begin with a header of the PROXY protocol", peer)
             self.abort()
             return
         if header is None:
             return
         transport = self.transport
         peer, host = header.source or transport.getPeer(), header.destination or transport.getHost()
-        protocol = self._factory.buildProtocol(peer)
+        protocol = self._proxied.factory.buildProtocol(peer)
         if protocol is None:
             self.abort()
             return
