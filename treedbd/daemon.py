@@ -105,10 +105,14 @@ def make_daemon(
         # Not imported at the top, because importing the reactor installs it.
         reactor = namedAny("twisted.internet.reactor")
         use_monotonic_clock(reactor)
-        manager = ServiceManager.from_environment(os.environ, reactor)
-        output = None if log_target is None else log_target.open(settings.log.format)
         return Daemon(
-            settings, reactor, source, signals, manager, output, in_foreground=in_foreground
+            settings=settings,
+            reactor=reactor,
+            source=source,
+            signals=signals,
+            manager=ServiceManager.from_environment(os.environ, reactor),
+            log_output=None if log_target is None else log_target.open(settings.log.format),
+            in_foreground=in_foreground,
         )
     except OperatorError as error:
         raise SystemExit(in_one_line(f"treedb: {error}")) from None

@@ -452,7 +452,7 @@ _NETWORK: Final = ((1 << 64) - 1) << 64
 
 
 class Counting(Protocol):
-    """Counts by key."""
+    """Counts by key: of one process (`Counts`), or of all workers (`workers/board.Board`)."""
 
     def total(self, key: str) -> int:
         """Return how many there are, at all processes together."""
@@ -489,9 +489,10 @@ class Counts:
 
 
 class Levelling(Protocol):
-    """The levels of token buckets by key.
+    """The levels of token buckets by key: of one process (`Levels`), or of all workers.
 
-    A level is a time: when the bucket will be full again if nothing more is taken from it.
+    Those of all are `workers/board.SharedLevels`. A level is a time: when the bucket will be full
+    again if nothing more is taken from it.
     """
 
     def get(self, key: str) -> float:
@@ -548,10 +549,7 @@ def network_of(address: str) -> str:
     return f"{IPv6Address(int(parsed) & _NETWORK)}/64"
 
 
-SECONDS: Final = (
-    *(0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005),
-    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-)
+SECONDS: Final = (*BUCKETS_S, 2.5, 5.0, 10.0)
 """Upper bounds of buckets for what takes from 50 µs to 10 s."""
 
 

@@ -20,7 +20,10 @@ now_ns: Callable[[], int] = time.time_ns
 
 
 class Trace(Protocol):
-    """The span of one request that is sampled."""
+    """The span of one request that is sampled.
+
+    One class has it, in `operating/opentelemetry`, whose library is not installed everywhere.
+    """
 
     def record(
         self,
@@ -39,7 +42,10 @@ class Trace(Protocol):
 
 
 class Tracer(Protocol):
-    """What decides which requests are sampled, and exports their spans."""
+    """What decides which requests are sampled, and exports their spans.
+
+    One class has it, `operating/opentelemetry.OpenTelemetryTracer`.
+    """
 
     def begin(self, traceparent: bytes | None, *, is_trusted: bool) -> Trace | None:
         """Begin the span of a request; return None if it is not sampled.

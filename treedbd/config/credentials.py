@@ -91,7 +91,10 @@ class Credentials:
         finish(self._load(projects))
 
     async def reload(self, projects: Mapping[str, ProjectSettings] | None = None) -> None:
-        """Do as `load`, in slices: large rules must not delay requests."""
+        """Read and use all files as they are now, in slices: large rules must not delay requests.
+
+        Raises `BadCredentials`, and then nothing changes.
+        """
         work = self._catalog.rules_work
         async with work.lock():
             await work.run(self._load(projects))

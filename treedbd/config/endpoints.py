@@ -159,10 +159,10 @@ def parse_endpoint(text: str, folder: pathlib.Path) -> Endpoint:
         kind,
         text,
         _describe(kind, given),
-        _parse_integer(kind, "port", given.get("port"), 65_535),
-        given.get("interface", "::" if kind == "tcp6" else ""),
-        _parse_integer(kind, "backlog", given["backlog"], 65_535),
-        _certificate_files(given) if kind == "ssl" else None,
+        port=_parse_integer(kind, "port", given.get("port"), 65_535),
+        interface=given.get("interface", "::" if kind == "tcp6" else ""),
+        backlog=_parse_integer(kind, "backlog", given["backlog"], 65_535),
+        certificate=_certificate_files(given) if kind == "ssl" else None,
     )
 
 

@@ -356,14 +356,10 @@ class TracingSettings:
     def check_libraries(self, location: SettingLocation) -> None:
         """Raise `ConfigError` if spans are to be sent and the libraries are not installed."""
         if self.endpoint and not all(map(_is_installed, _LIBRARIES)):
-            raise _missing_libraries(location)
-
-
-def _missing_libraries(location: SettingLocation) -> ConfigError:
-    return location.at("endpoint").error(
-        "needs the libraries of OpenTelemetry, which are not installed",
-        f"run {read_installation().line_for('opentelemetry')}",
-    )
+            raise location.at("endpoint").error(
+                "needs the libraries of OpenTelemetry, which are not installed",
+                f"run {read_installation().line_for('opentelemetry')}",
+            )
 
 
 def _is_installed(name: str) -> bool:
@@ -632,13 +628,10 @@ def open_to_others(
 def _check_log(settings: Settings) -> None:
     """Raise `ConfigError` for forms of lines that exclude each other."""
     if settings.http.access_log == "combined" and settings.log.format == "json":
-        raise (
-            settings.location.at("http")
-            .at("access_log")
-            .error(
-                'is "combined", but with format = "json" in [log] each line is a JSON object',
-                'set access_log = true, or format = "text"',
-            )
+        location = settings.location.at("http").at("access_log")
+        raise location.error(
+            'is "combined", but with format = "json" in [log] each line is a JSON object',
+            'set access_log = true, or format = "text"',
         )
 
 

@@ -85,7 +85,7 @@ class AdaptedRequest:
         return self._request.isSecure() if said is None else said
 
     def notifyFinish(self) -> Deferred[None]:
-        """Do as the request; what is returned fails at once if the client is gone already."""
+        """Return what fires at the end of the reply; it fails at once if the client is gone."""
         waiting: Deferred[None] = self._request.notifyFinish()
         if self._is_gone:
             waiting.errback(ConnectionDone())

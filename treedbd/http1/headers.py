@@ -168,8 +168,10 @@ def decode_pieces(sent: Iterator[bytes], coding: Coding, size: int) -> Iterator[
     """Yield a body decoded, in pieces of at most `size` bytes; raise `InvalidData` as above."""
     decoder = _make_decoder(coding)
     while not decoder.eof:
-        data = _unused(decoder)
-        if not data and _takes_more(decoder):
+        # Of what it was given zlib shows here what it had no room for; zstd keeps that, and says
+        # whether it needs more.
+        data: bytes = getattr(decoder, "unconsumed_tail", b"")
+        if not data and getattr(decoder, "needs_input", True):
             data = next(sent, b"")
             if not data:
                 raise InvalidData(f"The body is not valid {coding}: its end is missing.")
@@ -181,18 +183,6 @@ def decode_pieces(sent: Iterator[bytes], coding: Coding, size: int) -> Iterator[
             yield piece
     if decoder.unused_data or next(sent, b""):
         raise InvalidData(f"The body is not valid {coding}: something follows its end.")
-
-
-def _unused(decoder: _Decoder) -> bytes:
-    """Return what zlib has not decoded for lack of room; zstd keeps that by itself."""
-    unused: bytes = getattr(decoder, "unconsumed_tail", b"")
-    return unused
-
-
-def _takes_more(decoder: _Decoder) -> bool:
-    """Return whether zstd needs more to go on; zlib says what it has not decoded."""
-    needs: bool = getattr(decoder, "needs_input", True)
-    return needs
 
 
 def _make_decoder(coding: Coding) -> _Decoder:

@@ -444,7 +444,7 @@ class Http1Parser:
         return True
 
     def _repeats_among_others(self, data: bytes) -> bool:
-        """Do as `_repeats` where what has been received is not one request."""
+        """Return the same where what has been received is not one request."""
         known, body = self._known, self._known_body
         if self._state != _HEAD or (data and self._unread):
             return False

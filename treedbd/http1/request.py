@@ -133,22 +133,18 @@ def shown_path(path: bytes) -> str:
         if plain is None or _QUERY.search(plain):
             shown.append(HIDDEN)
             break
-        shown.append(_hide(segment) if plain == segment or _is_plain(segment) else HIDDEN)
+        shown.append(hide_tokens(segment) if plain == segment or _is_plain(segment) else HIDDEN)
     return "/".join(shown)
-
-
-def hide_tokens(text: str) -> str:
-    """Return text of a client without what may be a token in it."""
-    return _hide(text)
 
 
 def _is_plain(text: str) -> bool:
     """Return whether nothing has to be hidden of text, even when all of it is decoded."""
     plain = _decode_fully(text)
-    return plain is not None and not _QUERY.search(plain) and _hide(plain) == plain
+    return plain is not None and not _QUERY.search(plain) and hide_tokens(plain) == plain
 
 
-def _hide(text: str) -> str:
+def hide_tokens(text: str) -> str:
+    """Return text of a client without what may be a token in it."""
     return _PARAMETER.sub(rf"\1{HIDDEN}", _TOKEN.sub(HIDDEN, text))
 
 
@@ -575,7 +571,7 @@ class Request(Reply):
         return f"<{type(self).__name__} {self.method!r} {self.shown_path}>"
 
     def notifyFinish(self) -> Deferred[None]:
-        """Do as a stock request; what is returned fails at once if the client is gone already."""
+        """Return what fires at the end of the reply; it fails at once if the client is gone."""
         waiting: Deferred[None] = super().notifyFinish()
         if self._disconnected:
             waiting.errback(ConnectionDone())
