@@ -4,11 +4,11 @@ A `Request` works with all that renders a stock request: resources of `twisted.w
 Werkzeug through it. What a request for a small value never needs (header objects, arguments,
 cookies, an empty body, addresses) costs nothing. A form body arrives untouched in `content`.
 
-Its base class `Reply` writes the reply. Beside the ordinary `write` and `finish` there is `send`,
-which puts a whole reply into one write of the connection, and `send_content` for a long one. It
-differs from the stock request where that one is wrong for this service: errors are JSON; no reply
-names the server; writing after the client has gone does nothing; what is logged never holds the
-query of a URI, which may hold a token.
+It writes its reply too. Beside the ordinary `write` and `finish` there is `send`, which puts a
+whole reply into one write of the connection, and `send_content` for a long one. It differs from the
+stock request where that one is wrong for this service: errors are JSON; no reply names the server;
+writing after the client has gone does nothing; what is logged never holds the query of a URI, which
+may hold a token.
 
 Each request has an id, by which the log, a proxy before the daemon, and a client mean the same one:
 the proxy's own if a trusted one sends `X-Request-Id`, and else a random one that cannot be guessed.
@@ -167,27 +167,71 @@ _OWN_FIELDS: Final = frozenset({b"Connection", b"Date", b"Server", b"Transfer-En
 _REMEMBERED_FIELDS: Final = 128
 
 
-class Reply(StockRequest):
-    """One reply.
+@bounded_cache(_REMEMBERED_FIELDS)
+def _format_fields(headers: tuple[Header, ...]) -> bytes:
+    """Return header lines; raise ValueError for a line end in one. Most replies share theirs."""
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers):
+        raise ValueError("A header holds a line end.")
+    return lines
+
+
+class _Lazy:
+    """An attribute that is made when it is first read, and may be assigned before or after."""
+
+    def __init__(self, make: Callable[[Any], object]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> object:
+        value = instance.__dict__[self._name] = self._make(instance)
+        return value
+
+
+_READ_LATER: Final = frozenset(
+    {
+        *(b"host", b"origin", b"referer", b"user-agent", b"x-request-id", b"traceparent"),
+        *(b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"sec-fetch-user"),
+        *(b"content-length", b"transfer-encoding"),
+    }
+)
+"""The fields that are read after a reply has begun: by the guard of origins, and for the log."""
+
+
+def _lazily(make: Callable[[Any], object]) -> Any:
+    """Return a lazy attribute; its type is Any because it overrides attributes of many types."""
+    return _Lazy(make)
+
+
+@implementer(IHttp1Request)
+class Request(StockRequest):
+    """One request and its reply.
 
     Attributes:
         connection: the connection that the request came over.
         channel: the same, None once the reply is complete or cannot be sent.
         persistent: whether the connection stays open after the reply; may be set to False.
-        shown_path: the path as a log may show it.
+        headers: the header fields, from names in lower case to lists of values in order.
+        head_memory: what the resource remembers for requests with this very head.
+        request_id: the id by which the log and the client mean this request.
+        began: when it was complete, in seconds of `perf_counter`.
+        came_by_trusted_proxy: whether a trusted proxy has sent it.
+        trace: that of the request, None if it is not sampled.
+        is_oversized: whether its body was too large to be received.
+        has_own_timeout: whether its resource closes slow readers by itself.
         reply_began: when a reply that is not sent at once began, in seconds of `perf_counter`.
         cut_off: why the reply ended before its end, None while it did not.
 
     """
 
-    connection: Http1Connection
-    channel: Any
-    persistent: bool
-    shown_path: str
-    has_own_timeout: bool
-    isSecure: Callable[[], bool]
-
     _log = Logger()
+
+    came_by_trusted_proxy = False
+    trace: Trace | None = None
+    is_oversized = False
+    has_own_timeout = False
     reply_began: float | None = None
     cut_off: CutOff | None = None
     _content_begins: int | None = None  # after so many bytes of the connection
@@ -195,6 +239,165 @@ class Reply(StockRequest):
     _only_head = False
     _ends_connection = False  # a body of unknown length ends with the connection
     _is_raw = False  # the body is sent as it is written; such a reply was begun, and not to HEAD
+
+    # Attributes of the stock request, made when they are read.
+    requestHeaders = _lazily(lambda request: StockHeaders(request.headers))
+    responseHeaders = _lazily(lambda request: StockHeaders())
+    content = _lazily(lambda request: BytesIO())
+    path = _lazily(lambda request: _find_path(request.uri))
+    args = _lazily(lambda request: parse_qs(request.uri.partition(b"?")[2], 1))
+    prepath = _lazily(lambda request: [])
+    postpath = _lazily(
+        lambda request: [unquote_to_bytes(part) for part in request.path[1:].split(b"/")]
+    )
+    received_cookies = _lazily(lambda request: _parse_cookies(request.headers))
+    cookies = _lazily(lambda request: [])
+    notifications = _lazily(lambda request: [])
+    client = _lazily(lambda request: request.connection.peer)
+    host = _lazily(lambda request: request.connection.host)
+    transport = _lazily(lambda request: request.connection.transport)
+    site = _lazily(lambda request: request.connection.site)
+    _adapterCache = _lazily(lambda request: {})
+    request_id = _lazily(request_id_of)
+    contender = _lazily(lambda request: id(request.connection))
+
+    def __init__(self, connection: Http1Connection, parser: Http1Parser) -> None:
+        """Represent the request that `parser` has just completed."""
+        # The parents are not initialised: they would make the objects that are lazy here.
+        self.connection = connection
+        self.channel: Any = connection
+        self.method = parser.method
+        self.uri = parser.target
+        self.clientproto = parser.version
+        self.headers: Headers = parser.headers
+        self.head_memory = parser.head_memory
+        self.persistent = parser.keep_alive
+        self.began = perf_counter()
+        if parser.body is not None:
+            self.content = parser.body
+            parser.body = None  # which this request alone keeps
+
+    def __repr__(self) -> str:
+        """Describe the request without its query."""
+        return f"<{type(self).__name__} {self.method!r} {self.shown_path}>"
+
+    def notifyFinish(self) -> Deferred[None]:
+        """Return what fires at the end of the reply; it fails at once if the client is gone."""
+        waiting: Deferred[None] = super().notifyFinish()
+        if self._disconnected:
+            waiting.errback(ConnectionDone())
+        return waiting
+
+    @property
+    def shown_path(self) -> str:
+        """The path as a log may show it: without a token, even one that is there by mistake."""
+        return shown_path(self.path)
+
+    def getHeader(self, key: AnyStr) -> AnyStr | None:
+        """Return the last value of a header field, None if it is absent."""
+        if isinstance(key, str) or "requestHeaders" in self.__dict__:
+            return super().getHeader(key)
+        values = self.headers.get(key.lower())
+        return values[-1] if values else None
+
+    def keep_little(self) -> int:
+        """Keep of a long head what is read of it at the end; return how many bytes that is."""
+        self.uri = self.path
+        self.headers = {
+            name: values for name, values in self.headers.items() if name in _READ_LATER
+        }
+        self.head_memory.forwarded = None
+        for name in ("requestHeaders", "args", "received_cookies"):
+            self.__dict__.pop(name, None)
+        return len(self.uri) + sum(len(each) for values in self.headers.values() for each in values)
+
+    def upgrade(
+        self, headers: Iterable[Header], receive: Callable[[bytes], None]
+    ) -> UpgradedConnection | None:
+        """Switch to another protocol (`IHttp1Request.upgrade`)."""
+        if self.channel is None:
+            return None
+        self.channel.shorten_head(self)
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        dates = self.connection.date_lines[self.isSecure()]
+        self.code = 101
+        self.startedWriting = 1
+        self.persistent = False
+        self.has_own_timeout = True
+        self.reply_began = perf_counter()
+        self.channel.writer.write(b"HTTP/1.1 101 Switching Protocols\r\n%b%b\r\n" % (dates, lines))
+        unread = self.channel.switch(receive)
+        return UpgradedConnection(self, self.connection, unread)
+
+    def end_upgraded(self) -> None:
+        """End the connection of a request that has switched, after what was written."""
+        if self.channel is not None:
+            if self.producer is not None:
+                self.unregisterProducer()
+            self._end()
+
+    def isSecure(self) -> bool:
+        """Return whether the request came over TLS."""
+        return self.connection.secure or bool(self._forceSSL)
+
+    def process(self) -> None:
+        """Find the resource that the path names below the site's, and render it."""
+        if self.path == b"*":
+            if self.method == b"OPTIONS":
+                self.send(200, (), b"")
+            else:
+                self._refuse_method([b"OPTIONS"])
+            return
+        resource = self.site.getResourceFor(self)
+        choose_encoder = getattr(resource, "getEncoder", None)
+        if choose_encoder is not None:
+            self._encoder = choose_encoder(self)
+        self.render(resource)
+
+    def render(self, resrc: IResource) -> None:
+        """Let a resource answer; what it returns is the body, or `NOT_DONE_YET`."""
+        try:
+            body: Any = resrc.render(self)
+        except UnsupportedMethod as error:
+            if self.method != b"HEAD" or b"GET" not in error.allowedMethods:
+                self._refuse_method(error.allowedMethods)
+                return
+            body = self._render_get_for_head(resrc)
+        if body is NOT_DONE_YET:
+            return
+        if not isinstance(body, bytes):
+            raise TypeError(f"{resrc!r} rendered {type(body).__name__}, not bytes")
+        self._finish_with(body)
+
+    def processingFailed(self, reason: Failure) -> Failure:
+        """Log an error of the resource; the response shows only that there was one."""
+        self._log.failure(
+            "{method} {path} could not be answered.",
+            failure=reason,
+            method=self.method.decode("ascii"),
+            path=self.shown_path,
+            treedb_fields={"request_id": self.request_id},
+        )
+        if self.channel is not None:
+            if self.startedWriting:
+                self.channel.abort()  # a reply cut short must not look complete
+            else:
+                self._send_error(INTERNAL, id_header(self))
+        return reason
+
+    def _render_get_for_head(self, resource: IResource) -> Any:
+        """Answer HEAD by a resource that only implements GET; the body is not sent."""
+        self._only_head = True
+        self.method = b"GET"
+        try:
+            return resource.render(self)
+        finally:
+            self.method = b"HEAD"
+
+    def _refuse_method(self, allowed: Iterable[bytes]) -> None:
+        message = f"The method {self.method.decode('ascii')} is not allowed here."
+        error = ErrorReply(405, "method_not_allowed", message)
+        self._send_error(error, (b"Allow", b", ".join(allowed)))
 
     # The whole reply at once.
 
@@ -468,225 +671,6 @@ class Reply(StockRequest):
             waiting, self.notifications = self.notifications, []
             for finished in waiting:
                 finished.errback(reason)
-
-
-@bounded_cache(_REMEMBERED_FIELDS)
-def _format_fields(headers: tuple[Header, ...]) -> bytes:
-    """Return header lines; raise ValueError for a line end in one. Most replies share theirs."""
-    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
-    if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers):
-        raise ValueError("A header holds a line end.")
-    return lines
-
-
-class _Lazy:
-    """An attribute that is made when it is first read, and may be assigned before or after."""
-
-    def __init__(self, make: Callable[[Any], object]) -> None:
-        self._make = make
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type) -> object:
-        value = instance.__dict__[self._name] = self._make(instance)
-        return value
-
-
-_READ_LATER: Final = frozenset(
-    {
-        *(b"host", b"origin", b"referer", b"user-agent", b"x-request-id", b"traceparent"),
-        *(b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"sec-fetch-user"),
-        *(b"content-length", b"transfer-encoding"),
-    }
-)
-"""The fields that are read after a reply has begun: by the guard of origins, and for the log."""
-
-
-def _lazily(make: Callable[[Any], object]) -> Any:
-    """Return a lazy attribute; its type is Any because it overrides attributes of many types."""
-    return _Lazy(make)
-
-
-@implementer(IHttp1Request)
-class Request(Reply):
-    """One request and its reply.
-
-    Attributes:
-        headers: the header fields, from names in lower case to lists of values in order.
-        head_memory: what the resource remembers for requests with this very head.
-        request_id: the id by which the log and the client mean this request.
-        began: when it was complete, in seconds of `perf_counter`.
-        came_by_trusted_proxy: whether a trusted proxy has sent it.
-        trace: that of the request, None if it is not sampled.
-        is_oversized: whether its body was too large to be received.
-        has_own_timeout: whether its resource closes slow readers by itself.
-
-    """
-
-    came_by_trusted_proxy = False
-    trace: Trace | None = None
-    is_oversized = False
-    has_own_timeout = False
-
-    # Attributes of the stock request, made when they are read.
-    requestHeaders = _lazily(lambda request: StockHeaders(request.headers))
-    responseHeaders = _lazily(lambda request: StockHeaders())
-    content = _lazily(lambda request: BytesIO())
-    path = _lazily(lambda request: _find_path(request.uri))
-    args = _lazily(lambda request: parse_qs(request.uri.partition(b"?")[2], 1))
-    prepath = _lazily(lambda request: [])
-    postpath = _lazily(
-        lambda request: [unquote_to_bytes(part) for part in request.path[1:].split(b"/")]
-    )
-    received_cookies = _lazily(lambda request: _parse_cookies(request.headers))
-    cookies = _lazily(lambda request: [])
-    notifications = _lazily(lambda request: [])
-    client = _lazily(lambda request: request.connection.peer)
-    host = _lazily(lambda request: request.connection.host)
-    transport = _lazily(lambda request: request.connection.transport)
-    site = _lazily(lambda request: request.connection.site)
-    _adapterCache = _lazily(lambda request: {})
-    request_id = _lazily(request_id_of)
-    contender = _lazily(lambda request: id(request.connection))
-
-    def __init__(self, connection: Http1Connection, parser: Http1Parser) -> None:
-        """Represent the request that `parser` has just completed."""
-        # The parents are not initialised: they would make the objects that are lazy here.
-        self.connection = connection
-        self.channel = connection
-        self.method = parser.method
-        self.uri = parser.target
-        self.clientproto = parser.version
-        self.headers: Headers = parser.headers
-        self.head_memory = parser.head_memory
-        self.persistent = parser.keep_alive
-        self.began = perf_counter()
-        if parser.body is not None:
-            self.content = parser.body
-            parser.body = None  # which this request alone keeps
-
-    def __repr__(self) -> str:
-        """Describe the request without its query."""
-        return f"<{type(self).__name__} {self.method!r} {self.shown_path}>"
-
-    def notifyFinish(self) -> Deferred[None]:
-        """Return what fires at the end of the reply; it fails at once if the client is gone."""
-        waiting: Deferred[None] = super().notifyFinish()
-        if self._disconnected:
-            waiting.errback(ConnectionDone())
-        return waiting
-
-    @property
-    def shown_path(self) -> str:  # type: ignore[override]  # read-only here
-        """The path as a log may show it: without a token, even one that is there by mistake."""
-        return shown_path(self.path)
-
-    def getHeader(self, key: AnyStr) -> AnyStr | None:
-        """Return the last value of a header field, None if it is absent."""
-        if isinstance(key, str) or "requestHeaders" in self.__dict__:
-            return super().getHeader(key)
-        values = self.headers.get(key.lower())
-        return values[-1] if values else None
-
-    def keep_little(self) -> int:
-        """Keep of a long head what is read of it at the end; return how many bytes that is."""
-        self.uri = self.path
-        self.headers = {
-            name: values for name, values in self.headers.items() if name in _READ_LATER
-        }
-        self.head_memory.forwarded = None
-        for name in ("requestHeaders", "args", "received_cookies"):
-            self.__dict__.pop(name, None)
-        return len(self.uri) + sum(len(each) for values in self.headers.values() for each in values)
-
-    def upgrade(
-        self, headers: Iterable[Header], receive: Callable[[bytes], None]
-    ) -> UpgradedConnection | None:
-        """Switch to another protocol (`IHttp1Request.upgrade`)."""
-        if self.channel is None:
-            return None
-        self.channel.shorten_head(self)
-        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
-        dates = self.connection.date_lines[self.isSecure()]
-        self.code = 101
-        self.startedWriting = 1
-        self.persistent = False
-        self.has_own_timeout = True
-        self.reply_began = perf_counter()
-        self.channel.writer.write(b"HTTP/1.1 101 Switching Protocols\r\n%b%b\r\n" % (dates, lines))
-        unread = self.channel.switch(receive)
-        return UpgradedConnection(self, self.connection, unread)
-
-    def end_upgraded(self) -> None:
-        """End the connection of a request that has switched, after what was written."""
-        if self.channel is not None:
-            if self.producer is not None:
-                self.unregisterProducer()
-            self._end()
-
-    def isSecure(self) -> bool:
-        """Return whether the request came over TLS."""
-        return self.connection.secure or bool(self._forceSSL)
-
-    def process(self) -> None:
-        """Find the resource that the path names below the site's, and render it."""
-        if self.path == b"*":
-            if self.method == b"OPTIONS":
-                self.send(200, (), b"")
-            else:
-                self._refuse_method([b"OPTIONS"])
-            return
-        resource = self.site.getResourceFor(self)
-        choose_encoder = getattr(resource, "getEncoder", None)
-        if choose_encoder is not None:
-            self._encoder = choose_encoder(self)
-        self.render(resource)
-
-    def render(self, resrc: IResource) -> None:
-        """Let a resource answer; what it returns is the body, or `NOT_DONE_YET`."""
-        try:
-            body: Any = resrc.render(self)
-        except UnsupportedMethod as error:
-            if self.method != b"HEAD" or b"GET" not in error.allowedMethods:
-                self._refuse_method(error.allowedMethods)
-                return
-            body = self._render_get_for_head(resrc)
-        if body is NOT_DONE_YET:
-            return
-        if not isinstance(body, bytes):
-            raise TypeError(f"{resrc!r} rendered {type(body).__name__}, not bytes")
-        self._finish_with(body)
-
-    def processingFailed(self, reason: Failure) -> Failure:
-        """Log an error of the resource; the response shows only that there was one."""
-        self._log.failure(
-            "{method} {path} could not be answered.",
-            failure=reason,
-            method=self.method.decode("ascii"),
-            path=self.shown_path,
-            treedb_fields={"request_id": self.request_id},
-        )
-        if self.channel is not None:
-            if self.startedWriting:
-                self.channel.abort()  # a reply cut short must not look complete
-            else:
-                self._send_error(INTERNAL, id_header(self))
-        return reason
-
-    def _render_get_for_head(self, resource: IResource) -> Any:
-        """Answer HEAD by a resource that only implements GET; the body is not sent."""
-        self._only_head = True
-        self.method = b"GET"
-        try:
-            return resource.render(self)
-        finally:
-            self.method = b"HEAD"
-
-    def _refuse_method(self, allowed: Iterable[bytes]) -> None:
-        message = f"The method {self.method.decode('ascii')} is not allowed here."
-        error = ErrorReply(405, "method_not_allowed", message)
-        self._send_error(error, (b"Allow", b", ".join(allowed)))
 
 
 def _find_path(target: bytes) -> bytes:
