@@ -108,19 +108,6 @@ def find_direct_pair_send(transport: object) -> DirectPairSend:
     return _send_neither
 
 
-def find_free_send(transport: object) -> DirectSend | None:
-    """Return what sends directly as long as nothing else is written; None if something waits.
-
-    It checks nothing, so it must not be used any more once it has sent less than all.
-    """
-    if isinstance(transport, Connection) and _is_plain(transport):
-        direct = _TcpDirectSend(transport)
-        if direct.is_free():
-            send: DirectSend = transport.socket.send
-            return send
-    return None
-
-
 class _TcpDirectSend:
     __slots__ = ("_limit", "_tcp")
 
@@ -331,8 +318,15 @@ class ConnectionWriter:
             self._transport.write(data[sent:])
 
     def find_free_send(self) -> DirectSend | None:
-        """Return `send` of the socket while nothing waits to be sent (`find_free_send`)."""
-        return find_free_send(self._transport)
+        """Return what sends directly as long as nothing else is written; None if something waits.
+
+        It checks nothing, so it must not be used any more once it has sent less than all.
+        """
+        tcp = self._transport
+        if isinstance(tcp, Connection) and _is_plain(tcp) and _TcpDirectSend(tcp).is_free():
+            send: DirectSend = tcp.socket.send
+            return send
+        return None
 
     def write_pair(self, head: bytes, body: bytes) -> None:
         """Send both in one write of the transport, without copying a large body."""

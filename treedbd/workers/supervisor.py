@@ -94,17 +94,22 @@ class Treedb(Factory):
 
 
 class Ports:
-    """The ports that the workers accept from: those of clients, and those of operators."""
+    """The ports that the workers accept from.
+
+    Attributes:
+        of_clients, of_operators: the endpoints of either.
+
+    """
 
     def __init__(self, settings: Settings, reactor: Any) -> None:
         """Nothing is opened yet."""
-        self._of_clients = Listening(settings, reactor)
-        self._of_operators = Listening(settings, reactor, is_ops=True)
+        self.of_clients: Final = Listening(settings, reactor)
+        self.of_operators: Final = Listening(settings, reactor, is_ops=True)
 
     def open(self) -> None:
         """Read certificates and open all; raise `CannotStart`, with none open."""
         try:
-            for each in (self._of_clients, self._of_operators):
+            for each in (self.of_clients, self.of_operators):
                 each.open(Treedb())
         except CannotStart:
             self.close()
@@ -112,29 +117,17 @@ class Ports:
         for port in self._all():
             port.stopReading()  # the workers accept
 
-    def urls(self) -> list[str]:
-        """Return the URLs for clients, as this machine reaches them."""
-        return self._of_clients.urls()
-
-    def ops_urls(self) -> list[str]:
-        """Return those for operators."""
-        return self._of_operators.urls()
-
     def sockets(self) -> list[tuple[int, int]]:
         """Return the descriptor and the address family of each: first those for clients."""
         return [(port.fileno(), port.addressFamily) for port in self._all()]
 
-    def ensure_data_directory(self) -> None:
-        """Create the data directory if it is missing; raise `CannotOpenStore`."""
-        self._of_clients.ensure_data_directory()
-
     def close(self) -> None:
         """Accept nothing any more."""
-        self._of_clients.close()
-        self._of_operators.close()
+        self.of_clients.close()
+        self.of_operators.close()
 
     def _all(self) -> list[Any]:
-        both = (*self._of_clients.ports, *self._of_operators.ports)
+        both = (*self.of_clients.ports, *self.of_operators.ports)
         return [port for _, port in both]
 
 
@@ -356,11 +349,11 @@ class Supervisor(Service):
 
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
-        return self._ports.urls()
+        return self._ports.of_clients.urls()
 
     def ops_urls(self) -> list[str]:
         """Return those of the endpoints for operators."""
-        return self._ports.ops_urls()
+        return self._ports.of_operators.urls()
 
     def privilegedStartService(self) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`."""
@@ -371,7 +364,7 @@ class Supervisor(Service):
     def startService(self) -> None:
         """Lock the data directory and start the workers; raise `CannotStart`."""
         try:
-            self._ports.ensure_data_directory()
+            self._ports.of_clients.ensure_data_directory()
             self._lock = DirectoryLock(self._settings.data)
         except CannotOpenStore as error:
             self._ports.close()
