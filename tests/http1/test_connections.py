@@ -82,9 +82,9 @@ class SweptConnection:
 
 def test_many_connections_are_swept_over_several_turns() -> None:
     clock = TurnClock()
-    served = Server(ScriptedResource(send_small)).factory._connections.served
+    resource = ScriptedResource(send_small)
     limits = Limits(connections=10_000, connections_per_address=10_000)
-    connections = Connections(served, limits, clock, lambda: 0.0)
+    connections = Connections(resource, limits, clock, lambda: 0.0)
     tracked = [SweptConnection() for _ in range(2 * SWEPT_AT_ONCE + 1)]
     for each in tracked:
         connections.admit(each, "")

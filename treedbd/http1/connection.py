@@ -62,6 +62,7 @@ from treedbd.database.slices import in_turns
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytes, HeldBytesRefused
 from treedbd.http1.content import SHARES
 from treedbd.http1.headers import Header
+from treedbd.http1.interface import IHttp1Resource
 from treedbd.http1.parser import (
     BODY_TIMEOUT,
     BODY_TOO_LARGE,
@@ -189,21 +190,6 @@ class ServerOptions:
 
 
 DEFAULT_OPTIONS: Final = ServerOptions()
-
-
-@frozen
-class ServedResource:
-    """What answers the requests.
-
-    A resource that `takes_oversized` (an `IHttp1Resource`) also gets requests whose body was too
-    large to be received.
-    """
-
-    resource: IResource
-    is_leaf: bool
-    takes_oversized: bool
-    site: Site
-    options: ServerOptions
 
 
 def log_request(log: Callable[[Request], None], request: Request) -> None:
@@ -353,7 +339,11 @@ class Connections:
     """The registry of open connections.
 
     Attributes:
-        served: what they serve.
+        resource: answers the requests: a leaf all of them, else its children are looked up.
+        site: the `Site` of the resource, which its requests belong to.
+        is_leaf: whether the resource is a leaf.
+        takes_oversized: whether it also gets requests whose body was too large to be received.
+        options: what the server does beside answering requests.
         limits: the bounds that they share.
         clock: what time limits are counted with.
         now: the time of the last sweep, in seconds of the clock; for what need not be exact.
@@ -373,14 +363,18 @@ class Connections:
 
     def __init__(
         self,
-        served: ServedResource,
+        resource: IResource,
         limits: Limits,
         clock: IReactorTime,
         wall_clock: Callable[[], float],
+        options: ServerOptions = DEFAULT_OPTIONS,
     ) -> None:
         """Count time with `clock`; `wall_clock` returns the seconds since 1970 for the date."""
-        options = served.options
-        self.served = served
+        self.resource = resource
+        self.site = Site(resource, reactor=clock)
+        self.is_leaf = bool(resource.isLeaf)
+        self.takes_oversized = IHttp1Resource.providedBy(resource)
+        self.options = options
         self.limits = limits
         self.clock = clock
         self.now = clock.seconds()
@@ -452,12 +446,12 @@ class Connections:
         The address is as in `admit`: what the clients of a trusted proxy do wrong is not counted
         for the proxy, whose own requests it would refuse.
         """
-        rates = self.served.options.rates
+        rates = self.options.rates
         refusal = None if rates is None or not address else rates.refuse_malformed(address)
         error = error if refusal is None else refusal
         self.errors[error.status] += 1
         self.refusals[error.code] += 1
-        return format_reply(error, self.date_lines[secure], self.served.options.refusal_headers)
+        return format_reply(error, self.date_lines[secure], self.options.refusal_headers)
 
     def refuses_without_reply(self) -> bool:
         """Return whether so many refused connections are open that further ones get no reply."""
@@ -465,7 +459,7 @@ class Connections:
 
     def remove(self, connection: TrackedConnection, request: Request | None = None) -> None:
         """Remove a connection that is closed; `request` is what was being answered."""
-        rates = self.served.options.rates
+        rates = self.options.rates
         if request is not None and rates is not None and rates.counts_bytes:
             rates.note_sent(request, min(request.sentLength, connection.bytes_sent))
         address = self._addresses.pop(connection)
@@ -510,7 +504,7 @@ class Connections:
     def _sweep(self) -> None:
         self.now = self.clock.seconds()
         date_line = b"Date: %b\r\n" % datetimeToString(self._wall_clock())
-        secure = b"".join([b"%b: %b\r\n" % each for each in self.served.options.secure_headers])
+        secure = b"".join([b"%b: %b\r\n" % each for each in self.options.secure_headers])
         self.date_lines[:] = date_line, date_line + secure
         if self._activity is not None:
             self._activity.count()
@@ -576,9 +570,8 @@ class Http1Connection(protocol.Protocol):
 
     def __init__(self, connections: Connections) -> None:
         """Belong to `connections`."""
-        self._served = connections.served
-        self.site = self._served.site
-        options = self._served.options
+        options = connections.options
+        self.site = connections.site
         self.registry = connections
         self._note_answered = connections.note_answered
         self._logs = options.logs
@@ -774,7 +767,7 @@ class Http1Connection(protocol.Protocol):
                     break
                 data = b""
         except ProtocolError as error:
-            if error.reply is BODY_TOO_LARGE and self._served.takes_oversized:
+            if error.reply is BODY_TOO_LARGE and self.registry.takes_oversized:
                 self._render_oversized()
             else:
                 self._refuse(error.reply)
@@ -793,8 +786,8 @@ class Http1Connection(protocol.Protocol):
         if self._deadline.is_set:
             self._deadline.clear()
         try:
-            if self._served.is_leaf:
-                request.render(self._served.resource)
+            if self.registry.is_leaf:
+                request.render(self.registry.resource)
             else:
                 request.process()
         except Exception:
@@ -808,7 +801,7 @@ class Http1Connection(protocol.Protocol):
         request.is_oversized = True
         request.persistent = False
         self._deadline.clear()
-        request.render(self._served.resource)
+        request.render(self.registry.resource)
 
     def _continue_parsing(self) -> None:
         """Parse what is left: it is the turn of this connection, which may be closed by now."""

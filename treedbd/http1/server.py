@@ -34,7 +34,6 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource
-from twisted.web.server import Site
 from zope.interface import implementer
 
 from treedbd.held_bytes import HeldBytes
@@ -42,10 +41,8 @@ from treedbd.http1.connection import (
     DEFAULT_OPTIONS,
     Connections,
     Http1Connection,
-    ServedResource,
     ServerOptions,
 )
-from treedbd.http1.interface import IHttp1Resource
 from treedbd.http1.parser import CutOff
 from treedbd.http1.proxies import InvalidProxyHeader, read_proxy_header
 from treedbd.limits import Limits
@@ -74,14 +71,13 @@ class Http1Factory(Factory):
         Time limits are counted with `clock`; `wall_clock` returns the seconds since 1970 for the
         Date of replies.
         """
-        served = ServedResource(
-            resource,
-            bool(resource.isLeaf),
-            IHttp1Resource.providedBy(resource),
-            Site(resource, reactor=clock),
-            options,
+        self._connections = Connections(
+            resource=resource,
+            limits=limits,
+            clock=clock,
+            wall_clock=wall_clock,
+            options=options,
         )
-        self._connections = Connections(served, limits, clock, wall_clock)
         self.protocol = partial(Http1Connection, self._connections)
 
     @property
