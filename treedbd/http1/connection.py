@@ -171,11 +171,9 @@ class ServerOptions:
     held: HeldBytes | None = None
 
     @property
-    def note_bytes(self) -> Callable[[Request], None] | None:
-        """What counts the bytes of an answered request; None if nothing has to."""
-        if self.rates is None or not self.rates.counts_bytes:
-            return None
-        return self.rates.note_answered
+    def byte_rates(self) -> CountsCallers | None:
+        """The `rates`, if they have to know of bytes."""
+        return None if self.rates is None or not self.rates.counts_bytes else self.rates
 
     def request_classes(self) -> tuple[type[Request], type[Request]]:
         """Return the classes of the requests of clients, and of those by a trusted proxy."""
@@ -459,8 +457,8 @@ class Connections:
 
     def remove(self, connection: TrackedConnection, request: Request | None = None) -> None:
         """Remove a connection that is closed; `request` is what was being answered."""
-        rates = self.options.rates
-        if request is not None and rates is not None and rates.counts_bytes:
+        rates = self.options.byte_rates
+        if request is not None and rates is not None:
             rates.note_sent(request, min(request.sentLength, connection.bytes_sent))
         address = self._addresses.pop(connection)
         self._sent_before += connection.bytes_sent
@@ -576,7 +574,7 @@ class Http1Connection(protocol.Protocol):
         self._note_answered = connections.note_answered
         self._logs = options.logs
         self._log_least_s = options.logs.least_s
-        self._note_bytes = options.note_bytes
+        self._byte_rates = options.byte_rates
         self.date_lines = connections.date_lines
         self._limits = connections.limits
         self._parser = Http1Parser(connections.limits)
@@ -669,8 +667,8 @@ class Http1Connection(protocol.Protocol):
         asked, seconds = request.head_memory, perf_counter() - request.began
         sent, received = request.sentLength, self._parser.body_size
         self._note_answered((asked, request.method, request.code, seconds, sent, received))
-        if self._note_bytes is not None:
-            self._note_bytes(request)
+        if self._byte_rates is not None:
+            self._byte_rates.note_answered(request)
         if seconds >= self._log_least_s:
             log_request(self._logs.answered, request)
         if not request.persistent:
