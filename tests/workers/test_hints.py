@@ -28,8 +28,9 @@ def two_workers(
 ) -> tuple[Hints, Hints, list[DatabaseName]]:
     received: list[DatabaseName] = []
     reactor = MemoryReactor()
-    first = Hints(reactor, pairs[0][0], [pairs[1][1]], lambda _: None)
-    second = Hints(reactor, pairs[1][0], [pairs[0][1]], received.append)
+    first = Hints(reactor, pairs[0][0], [pairs[1][1]])
+    second = Hints(reactor, pairs[1][0], [pairs[0][1]])
+    second.begin(received.append)
     return first, second, received
 
 

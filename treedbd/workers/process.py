@@ -103,18 +103,15 @@ class Hints(FileDescriptor):
     nothing is sent twice, and what finds no room is dropped.
     """
 
+    _received: Callable[[DatabaseName], None]
+
     def __init__(
-        self,
-        reactor: Any,
-        receiver: socket.socket,
-        others: Sequence[socket.socket],
-        received: Callable[[DatabaseName], None],
+        self, reactor: Any, receiver: socket.socket, others: Sequence[socket.socket]
     ) -> None:
-        """Call `received` with each database that another worker has written."""
+        """Receive at one socket, and send to those of the others."""
         super().__init__(reactor)
         self._receiver = receiver
         self._others = others
-        self._received = received
         for each in (receiver, *others):
             each.setblocking(False)
 
@@ -122,8 +119,9 @@ class Hints(FileDescriptor):
         """Return the descriptor that hints arrive at."""
         return self._receiver.fileno()
 
-    def begin(self) -> None:
-        """Receive hints from now on."""
+    def begin(self, received: Callable[[DatabaseName], None]) -> None:
+        """From now on call `received` with each database that another worker has written."""
+        self._received = received
         base: Any = self
         base.startReading()
 
@@ -158,14 +156,14 @@ class Companions:
 
     """
 
-    def __init__(self, start: WorkerStart, settings: Settings, reactor: Any, received: Any) -> None:
-        """Use what was inherited; call `received` with each database that others have written."""
+    def __init__(self, start: WorkerStart, settings: Settings, reactor: Any) -> None:
+        """Use what was inherited."""
         self.checks_files: Final = start.checks_files
         self.lock: Final = DirectoryLock.inherit(settings.data, DIRECTORY_LOCK)
         self.counts: Final = Board(BOARD, start.number, start.workers, start.secret)
         self.levels: Final = SharedLevels(BOARD, start.workers, start.secret)
         others = [_adopt_socket(descriptor) for descriptor in start.others]
-        self.hints: Final = Hints(reactor, _adopt_socket(RECEIVER), others, received)
+        self.hints: Final = Hints(reactor, _adopt_socket(RECEIVER), others)
         self.parent: Channel | None = None
         self._reactor = reactor
         self.samples: Final = SampleBoard(SAMPLES, start.number, start.workers)
@@ -271,7 +269,7 @@ class Worker(Channel):
         super().__init__()
         self._source = start.source
         self._reactor = reactor
-        self._companions = Companions(start, settings, reactor, self._hinted)
+        self._companions = Companions(start, settings, reactor)
         self._service = TreeService(_share(settings, start.workers), reactor, self._companions)
         self._beating = LoopingCall(self._beat)
         self._beating.clock = reactor
@@ -293,7 +291,7 @@ class Worker(Channel):
         if record_turns(self._reactor, turns):
             self._service.show_turns(turns)
         begin_freeing(self._reactor)
-        self._companions.hints.begin()
+        self._companions.hints.begin(self._service.catalog.hinted)
         self._polling.start(BEAT_S, now=False)
         freeze_objects()
         self.ask(Ready, has_open_rules=self._service.has_open_rules())
@@ -350,9 +348,6 @@ class Worker(Channel):
         if self._service.has_given_up:
             os._exit(0)  # the interpreter would wait for the thread that waits for the disk
         self._reactor.stop()
-
-    def _hinted(self, name: DatabaseName) -> None:
-        self._service.catalog.hinted(name)
 
     def _beat(self) -> None:
         self._companions.counts.beat(self._reactor.seconds())
