@@ -79,7 +79,8 @@ from treedbd.names import (
     parse_trusted_proxies,
 )
 from treedbd.operating.board import SampleBoard
-from treedbd.operating.operations import CountingParts, Operations
+from treedbd.operating.metrics import Sources
+from treedbd.operating.operations import Operations
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
@@ -220,18 +221,20 @@ class TreeService(MultiService):
         return Operations(
             self._settings,
             self._reactor,
-            CountingParts(
-                requests,
-                runtime,
-                self._catalog,
-                *(self._resource.streams, self._resource.realtime.door.sockets),
-                self._resource.data.missing_indexes,
-                self._factory,
-                self._activity,
+            sources=Sources(
+                requests=requests,
+                statistics=runtime.statistics,
+                answers=runtime.answer_pool,
+                streams=self._resource.streams,
+                sockets=self._resource.realtime.door.sockets,
+                queries=self._resource.data.missing_indexes,
+                server=self._factory,
             ),
-            Listening(self._settings, self._reactor, open_port, is_ops=True),
-            self._listening.certificates_end_at,
-            None if context is None else context.samples,
+            catalog=self._catalog,
+            activity=self._activity,
+            endpoints=Listening(self._settings, self._reactor, open_port, is_ops=True),
+            endpoints_of_clients=self._listening,
+            board=None if context is None else context.samples,
         )
 
     @property

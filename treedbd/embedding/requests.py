@@ -10,15 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Coroutine, Mapping
 from io import BytesIO
-from typing import Any, Final, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from treedbd.database.database import Database
-from treedbd.database.grants import ReadRequest
+from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ConditionFailed, Unavailable
 from treedbd.embedding.values import copy, encode, wait_for
 from treedbd.http1.content import WaitingBytesRefused
@@ -30,10 +29,12 @@ from treedbd.tree.path import make_place
 from treedbd.tree.query import check_combination
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Place
 from treedbd.web.auth.identity import Identity
-from treedbd.web.reading import SharedReads
 from treedbd.web.request import STANDARD, DataRequest, Parameters
 from treedbd.web.response import Response
-from treedbd.web.streams.registry import StreamRegistry, StreamsExhausted, TooManyStreams
+from treedbd.web.streams.registry import StreamsExhausted, TooManyStreams
+
+if TYPE_CHECKING:  # its methods are called, none is made here
+    from treedbd.web.resource import TreeResource
 
 Scalar: TypeAlias = str | int | float | bool | None
 Bound: TypeAlias = Scalar | tuple[Scalar, str]
@@ -103,55 +104,6 @@ def _text_of(name: str, value: Any) -> str:
         raise InvalidQuery(f"{name} cannot be used: {error}") from None
 
 
-class AdmitsWatches(Protocol):
-    """What lets a program watch (`web/handlers.DataHandlers`)."""
-
-    def admit(
-        self, wanted: DataRequest, database: Database, identity: Identity, address: str | None
-    ) -> ReadRequest:
-        """Return for what the rules are evaluated; raise if it may not begin."""
-        ...
-
-
-class OpensDatabases(Protocol):
-    """What opens databases (`database/catalog.Catalog`)."""
-
-    def acquire(self, database: Database, timeout_s: float) -> Deferred[None] | None:
-        """Keep a database open until `release`; None if it is open, else what fires then."""
-        ...
-
-    def release(self, database: Database) -> None:
-        """Let a database be closed again."""
-        ...
-
-
-class ServesRequests(Protocol):
-    """What serves requests (`web/resource.TreeResource`)."""
-
-    @property
-    def shared_reads(self) -> SharedReads:
-        """What waits for readers."""
-        ...
-
-    @property
-    def streams(self) -> StreamRegistry:
-        """The open streams."""
-        ...
-
-    @property
-    def data(self) -> AdmitsWatches:
-        """Handles the requests for data."""
-        ...
-
-    def find(self, name: DatabaseName) -> Database:
-        """Return a database, or what answers for one that its project does not list."""
-        ...
-
-    async def serve(self, request: Any, name: DatabaseName, wanted: DataRequest) -> Response | None:
-        """Return the response; None if it was cancelled."""
-        ...
-
-
 class LocalRequest:
     """As much of a request as the handlers of reads and writes use, without a connection.
 
@@ -192,8 +144,8 @@ class LocalAccess:
 
     """
 
-    resource: ServesRequests
-    catalog: OpensDatabases
+    resource: TreeResource
+    catalog: Catalog
     clock: IReactorTime
     limits: Limits
     refusal: str | None = "The service has not been started."

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -245,7 +245,7 @@ class WatchQueue:
         self._wake()
 
     def close_soon(self) -> None:
-        """Do as `close`, in a later turn of the reactor; may be called at any moment.
+        """Close in a later turn of the reactor; may be called at any moment.
 
         Garbage is collected in any thread, and in the middle of anything that its thread does, such
         as going through the open streams.
@@ -448,30 +448,6 @@ class WatchQueue:
             self._resumption.cancel()
 
 
-class EventQueue(Protocol):
-    """The events that wait for a program (`WatchQueue`)."""
-
-    async def open(self) -> None:
-        """Begin to watch, unless that has begun."""
-        ...
-
-    async def wait(self) -> None:
-        """Wait until there is an event to take, or the end."""
-        ...
-
-    def take(self) -> WatchEvent | None:
-        """Return the next event, None if it has to be awaited; raise at the end."""
-        ...
-
-    def close(self) -> None:
-        """Watch no longer."""
-        ...
-
-    def close_soon(self) -> None:
-        """Do as `close`, in a later turn of the reactor."""
-        ...
-
-
 class Watch(AsyncIterator[WatchEvent]):
     """The events at a path, each a `WatchEvent`: `async for event in database.watch("users")`.
 
@@ -485,7 +461,7 @@ class Watch(AsyncIterator[WatchEvent]):
     waiting for an event is cancelled, the watch goes on.
     """
 
-    def __init__(self, queue: EventQueue) -> None:
+    def __init__(self, queue: WatchQueue) -> None:
         """Iterate over a queue; `LocalDatabase.watch` calls this."""
         self._queue = queue
         weakref.finalize(self, queue.close_soon).atexit = False

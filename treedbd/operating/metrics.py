@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import apsw
 import attrs
@@ -53,17 +53,20 @@ from treedbd.database.answers import AnswerPool
 from treedbd.database.data_directory import BACKUP_NOTE, measure_all
 from treedbd.database.requests import SHUTTING_DOWN
 from treedbd.database.runtime import BATCH_WRITES, Problem, Statistics
-from treedbd.held_bytes import HeldBytes
 from treedbd.http1.headers import Header, first
 from treedbd.http1.interface import IHttp1Request, IHttp1Resource
 from treedbd.http1.parser import ERROR_HEADERS, ErrorReply, format_body
+from treedbd.http1.server import Http1Factory
 from treedbd.loop import BUCKETS_S, SECONDS, Histogram, Turns
 from treedbd.names import DatabaseName
 from treedbd.tree.types import InvalidPath
 from treedbd.web.activity import RequestCounts
 from treedbd.web.addressing import Addressing, Misdirected
 from treedbd.web.origins import is_loopback_address
+from treedbd.web.reading import MissingIndexes
+from treedbd.web.realtime.registry import SocketRegistry
 from treedbd.web.response import address_of
+from treedbd.web.streams.registry import StreamRegistry
 
 Labels: TypeAlias = tuple[str, ...]
 Buckets: TypeAlias = tuple[tuple[int, ...], float]
@@ -131,79 +134,6 @@ class Metric:
         return self.kind != "gauge"
 
 
-class Server(Protocol):
-    """The HTTP server of the databases."""
-
-    @property
-    def connections(self) -> int:
-        """How many connections are open."""
-
-    @property
-    def refusals(self) -> Mapping[str, int]:
-        """How many errors it has sent without any resource, by code."""
-
-    @property
-    def cut_off(self) -> Mapping[str, int]:
-        """How many responses ended before their end, by the reason."""
-
-    @property
-    def held(self) -> HeldBytes:
-        """What connections make the server hold."""
-
-
-class Streams(Protocol):
-    """The open streams.
-
-    Attributes:
-        events_sent, event_bytes, overflowed: counters since the start.
-
-    """
-
-    events_sent: int
-    event_bytes: int
-    overflowed: int
-
-    def __len__(self) -> int:
-        """Return how many are open."""
-
-
-class Sockets(Protocol):
-    """The open WebSockets.
-
-    Attributes:
-        opened, messages_in, messages_out, events_sent, event_bytes, overflowed: counters since the
-            start.
-        listens: how many there are.
-
-    """
-
-    opened: int
-    messages_in: int
-    messages_out: int
-    events_sent: int
-    event_bytes: int
-    overflowed: int
-    listens: int
-
-    @property
-    def refused(self) -> Mapping[str, int]:
-        """What was refused, or which sockets were closed, by the setting of the limit."""
-
-    def __len__(self) -> int:
-        """Return how many are open."""
-
-
-class Queries(Protocol):
-    """What queries have read.
-
-    Attributes:
-        unindexed: how many of them had no index.
-
-    """
-
-    unindexed: int
-
-
 @attrs.frozen
 class Facts:
     """What is not counted but looked up for each scrape.
@@ -242,10 +172,10 @@ class Sources:
     requests: RequestCounts
     statistics: Statistics
     answers: AnswerPool
-    streams: Streams
-    sockets: Sockets
-    queries: Queries
-    server: Server
+    streams: StreamRegistry
+    sockets: SocketRegistry
+    queries: MissingIndexes
+    server: Http1Factory
     turns: Turns | None = None
     facts: Facts = attrs.field(factory=Facts)
     process: Mapping[str, float] = attrs.field(factory=dict)

@@ -7,23 +7,23 @@ they count (`operating/board`), so that each of them shows what all have counted
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sized
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from treedbd.config.listening import Listening
 from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import Unavailable
-from treedbd.database.runtime import Problem, Runtime
+from treedbd.database.runtime import Problem
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.loop import Turns
@@ -33,19 +33,15 @@ from treedbd.operating.metrics import (
     NOTHING,
     OpsResource,
     Probes,
-    Queries,
     Samples,
-    Server,
-    Sockets,
     Sources,
-    Streams,
     add_problems,
     add_up,
     format_samples,
     growing,
     read_samples,
 )
-from treedbd.web.activity import Activity, RequestCounts
+from treedbd.web.activity import Activity
 
 OPS_CONNECTIONS: Final = 32
 """Connections to these endpoints that may be open; they are not among those of clients."""
@@ -61,46 +57,6 @@ LATE_S: Final = 10.0
 GROWING: Final = tuple(metric for metric in METRICS if metric.only_grows)
 
 
-class OpsEndpoints(Protocol):
-    """The endpoints of `ops_listen`, as `Listening` is."""
-
-    @property
-    def ports(self) -> Sized:
-        """Those that are open."""
-
-    def open(self, factory: IProtocolFactory) -> None:
-        """Open them; raise `CannotStart`."""
-
-    def urls(self) -> list[str]:
-        """Return their URLs, as this machine reaches them."""
-
-    def reload(self) -> bool:
-        """Read the certificates again; return whether all are valid."""
-
-    def close(self) -> Deferred[Any]:
-        """Accept no connection any more."""
-
-
-@attrs.frozen
-class CountingParts:
-    """The parts of a service that count."""
-
-    requests: RequestCounts
-    runtime: Runtime
-    catalog: Catalog
-    streams: Streams
-    sockets: Sockets
-    queries: Queries
-    server: Server
-    activity: Activity
-
-    def sources(self) -> Sources:
-        """Return what metrics are read of."""
-        statistics, answers = self.runtime.statistics, self.runtime.answer_pool
-        own = self.streams, self.sockets, self.queries, self.server
-        return Sources(self.requests, statistics, answers, *own)
-
-
 class Operations:
     """The endpoints for operators of one service."""
 
@@ -110,24 +66,26 @@ class Operations:
         self,
         settings: Settings,
         reactor: Any,
-        counted: CountingParts,
-        endpoints: OpsEndpoints,
-        certificates_end_at: Callable[[], float | None],
+        *,
+        sources: Sources,
+        catalog: Catalog,
+        activity: Activity,
+        endpoints: Listening,
+        endpoints_of_clients: Listening,
         board: SampleBoard | None,
     ) -> None:
-        """Prepare; nothing is opened yet. `board` is that of several workers, None without.
+        """Prepare; `endpoints` are those for operators, of which none is opened yet.
 
-        `certificates_end_at` returns when the first certificate of the databases ends.
+        `board` is that of several workers, None without.
         """
         self._reactor = reactor
-        self._catalog = counted.catalog
-        self._activity = counted.activity
-        self._statistics = counted.runtime.statistics
-        self._certificates_end_at = certificates_end_at
-        self._sources = counted.sources()
+        self._catalog = catalog
+        self._activity = activity
+        self._endpoints_of_clients = endpoints_of_clients
+        self._sources = sources
         self._probes = Probes(
             None if settings.engine == "memory" else settings.data,
-            counted.requests.label_of,
+            sources.requests.label_of,
             has_backups=not settings.is_cluster,
         )
         self._resource = OpsResource(self._scrape, self._catalog.find_problems)
@@ -189,7 +147,9 @@ class Operations:
     async def _look(self) -> None:
         problems = await self._find_problems()
         facts = await self._in_thread(self._probes.look_at_data)
-        self._sources.facts = add_problems(facts, problems, self._certificates_end_at())
+        self._sources.facts = add_problems(
+            facts, problems, self._endpoints_of_clients.certificates_end_at()
+        )
         self._sources.process = await self._in_thread(self._probes.look_at_process)
 
     async def _find_problems(self) -> list[Problem]:
@@ -202,7 +162,7 @@ class Operations:
     def _count(self) -> Deferred[None] | None:
         """Count what was noted; show it to the other workers, with the process now and then."""
         if self._board is None:
-            self._statistics.count()
+            self._sources.statistics.count()
             return None
         self._publish()
         self._until_look -= 1
@@ -224,7 +184,7 @@ class Operations:
     def _publish(self) -> Samples:
         """Return what this process counts, with what those before it have; show it to others."""
         self._activity.count()
-        self._statistics.count()
+        self._sources.statistics.count()
         samples = read_samples(METRICS, self._sources)
         if self._board is not None:
             samples |= add_up(GROWING, [growing(METRICS, samples), self._before])
