@@ -22,7 +22,7 @@ from tests.command import COMMAND, Lines, RunningCommand, environment, run_comma
 from tests.daemon import Daemon
 from tests.proxy import CuttingProxy
 from treedbd.cli.client import Client
-from treedbd.cli.migrate import LONGEST_LINE, ChangedPaths, Following
+from treedbd.cli.migrate import LONGEST_LINE, ChangedPaths, Copying, Following
 from treedbd.cli.options import parse_url
 from treedbd.tree.types import Path
 from treedbd.web.auth.fetch import TrustStore
@@ -275,11 +275,11 @@ def test_what_changes_while_it_is_followed_is_copied(
 
 
 def test_what_changes_in_the_first_copy_is_compared_and_not_only_added() -> None:
-    class ChangingCopy:
+    class ChangingCopy(Copying):
         def __init__(self) -> None:
             self.copied: list[tuple[Path, bool]] = []
 
-        async def copy(self, path: Path, *, is_new: bool) -> None:
+        async def copy(self, path: Path, *, is_new: bool = False) -> None:
             if not self.copied:
                 following.add(())
             self.copied.append((path, is_new))

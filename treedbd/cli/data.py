@@ -22,7 +22,7 @@ import signal
 import time
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
@@ -50,7 +50,7 @@ from treedbd.cli.options import (
     standard_input,
     time_parameters,
 )
-from treedbd.cli.output import Palette, WriteBytes, opened_output
+from treedbd.cli.output import Palette, opened_output
 
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
 WITH_TAG: Final = {"X-TreeDB-ETag": "true"}
@@ -140,7 +140,9 @@ def _get(client: HttpClient, arguments: Namespace) -> None:
             print_body(client.request("GET", url), write)
 
 
-def _print_tag(client: HttpClient, url: Url, write: WriteBytes, *, with_value: bool) -> None:
+def _print_tag(
+    client: HttpClient, url: Url, write: Callable[[bytes], None], *, with_value: bool
+) -> None:
     response = client.request("GET" if with_value else "HEAD", url, WITH_TAG)
     tag = response.header("ETag")
     if tag is None:
@@ -193,7 +195,7 @@ def print_response(client: HttpClient, method: str, url: Url, body: Body | None)
     print_body(client.request(method, url, headers, body), write_out)
 
 
-def print_body(response: UnreadResponse, write: WriteBytes) -> None:
+def print_body(response: UnreadResponse, write: Callable[[bytes], None]) -> None:
     """Write the body of a response as it arrives, with a line end after it."""
     last = b"\n"
     for piece in response.pieces():

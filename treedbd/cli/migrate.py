@@ -17,7 +17,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 from twisted.internet.defer import Deferred
@@ -435,21 +435,11 @@ def _is_stream(response: IResponse) -> bool:
     return str(kind).startswith(STREAM_HEADERS["Accept"])
 
 
-class CopiesPaths(Protocol):
-    """Copies what is at a path (`Copying`)."""
-
-    async def copy(self, path: Path, *, is_new: bool) -> None:
-        """Copy it; `is_new` if nothing is there in the target."""
-
-    def give_up(self) -> None:
-        """End the copy that is under way, if it waits to try a request again."""
-
-
 class Following:
     """Copies a database, and what changes in it from then on."""
 
     def __init__(
-        self, reactor: Any, client: Client, url: Url, copying: CopiesPaths, *, is_new: bool
+        self, reactor: Any, client: Client, url: Url, copying: Copying, *, is_new: bool
     ) -> None:
         """Follow the database that `url` names; `is_new` if the target is empty."""
         self._reactor = reactor

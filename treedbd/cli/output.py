@@ -13,8 +13,8 @@ import pathlib
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterator
-from typing import BinaryIO, Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Final
 
 from treedbd.cli.exit import CommandFailed, make_printable, write_out
 
@@ -68,17 +68,11 @@ def _width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-class WriteBytes(Protocol):
-    """A function that writes bytes."""
-
-    def __call__(self, data: bytes, /) -> None:
-        """Write; raise `CommandFailed` or `OutputClosed`."""
-
-
 @contextlib.contextmanager
-def opened_output(name: str | None) -> Iterator[WriteBytes]:
+def opened_output(name: str | None) -> Iterator[Callable[[bytes], None]]:
     """Open a file for a `with` block, None or `-` for standard output; raise `CommandFailed`.
 
+    The block is given the function that writes; it raises `CommandFailed` or `OutputClosed`.
     The file replaces another one when the block ends, not if it raises. Of a symbolic link the file
     that it names is replaced; a device or a named pipe is written to.
     """

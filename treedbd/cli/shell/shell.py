@@ -16,7 +16,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 
@@ -64,18 +64,19 @@ _MAX_HEALTH_BYTES: Final = 65_536
 MAX_COMMAND_BYTES: Final = 256 * 1024 * 1024
 
 
-class ReadKeys(Protocol):
-    """A function that reads keys of the children of a path, in order, after a key."""
-
-    def __call__(self, path: Path, after: str | None) -> list[str]:
-        """Return up to `MAX_KEYS` keys; raise `CommandFailed`."""
-
-
 class KeyCache:
     """Keys of places; several threads may use it."""
 
-    def __init__(self, read: ReadKeys, now: Callable[[], float] = time.monotonic) -> None:
-        """Read keys by a function; `now` is a clock in seconds."""
+    def __init__(
+        self,
+        read: Callable[[Path, str | None], list[str]],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Count seconds by the clock `now`.
+
+        `read` returns the keys of the children of a path, in order, those after a key if one is
+        given, and at most `MAX_KEYS`; it raises `CommandFailed`.
+        """
         self._read = read
         self._now = now
         self._kept: dict[tuple[Path, str | None], tuple[float, list[str]]] = {}
