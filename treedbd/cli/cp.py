@@ -6,10 +6,9 @@ import argparse
 import pathlib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from typing import Final
 from urllib.parse import parse_qsl, unquote
 
-from treedbd.cli.data import JSON_HEADERS
+from treedbd.cli.data import JSON_HEADERS, NULL, TOO_LARGE
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import Body, HttpClient, UnreadResponse, run_once
 from treedbd.cli.options import (
@@ -27,9 +26,6 @@ from treedbd.cli.options import (
     read_token_file,
     time_parameters,
 )
-
-_TOO_LARGE: Final = 413
-_NULL: Final = b"null"
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
@@ -69,7 +65,7 @@ def _copy(client: HttpClient, arguments: Namespace) -> None:
     written = client.send("PUT", to, JSON_HEADERS, body)
     if not written.is_success:
         hint = " treedb export and import copy values of any size."
-        is_too_large = written.status == _TOO_LARGE
+        is_too_large = written.status == TOO_LARGE
         raise CommandFailed(written.read_error() + (hint if is_too_large else ""))
 
 
@@ -79,9 +75,9 @@ def _all_but_nothing(response: UnreadResponse, source: Url) -> Iterator[bytes]:
     begin = b""
     for piece in pieces:
         begin += piece
-        if len(begin) > len(_NULL) + 1:
+        if len(begin) > len(NULL) + 1:
             break
-    if begin.strip() == _NULL:
+    if begin.strip() == NULL:
         raise CommandFailed(f"There is nothing at {source}, so nothing was copied.")
     yield begin
     yield from pieces

@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import re
 import shlex
 import signal
@@ -55,7 +56,12 @@ from treedbd.cli.output import Palette, opened_output
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
 WITH_TAG: Final = {"X-TreeDB-ETag": "true"}
 BAD_REQUEST: Final = 400
+FORBIDDEN: Final = frozenset({401, 403})
 CONDITION_FAILED: Final = 412
+TOO_LARGE: Final = 413
+NULL: Final = b"null"
+_PAUSE_S: Final = 0.01
+_MAX_PAUSE_S: Final = 0.5
 _PARAMETERS: Final = (
     ("shallow", "shallow", "true"),
     ("pretty", "print", "pretty"),
@@ -69,7 +75,8 @@ _WORD = re.compile(r"[^\s{}\[\]:,\"']+")
 PAGE_CHILDREN: Final = 1000
 _MAX_PAGE_BYTES: Final = 16_777_216
 """A page of values that has more is read again with fewer children."""
-_SIZE: Final = ".sz"
+SIZE: Final = ".sz"
+"""The member by which a shallow read shows the bytes of a container."""
 _KINDS: Final = {bool: "boolean", str: "string", int: "number", float: "number"}
 
 MAX_DEPTH: Final = 32
@@ -189,6 +196,12 @@ def describe_condition(response: UnreadResponse, url: Url) -> str:
     return f"412 condition_failed: The value at {url} is another one{now}."
 
 
+def pause_between_tries(tried: int) -> None:
+    """Wait before a write is tried again, the longer the more often others were faster."""
+    # Clients that collide must not collide again.
+    time.sleep(random.uniform(0, min(_MAX_PAUSE_S, _PAUSE_S * tried)))  # noqa: S311
+
+
 def print_response(client: HttpClient, method: str, url: Url, body: Body | None) -> None:
     """Send a request and print the body of its response; raise `CommandFailed`."""
     headers = JSON_HEADERS if body is not None else None
@@ -304,7 +317,7 @@ def read_itself(client: HttpClient, url: Url) -> ListedChild | None:
 def describe_child(key: str, value: Any) -> ListedChild:
     """Return a child of a shallow read."""
     if isinstance(value, dict):
-        size = value.get(_SIZE)
+        size = value.get(SIZE)
         return ListedChild(key, "object", size if isinstance(size, int) else 0)
     return ListedChild(key, _KINDS.get(type(value), "value"), len(orjson.dumps(value)), value)
 

@@ -26,7 +26,7 @@ from twisted.web.iweb import IResponse
 
 from treedbd.cli.client import Client, choose_trust_store, content, read_error, receive, run_online
 from treedbd.cli.cp import is_within
-from treedbd.cli.data import JSON_HEADERS
+from treedbd.cli.data import JSON_HEADERS, TOO_LARGE
 from treedbd.cli.exit import INTERRUPTED, CommandFailed, print_line, warn
 from treedbd.cli.loading.transfer import (
     DEFAULT_RETRY_S,
@@ -57,7 +57,6 @@ PAGE_CHILDREN: Final = 1000
 REMOVED_AT_ONCE: Final = 1000
 LEAF_BYTES: Final = 64 * MIB
 """More than the JSON of the longest string, 10 MB of characters that may all be escaped."""
-TOO_LARGE: Final = 413
 _EXPORT: Final = {"format": "export"}
 
 LONGEST_LINE: Final = 1_048_576

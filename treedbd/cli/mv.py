@@ -8,8 +8,6 @@ both paths or at neither, and no change of it is lost.
 
 from __future__ import annotations
 
-import random
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Final
@@ -18,7 +16,15 @@ import attrs
 import orjson
 
 from treedbd.cli.cp import database_of
-from treedbd.cli.data import CONDITION_FAILED, JSON_HEADERS, WITH_TAG
+from treedbd.cli.data import (
+    CONDITION_FAILED,
+    FORBIDDEN,
+    JSON_HEADERS,
+    NULL,
+    TOO_LARGE,
+    WITH_TAG,
+    pause_between_tries,
+)
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import Body, HttpClient, run_once
 from treedbd.cli.options import (
@@ -37,11 +43,6 @@ from treedbd.tree.types import Path
 
 DEFAULT_TRIES: Final = 25
 _MAX_BYTES: Final = 268_435_456
-_NULL: Final = b"null"
-_PAUSE_S: Final = 0.01
-_MAX_PAUSE_S: Final = 0.5
-_FORBIDDEN: Final = frozenset({401, 403})
-_TOO_LARGE: Final = 413
 _CONTAINERS: Final = (b"{", b"[")
 _ONE_CHILD: Final = {"shallow": "true", "limitToFirst": "1"}
 
@@ -118,8 +119,7 @@ class Move:
                 self._check_target(above)
             if self._write(above, tag, value):
                 return
-            # Clients that collide must not collide again.
-            time.sleep(random.uniform(0, min(_MAX_PAUSE_S, _PAUSE_S * number)))  # noqa: S311
+            pause_between_tries(number)
         times = "once" if tries == 1 else f"{tries} times"
         raise CommandFailed(
             f"Others have changed {format_path(above)} each time, {times}: nothing was moved."
@@ -127,7 +127,7 @@ class Move:
 
     def _read_tag(self, above: Path) -> str:
         response = self.client.send("HEAD", self.url_of(above, {}), WITH_TAG)
-        if response.status in _FORBIDDEN:
+        if response.status in FORBIDDEN:
             response.close()
             # The response to a HEAD does not say what was refused.
             denied = self.client.send("GET", self.url_of(above, _ONE_CHILD))
@@ -151,7 +151,7 @@ class Move:
             raise CommandFailed(
                 f"{format_path(self.source)} is too large to be moved: nothing was moved."
             )
-        if value.strip() == _NULL:
+        if value.strip() == NULL:
             raise CommandFailed(
                 f"There is nothing at {format_path(self.source)}, so nothing was moved."
             )
@@ -162,7 +162,7 @@ class Move:
         for length in range(min(len(above) + 1, len(self.target)), len(self.target) + 1):
             path = self.target[:length]
             found = self.client.request("GET", self.url_of(path, _ONE_CHILD)).content().strip()
-            if found == _NULL:
+            if found == NULL:
                 return
             if length == len(self.target) or found[:1] not in _CONTAINERS:
                 raise TargetExists(f"There is a value at {format_path(path)} already.")
@@ -183,7 +183,7 @@ class Move:
         if written.status == CONDITION_FAILED:
             written.close()
             return False
-        is_too_large = written.status == _TOO_LARGE
+        is_too_large = written.status == TOO_LARGE
         hint = " Nothing was moved: treedb export and import copy values of any size."
         raise CommandFailed(written.read_error() + (hint if is_too_large else ""))
 

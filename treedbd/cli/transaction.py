@@ -7,15 +7,13 @@ that a double cannot hold is refused rather than changed.
 
 from __future__ import annotations
 
-import random
-import time
 from argparse import ArgumentParser, Namespace
 from importlib import import_module
 from typing import Any, Final
 
 import orjson
 
-from treedbd.cli.data import CONDITION_FAILED, JSON_HEADERS, WITH_TAG
+from treedbd.cli.data import CONDITION_FAILED, JSON_HEADERS, WITH_TAG, pause_between_tries
 from treedbd.cli.exit import CommandFailed, warn, write_out
 from treedbd.cli.http_client import Body, HttpClient, run_once
 from treedbd.cli.options import (
@@ -32,8 +30,6 @@ from treedbd.cli.options import (
 _DEFAULT_TRIES: Final = 25
 _EXACT: Final = 2**53
 _MAX_BYTES: Final = 268_435_456
-_PAUSE_S: Final = 0.01
-_MAX_PAUSE_S: Final = 0.5
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
@@ -89,8 +85,7 @@ def _transact(client: HttpClient, arguments: Namespace) -> None:
         if written.status != CONDITION_FAILED:
             raise CommandFailed(written.read_error())
         written.close()
-        # Clients that collide must not collide again.
-        time.sleep(random.uniform(0, min(_MAX_PAUSE_S, _PAUSE_S * tries)))  # noqa: S311
+        pause_between_tries(tries)
     times = "once" if arguments.tries == 1 else f"{arguments.tries} times"
     raise CommandFailed(
         f"Others have changed {arguments.url} each time, {times}: nothing was written."

@@ -9,7 +9,6 @@ kept, and the rest is requested in pages.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import pathlib
 import sys
@@ -26,6 +25,7 @@ from treedbd.cli.client import Client, receive, run_online
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, OutputClosed, Status, warn, write_out
 from treedbd.cli.loading.chunks import Format, InputFile, compressing, format_of
 from treedbd.cli.loading.transfer import (
+    GOES_ON,
     LONGEST,
     ProgressReport,
     Retries,
@@ -34,6 +34,7 @@ from treedbd.cli.loading.transfer import (
     end_on_interrupt,
     locate,
     read_size,
+    unfinished_file,
 )
 from treedbd.cli.options import ADDRESS_HELP, SUFFIX, NoResponse, Url, parse_address, read_settings
 from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
@@ -48,7 +49,6 @@ from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.types import VALUE, InvalidData, Path
 from treedbd.tree.value import NULL, compact
 
-_DIGEST_CHARACTERS: Final = 16
 RECENT_S: Final = 12 * 3600.0
 """An export that is made every night does not go on with that of the night before."""
 _OLD: Final = ".old"
@@ -59,8 +59,6 @@ _PAGE_BYTES: Final = 4 * MIB
 _FIRST_PAGE: Final = 1000
 _LARGEST_PAGE: Final = 20_000
 """Children of a page: as many as have about `_PAGE_BYTES`."""
-
-_GOES_ON: Final = "The same command goes on where it stopped."
 
 
 class Joiner:
@@ -198,8 +196,7 @@ class PartFile:
         path = self._path = pathlib.Path(os.path.realpath(name))
         is_new_file = path.is_file() or not path.exists()
         self.can_resume: Final = is_new_file and not self._is_output
-        digest = hashlib.sha256(source.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-        self._part = path.with_name(f".{path.name}.{digest}.part")
+        self._part = unfinished_file(path, source, "part")
         self._old = self._part.with_name(self._part.name + _OLD)
         self._file: BinaryIO | None = None
         self._compressing: BinaryIO | None = None
@@ -479,7 +476,7 @@ async def _download(reactor: Any, client: Client, arguments: Namespace) -> None:
     source = f"{arguments.url.to_json()} {form} {'plain' if arguments.plain else 'export'}"
     file = PartFile(arguments.file, source)
     progress = ProgressReport(f"export {arguments.file}", None, is_quiet=arguments.quiet)
-    advice = _GOES_ON if file.can_resume and not arguments.plain else ""
+    advice = GOES_ON if file.can_resume and not arguments.plain else ""
     end_on_interrupt(progress.stop, f"Interrupted. {advice}".strip)
     try:
         retries = Retries(reactor, client, arguments.retry_for)

@@ -44,6 +44,7 @@ from treedbd.cli.loading.chunks import (
     parts_of,
 )
 from treedbd.cli.loading.transfer import (
+    GOES_ON,
     ProgressReport,
     Queue,
     Refused,
@@ -54,6 +55,7 @@ from treedbd.cli.loading.transfer import (
     end_on_interrupt,
     locate,
     path_of,
+    unfinished_file,
 )
 from treedbd.cli.options import ADDRESS_HELP, STANDARD_INPUT, parse_address, read_settings
 from treedbd.config.settings import Settings
@@ -73,8 +75,6 @@ _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]:,]|[^\s"{}\[\]:,]+', 
 _CONTINUATION: Final = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 that do not begin a character."""
 
-_DIGEST_CHARACTERS: Final = 16
-
 _NOT_EMPTY: Final = (
     "The target is not empty: use --replace to remove what is there first, or --merge to keep "
     "children that the file does not have."
@@ -83,7 +83,6 @@ _BEGUN: Final = (
     "An import of this file had begun, and what it wrote is there: use --replace to remove that "
     "first, or --merge to keep children that the file does not have."
 )
-_GOES_ON: Final = "The same command goes on where it stopped."
 _UNCHANGED: Final = "Nothing was changed."
 _AGAIN: Final = "What was sent before is there: use --replace to remove it and begin again."
 _HAS_CHANGED: Final = {
@@ -364,8 +363,7 @@ class ResumeFile:
         self, file: pathlib.Path, target: str, form: Format, mode: str, *, is_restarted: bool
     ) -> None:
         """Read what an earlier import left, unless the import is to begin again."""
-        digest = hashlib.sha256(target.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-        self._path = file.with_name(f".{file.name}.{digest}.import")
+        self._path = unfinished_file(file, target, "import")
         self._new = self._path.with_name(self._path.name + ".new")
         self._identity = {"version": __version__, "format": form, "mode": mode}
         self._can_write = True
@@ -636,7 +634,7 @@ class _Import:
     def interrupted(self) -> str:
         """What Ctrl-C leaves, as sentences."""
         if self._resume is not None and self._resume.is_kept:
-            return f"Interrupted. {_GOES_ON}"
+            return f"Interrupted. {GOES_ON}"
         return "Interrupted." if self._has_begun else f"Interrupted. {_UNCHANGED}"
 
     def stop(self) -> None:
@@ -750,7 +748,7 @@ class _Import:
         ):
             self._resume.remove()
             return CommandFailed(f"{error} {_AGAIN}")
-        return CommandFailed(f"{error} {_GOES_ON}") if self._resume.is_kept else error
+        return CommandFailed(f"{error} {GOES_ON}") if self._resume.is_kept else error
 
 
 async def _send(reactor: Any, client: Client, arguments: Namespace) -> None:

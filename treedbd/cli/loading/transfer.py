@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import pathlib
 import random
@@ -34,7 +35,7 @@ from twisted.web.client import FileBodyProducer
 from twisted.web.iweb import IBodyProducer, IResponse
 
 from treedbd.cli.client import Client, content, read_error, receive
-from treedbd.cli.data import JSON_HEADERS
+from treedbd.cli.data import JSON_HEADERS, SIZE, TOO_LARGE
 from treedbd.cli.exit import INTERRUPTED, CommandFailed, counted, make_printable, warn
 from treedbd.cli.loading.chunks import FORMATS, Part
 from treedbd.cli.options import InvalidUrl, NoResponse, Url, add_network_options
@@ -52,7 +53,6 @@ DEFAULT_RETRY_S: Final = 60.0
 LONGEST: Final = "15min"
 """The `timeout` of requests that may take long."""
 TRANSIENT: Final = frozenset({408, 429, 502, 503, 504})
-SIZE: Final = ".sz"
 _LONGEST_LISTING: Final = 64 * MIB
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
@@ -64,9 +64,20 @@ LONGEST_PAUSE_S: Final = 60.0
 _UNKNOWN: Final = "the total is not known"
 
 UNDER_WAY: Final = 3
-_TOO_LARGE: Final = 413
+_DIGEST_CHARACTERS: Final = 16
+GOES_ON: Final = "The same command goes on where it stopped."
 _LEAF: Final = re.compile(rb'["\-0-9tf]')
 """How the JSON of a leaf begins."""
+
+
+def unfinished_file(file: pathlib.Path, peer: str, suffix: str) -> pathlib.Path:
+    """Return the file beside `file` that a command which breaks leaves, to go on with it.
+
+    It is called `.<name>.<digest>.<suffix>`, with a digest of where the data comes from or goes to,
+    so that several of them are kept apart.
+    """
+    digest = hashlib.sha256(peer.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return file.with_name(f".{file.name}.{digest}.{suffix}")
 
 
 class Refused(CommandFailed):
@@ -443,7 +454,7 @@ class Sender:
         try:
             await self._send("PUT", body)
         except Refused as error:
-            if error.status != _TOO_LARGE:
+            if error.status != TOO_LARGE:
                 raise
             return False
         return True
@@ -456,7 +467,7 @@ class Sender:
         try:
             await self._send("PATCH", compact(part.body()))
         except Refused as error:
-            if error.status != _TOO_LARGE or len(part.members) == 1:
+            if error.status != TOO_LARGE or len(part.members) == 1:
                 raise
             for half in _halves(part):
                 await self.write(half)

@@ -38,7 +38,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from treedbd.cli.data import JSON_HEADERS
+from treedbd.cli.data import FORBIDDEN, JSON_HEADERS, SIZE
 from treedbd.cli.events import CHANGES, FINAL_EVENTS, EventParser, InvalidEvent, StreamEvent
 from treedbd.cli.exit import CommandFailed, make_printable, write_out
 from treedbd.cli.http_client import Body, HttpClient
@@ -79,7 +79,6 @@ MAX_COUNT: Final = 1_000_000
 _SHOWN_CHARACTERS: Final = 60
 _STREAM: Final = "text/event-stream"
 
-MAY_BE_FORBIDDEN: Final = frozenset({401, 403})
 _BACK: Final = "-"
 
 
@@ -195,7 +194,7 @@ def shorten(text: str, most: int) -> str:
 
 def size_of(child: Any) -> int | None:
     """Return the bytes below a child of a shallow read; None for a leaf."""
-    return child.get(".sz", 0) if isinstance(child, dict) else None
+    return child.get(SIZE, 0) if isinstance(child, dict) else None
 
 
 def format_child(child: Any, most: int) -> str:
@@ -844,7 +843,7 @@ def _find_database(session: ShellSession, label: str) -> Url:
     if status == 400 and "." in root.host:
         root = with_host(session.root, label)
         status, error = _probe(session, root)
-    if error and status not in MAY_BE_FORBIDDEN:
+    if error and status not in FORBIDDEN:
         raise CommandFailed(error)
     return root
 
