@@ -65,6 +65,16 @@ async def test_any_number_of_children_is_listed_in_pages(project: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_page_may_end_with_a_key_in_quotation_marks(
+    project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treedbd.cli.data.PAGE_CHILDREN", 1)
+    keys = ['"', '"z"', "a"]
+    await output_of("set", project, json.dumps(dict.fromkeys(keys, 1)))
+    assert (await output_of("ls", project)).splitlines() == keys
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_page_of_large_values_is_read_in_smaller_ones(project: str) -> None:
     for key in "abcd":
         value = json.dumps("x" * 6_000_000).encode()

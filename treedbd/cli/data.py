@@ -290,7 +290,29 @@ def read_children(
 
     Raises `CommandFailed`. Each page shows its own moment.
     """
-    after, size, left = None, PAGE_CHILDREN, limit
+    for page in read_pages(client, url, PAGE_CHILDREN, with_values=with_values, limit=limit):
+        if isinstance(page, dict):
+            for key, value in page.items():
+                yield describe_child(key, value) if with_values else ListedChild(key)
+
+
+def read_pages(
+    client: HttpClient,
+    url: Url,
+    size: int,
+    *,
+    with_values: bool,
+    limit: int | None = None,
+    after: str | None = None,
+) -> Iterator[Any]:
+    """Yield the children of a path as shallow reads show them, in key order, those after a key.
+
+    A page is a dict of at most `size` children, of fewer if they are long; all pages have at most
+    `limit`. `with_values` they have the values of leaves, and of other children the size. What has
+    no children is yielded as it is, None for nothing, unless a key was given. Raises
+    `CommandFailed`. Each page shows its own moment.
+    """
+    left = limit
     while left is None or left > 0:
         count = size if left is None else min(size, left)
         try:
@@ -298,11 +320,10 @@ def read_children(
         except _PageTooLarge:
             size = max(1, count // 8)
             continue
-        if not isinstance(page, dict):
-            return
-        for key, value in page.items():
-            yield describe_child(key, value) if with_values else ListedChild(key)
-        if len(page) < count:
+        is_page = isinstance(page, dict)
+        if is_page or after is None:
+            yield page
+        if not is_page or len(page) < count:
             return
         left = None if left is None else left - count
         after = next(reversed(page))
@@ -330,7 +351,7 @@ def _read_page(
     if with_values:
         parameters["v"] = "2"
     if after is not None:
-        parameters["startAfter"] = after
+        parameters["startAfter"] = orjson.dumps(after).decode()  # a key may begin with a quote
     response = client.request("GET", url.to_json().with_parameters(parameters))
     content = response.content() if count == 1 else response.content_up_to(_MAX_PAGE_BYTES)
     if content is None:

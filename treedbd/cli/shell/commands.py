@@ -38,7 +38,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from treedbd.cli.data import FORBIDDEN, JSON_HEADERS, SIZE
+from treedbd.cli.data import FORBIDDEN, JSON_HEADERS, SIZE, read_pages
 from treedbd.cli.events import CHANGES, FINAL_EVENTS, EventParser, InvalidEvent, StreamEvent
 from treedbd.cli.exit import CommandFailed, make_printable, write_out
 from treedbd.cli.http_client import Body, HttpClient
@@ -63,7 +63,6 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2
 OWNER: Final = "owner"
 _MAX_UID_CHARACTERS: Final = 256
 
-MAX_LISTED_BYTES: Final = 64 * 1024 * 1024
 _OVERRIDE: Final = "auth_variable_override"
 
 _WORD_OR_SIGN = re.compile(r""""(?:[^"\\\n]|\\.)*"?|'[^']*'?|\\.|[\[\]{};]""", re.DOTALL)
@@ -299,14 +298,16 @@ class ShellSession:
             url = url.with_parameters({_OVERRIDE: self.auth})
         return url.with_parameters(parameters or {})
 
-    def list_children(
-        self, path: Path, limit: int, after: str | None = None, *, sized: bool = False
-    ) -> Any:
-        """Return some children by key, with `sized` the values of leaves and the sizes of others.
+    def children(self, path: Path, limit: int, *, with_values: bool = False) -> Any:
+        """Return the first children of a path, as `read_pages` yields them, in one dict.
 
         What has no children is returned as it is. Raises `CommandFailed`.
         """
-        return list_children(self.client, self.url_of(path), limit, after, sized=sized)
+        found: Any = None
+        url = self.url_of(path)
+        for page in read_pages(self.client, url, limit, with_values=with_values, limit=limit):
+            found = page if found is None else found | page
+        return found
 
     def write(
         self, method: str, path: Path, value: str | None = None, *, is_silent: bool = True
@@ -327,22 +328,6 @@ class ShellSession:
         """Note that what was read before may be different now."""
         if self.on_change is not None:
             self.on_change()
-
-
-def list_children(
-    client: HttpClient, url: Url, limit: int, after: str | None = None, *, sized: bool = False
-) -> Any:
-    """Read some children of the path of a URL by key, as `ShellSession.list_children` does."""
-    parameters = {"shallow": "true", "limitToFirst": str(limit)}
-    if sized:
-        parameters["v"] = "2"
-    if after is not None:
-        parameters["startAfter"] = orjson.dumps(after).decode()
-    response = client.request("GET", url.with_parameters(parameters))
-    content = response.content_up_to(MAX_LISTED_BYTES)
-    if content is None:
-        raise CommandFailed("The values there are too large to be listed: use ls without -l.")
-    return parse_response(content, url)
 
 
 def parse_response(content: bytes, url: Url) -> Any:
@@ -609,20 +594,13 @@ def ls(session: ShellSession, given: Given) -> None:
     path = session.resolve(given.path())
     is_long = "-l" in given.flags
     size = PAGE_CHILDREN if is_long else PAGE_KEYS
-    after: str | None = None
-    while True:
-        found = session.list_children(path, size, after, sized=is_long)
-        if not isinstance(found, dict):
-            if found is not None and after is None:
-                _print_long(session, {path[-1] if path else "/": found})
-            return
-        if is_long:
-            _print_long(session, found)
-        else:
-            session.screen.print_names(list(found))
-        if len(found) < size:
-            return
-        after = list(found)[-1]
+    for page in read_pages(session.client, session.url_of(path), size, with_values=is_long):
+        if is_long and isinstance(page, dict):
+            _print_long(session, page)
+        elif isinstance(page, dict):
+            session.screen.print_names(list(page))
+        elif page is not None:
+            _print_long(session, {path[-1] if path else "/": page})
 
 
 def _print_long(session: ShellSession, children: dict[str, Any]) -> None:
@@ -653,7 +631,7 @@ def _tree_lines(
     session: ShellSession, path: Path, depth: int, width: int, indent: str
 ) -> Iterator[str]:
     screen = session.screen
-    found = session.list_children(path, width + 1, sized=True)
+    found = session.children(path, width + 1, with_values=True)
     if not isinstance(found, dict):
         if found is not None:
             yield f"{indent}└── {screen.style_json(format_child(found, _SHOWN_CHARACTERS))}"
@@ -761,7 +739,7 @@ def rm(session: ShellSession, given: Given) -> None:
     if "-f" not in given.flags and not path:
         _require_consent(session, "the whole database")
     elif "-f" not in given.flags:
-        found = session.list_children(path, 2)
+        found = session.children(path, 2)
         if isinstance(found, dict):
             _require_consent(session, f"{format_path(path)} and everything below it")
     session.write("DELETE", path)

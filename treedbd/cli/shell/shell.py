@@ -20,6 +20,7 @@ from typing import Final
 
 import attrs
 
+from treedbd.cli.data import read_pages
 from treedbd.cli.exit import DONE, CommandFailed, Status
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import (
@@ -47,7 +48,6 @@ from treedbd.cli.shell.commands import (
     command_starts,
     describe_token,
     is_text,
-    list_children,
     make_screen,
     quote,
     run_line,
@@ -247,8 +247,9 @@ def make_session(arguments: Namespace) -> tuple[ShellSession, KeyCache]:
     def read_keys(path: Path, after: str | None) -> list[str]:
         # A client of its own: this is another thread, and it has a time-out.
         client = HttpClient(authority, token, FETCH_S)
-        found = list_children(client, session.url_of(path), MAX_KEYS, after)
-        return list(found) if isinstance(found, dict) else []
+        url = session.url_of(path)
+        pages = read_pages(client, url, MAX_KEYS, with_values=False, limit=MAX_KEYS, after=after)
+        return [key for page in pages if isinstance(page, dict) for key in page]
 
     keys = KeyCache(read_keys)
     session.on_change = keys.clear
