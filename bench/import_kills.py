@@ -56,10 +56,8 @@ _STEPS = (
 )
 ONLINE_STEPS = (
     *_STEPS,
-    *(
-        f"{_LOADING}transfer:{name}"
-        for name in ("Sender.remove", "Sender.replace", "Sender.write", "Queue._advance")
-    ),
+    *(f"{_LOADING}transfer:Sender.{name}" for name in ("remove", "replace", "write")),
+    _LOADING + "importing:_PartQueue._advance",
 )
 OFFLINE_STEPS = (
     *_STEPS,

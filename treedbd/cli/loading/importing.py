@@ -1,7 +1,7 @@
 """`treedb import`: writes a file of any size below a path, online or into a stopped store.
 
 Theory of operation. Nothing is written before the whole file has been read and found valid, in one
-pass over its content (`Validation`). The pass cuts the file as the import does, so it finds what is
+pass over its content. The pass cuts the file as the import does, so it finds what is
 wrong with keys, values and the end of the file, and needs no more memory. Only if something is
 wrong is the file read again, for the line and the column (`add_place`).
 
@@ -20,13 +20,15 @@ import pathlib
 import re
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import attrs
 import orjson
+from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
 
 from treedbd import __version__
 from treedbd.cli.client import Client, run_online
@@ -46,7 +48,6 @@ from treedbd.cli.loading.chunks import (
 from treedbd.cli.loading.transfer import (
     GOES_ON,
     ProgressReport,
-    Queue,
     Refused,
     Retries,
     Sender,
@@ -93,7 +94,8 @@ _HAS_CHANGED: Final = {
 }
 _HOPELESS: Final = frozenset({400, 404, 405, 413})
 """The statuses after which the rest of the same file would be refused again."""
-_InThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+UNDER_WAY: Final = 3
+"""Parts that are sent to a daemon at the same time."""
 
 
 @attrs.frozen
@@ -312,34 +314,6 @@ class ContentDigest:
             self._hash.update(block)
             self._size += len(block)
             yield block
-
-
-class Validation:
-    """One pass over a file.
-
-    Attributes:
-        records: the number of the records that the file has.
-        content: the digest of the content.
-
-    """
-
-    def __init__(self, source: InputFile, form: Format, wanted: SentContent | None) -> None:
-        self._source: Final = source
-        self._form: Final = form
-        self.records = 0
-        self.content: Final = ContentDigest(wanted)
-
-    def run(self, validator: Validator, on_read: Callable[[], object], **how: Any) -> None:
-        """Read the file; raise `CommandFailed`, `InvalidFile` with the place if there is one."""
-        blocks = self.content.passing(self._source.blocks())
-        try:
-            for part in parts_of(blocks, self._form, check=validator, **how):
-                self.records += part.records
-                on_read()
-        except InvalidFile as error:
-            if self._form == "json":
-                error = add_place(error, self._source.blocks, validator)
-            raise error from None
 
 
 class ResumeFile:
@@ -662,33 +636,45 @@ class _Import:
         self._source.keep(lambda: self._progress.advance_to(self._source.position))
         self._progress.stop()
         self._progress = self._report("check")
-        sent = self._resume.sent if self._resume is not None else None
-        validation = Validation(self._source, self._form, sent)
+        digest = ContentDigest(None if self._resume is None else self._resume.sent)
         try:
-            validation.run(
-                self._validator,
-                lambda: self._progress.advance_to(self._source.position),
-                is_merged=self.mode == "merge",
-            )
-            if self._form == "ndjson" and self.mode == "replace" and not validation.records:
+            self._records = self._read_records(digest)
+            if self._form == "ndjson" and self.mode == "replace" and not self._records:
                 raise CommandFailed("The file is empty: to remove what is there, treedb remove.")
         except CommandFailed:
             if self._resume is not None:
                 self._resume.remove()
             raise
-        if not validation.content.has_prefix:
+        if not digest.has_prefix:
             raise CommandFailed(
                 f"{self._name} has changed since its import was interrupted, so that cannot go on: "
                 f"{_HAS_CHANGED[self.mode]}."
             )
-        self._valid = validation.content.prefix
-        self._records = validation.records
+        self._valid = digest.prefix
         self.is_one_write = (
             self.mode != "merge"
             and not self.is_resumed
             and self._valid.size <= self._limits.write_body_bytes
         )
         self._begin()
+
+    def _read_records(self, digest: ContentDigest) -> int:
+        """Read the file once; return how many records it has, which `digest` has counted then.
+
+        Raises `CommandFailed`, `InvalidFile` with the place if there is one.
+        """
+        records = 0
+        blocks = digest.passing(self._source.blocks())
+        is_merged = self.mode == "merge"
+        try:
+            for part in parts_of(blocks, self._form, check=self._validator, is_merged=is_merged):
+                records += part.records
+                self._progress.advance_to(self._source.position)
+        except InvalidFile as error:
+            if self._form == "json":
+                error = add_place(error, self._source.blocks, self._validator)
+            raise error from None
+        return records
 
     def _begin(self) -> None:
         if self.is_resumed:
@@ -759,18 +745,17 @@ async def _send(reactor: Any, client: Client, arguments: Namespace) -> None:
         path_of(arguments.url),
     )
     end_on_interrupt(work.stop, lambda: work.interrupted)
-    pool = reactor.getThreadPool()  # so that a slow source does not hold up the responses
     try:
         sender = Sender(Retries(reactor, client, arguments.retry_for), arguments.url)
         is_empty = await sender.is_empty()
         leaf_above = await sender.find_leaf_above() if is_empty else None
         work.check_emptiness(is_empty=is_empty, leaf_above=leaf_above)
-        await deferToThreadPool(reactor, pool, work.validate)
+        await _in_thread(reactor, work.validate)
         if work.is_one_write:
-            body = await deferToThreadPool(reactor, pool, work.body)
+            body = await _in_thread(reactor, work.body)
             work.is_one_write = await sender.replace(body)
         if not work.is_one_write:
-            await _send_parts(work, sender, lambda call: deferToThreadPool(reactor, pool, call))
+            await _send_parts(reactor, work, sender)
     except CommandFailed as error:
         raise work.with_advice(error) from None
     finally:
@@ -778,16 +763,86 @@ async def _send(reactor: Any, client: Client, arguments: Namespace) -> None:
     work.finish()
 
 
-async def _send_parts(work: _Import, sender: Sender, call_in_thread: _InThread) -> None:
-    async def write(part: Part) -> None:
-        work.save_sent()
-        await sender.write(part)
-
+async def _send_parts(reactor: Any, work: _Import, sender: Sender) -> None:
     if work.mode == "replace" and not work.done:
         await sender.remove()
-    await call_in_thread(work.skip)
-    queue = Queue(write, work.done, work.save_done)
-    await queue.run(lambda: call_in_thread(work.next_part))
+    await _in_thread(reactor, work.skip)
+    await _PartQueue(reactor, work, sender).run()
+
+
+def _in_thread(reactor: Any, call: Callable[[], Any]) -> Deferred[Any]:
+    """Read in a thread, so that a slow source does not hold up the responses."""
+    return deferToThreadPool(reactor, reactor.getThreadPool(), call)
+
+
+class _PartQueue:
+    """Sends the parts of an import, some at a time, and knows how many of the first are written.
+
+    Parts that conflict are never under way together. When parts have been written out of order and
+    the import breaks, it goes on after the first ones that are all written; those after them are
+    written again, in order, which has the same effect.
+    """
+
+    def __init__(self, reactor: Any, work: _Import, sender: Sender) -> None:
+        self._reactor = reactor
+        self._work = work
+        self._sender = sender
+        self._done = work.done
+        self._begun = work.done
+        self._under_way: dict[int, Part] = {}
+        self._error: Failure | None = None
+        self._changed: Deferred[None] = Deferred()
+
+    async def run(self) -> None:
+        """Write the parts that are not written; raise the first error.
+
+        They are numbered from the number of those that are written.
+        """
+        try:
+            while self._error is None and (part := await self._next_part()) is not None:
+                while self._error is None and not self._may_begin(part):
+                    await self._changed
+                if self._error is None:
+                    self._begin(part)
+        finally:
+            while self._under_way:
+                await self._changed
+        if self._error is not None:
+            self._error.raiseException()
+
+    async def _next_part(self) -> Part | None:
+        part: Part | None = await _in_thread(self._reactor, self._work.next_part)
+        return part
+
+    def _may_begin(self, part: Part) -> bool:
+        others = self._under_way.values()
+        return len(others) < UNDER_WAY and not any(part.conflicts(other) for other in others)
+
+    def _begin(self, part: Part) -> None:
+        number = self._begun
+        self._begun += 1
+        self._under_way[number] = part
+
+        def end(result: Any) -> None:
+            del self._under_way[number]
+            if isinstance(result, Failure):
+                self._error = self._error or result
+            elif self._error is None:
+                self._advance()
+            changed, self._changed = self._changed, Deferred()
+            changed.callback(None)
+
+        Deferred.fromCoroutine(self._write(part)).addBoth(end)
+
+    async def _write(self, part: Part) -> None:
+        self._work.save_sent()
+        await self._sender.write(part)
+
+    def _advance(self) -> None:
+        done = min(self._under_way, default=self._begun)
+        if done > self._done:
+            self._done = done
+            self._work.save_done(done)
 
 
 def _store(arguments: Namespace) -> Status:

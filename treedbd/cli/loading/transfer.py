@@ -4,8 +4,7 @@
 - `locate` finds the file of a data directory, and the path in it, that a URL names.
 - `ProgressReport` prints on standard error how far they have come.
 - `Retries` sends a request again while the server cannot be reached or is busy.
-- `Sender` and `Queue` write the parts of a document (`loading/chunks`), some requests at a time,
-  each of which may be repeated.
+- `Sender` writes a part of a document (`loading/chunks`) by a request that may be repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from io import BytesIO
 from typing import Any, Final, NoReturn, cast
@@ -30,7 +29,6 @@ import attrs
 import orjson
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
-from twisted.python.failure import Failure
 from twisted.web.client import FileBodyProducer
 from twisted.web.iweb import IBodyProducer, IResponse
 
@@ -63,7 +61,6 @@ FIRST_LINE_S: Final = 10.0
 LONGEST_PAUSE_S: Final = 60.0
 _UNKNOWN: Final = "the total is not known"
 
-UNDER_WAY: Final = 3
 _DIGEST_CHARACTERS: Final = 16
 GOES_ON: Final = "The same command goes on where it stopped."
 _LEAF: Final = re.compile(rb'["\-0-9tf]')
@@ -482,70 +479,3 @@ def _halves(part: Part) -> tuple[Part, Part]:
     members = list(part.members.items())
     middle = len(members) // 2
     return Part(dict(members[:middle])), Part(dict(members[middle:]))
-
-
-class Queue:
-    """Writes parts, some at a time, and knows how many of the first ones are written.
-
-    Parts that conflict are never under way together. When parts have been written out of order and
-    the import breaks, it goes on after the first ones that are all written; those after them are
-    written again, in order, which has the same effect.
-    """
-
-    def __init__(
-        self, write: Callable[[Part], Awaitable[None]], done: int, on_done: Callable[[int], None]
-    ) -> None:
-        """Call `on_done` when more of the first parts are written; `done` of them are."""
-        self._write = write
-        self._on_done = on_done
-        self._done = done
-        self._begun = done
-        self._under_way: dict[int, Part] = {}
-        self._error: Failure | None = None
-        self._changed: Deferred[None] = Deferred()
-
-    async def run(self, next_part: Callable[[], Awaitable[Part | None]]) -> None:
-        """Write the parts that `next_part` returns, until it returns None; raise the first error.
-
-        They are numbered from the number of those that are written.
-        """
-        try:
-            while self._error is None and (part := await next_part()) is not None:
-                while self._error is None and not self._may_begin(part):
-                    await self._changed
-                if self._error is None:
-                    self._begin(part)
-        finally:
-            while self._under_way:
-                await self._changed
-        if self._error is not None:
-            self._error.raiseException()
-
-    def _may_begin(self, part: Part) -> bool:
-        others = self._under_way.values()
-        return len(others) < UNDER_WAY and not any(part.conflicts(other) for other in others)
-
-    def _begin(self, part: Part) -> None:
-        number = self._begun
-        self._begun += 1
-        self._under_way[number] = part
-
-        async def write() -> None:
-            await self._write(part)
-
-        def end(result: Any) -> None:
-            del self._under_way[number]
-            if isinstance(result, Failure):
-                self._error = self._error or result
-            elif self._error is None:
-                self._advance()
-            changed, self._changed = self._changed, Deferred()
-            changed.callback(None)
-
-        Deferred.fromCoroutine(write()).addBoth(end)
-
-    def _advance(self) -> None:
-        done = min(self._under_way, default=self._begun)
-        if done > self._done:
-            self._done = done
-            self._on_done(done)
