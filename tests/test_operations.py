@@ -88,7 +88,7 @@ async def test_without_endpoints_for_operators_nothing_is_measured(tmp_path: pat
     response = await client.get("http://localhost/a.json")
     await service.database("shop").put("/a", 1)
     assert response.code == 403
-    counted = service._operations._sources
+    counted = service._operations.sources
     counted.statistics.count()
     assert counted.statistics.writes == 0
     assert not counted.requests.refused

@@ -354,7 +354,7 @@ class TreeService(MultiService):
     async def _stop(self) -> None:
         end_at = self._reactor.seconds() + STOP_SECONDS
         self._local_access.refusal = SHUTTING_DOWN
-        self._operations.begin_ending()
+        self._operations.is_ending = True
         refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
         await self._listening.close()
         follow = None if self._context is None else self._catalog.poll

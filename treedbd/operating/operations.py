@@ -1,16 +1,19 @@
 """The endpoints for operators of one service, `ops_listen`, and the counting for them.
 
-Without such endpoints nothing is counted that would not be anyway. Workers show each other what
-they count (`operating/board`), so that each of them shows what all have counted.
+`Operations` counts, and has the metrics and the problems, which `OpsResource` serves. Without such
+endpoints nothing is counted that would not be anyway. Workers show each other what they count
+(`operating/board`), so that each of them shows what all have counted.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import attrs
+import orjson
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -18,20 +21,26 @@ from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
+from zope.interface import implementer
 
+from treedbd import __version__
+from treedbd.config.endpoints import names_of
 from treedbd.config.listening import Listening
 from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
-from treedbd.database.requests import Unavailable
+from treedbd.database.requests import SHUTTING_DOWN, Unavailable
 from treedbd.database.runtime import Problem
+from treedbd.http1.headers import Header, first
+from treedbd.http1.interface import IHttp1Request, IHttp1Resource
+from treedbd.http1.parser import ERROR_HEADERS, ErrorReply, format_body
 from treedbd.http1.server import Http1Factory
-from treedbd.limits import Limits
 from treedbd.loop import Turns
 from treedbd.operating.board import SampleBoard
 from treedbd.operating.metrics import (
     METRICS,
     NOTHING,
-    OpsResource,
     Probes,
     Samples,
     Sources,
@@ -41,7 +50,11 @@ from treedbd.operating.metrics import (
     growing,
     read_samples,
 )
+from treedbd.tree.types import InvalidPath
 from treedbd.web.activity import Activity
+from treedbd.web.addressing import Addressing, Misdirected
+from treedbd.web.origins import is_loopback_address
+from treedbd.web.response import address_of
 
 OPS_CONNECTIONS: Final = 32
 """Connections to these endpoints that may be open; they are not among those of clients."""
@@ -54,11 +67,34 @@ ANSWER_S: Final = 3.0
 LATE_S: Final = 10.0
 """Seconds after which what another worker has shown counts no longer, unless it only grows."""
 
+METHODS: Final = (b"GET", b"HEAD")
+MAX_PROBLEMS: Final = 1000
+"""Problems that are listed."""
+_NOT_FOUND: Final = ErrorReply(
+    404, "not_found", "There is nothing here but /.metrics and /.health."
+)
+_BAD_METHOD: Final = ErrorReply(405, "method_not_allowed", "The methods are GET and HEAD.")
+_MISDIRECTED: Final = ErrorReply(
+    421, "misdirected", "On this machine operators are served at localhost and at IP addresses."
+)
+_TOO_LARGE: Final = ErrorReply(413, "payload_too_large", "The request body is too large.")
+_FAILED: Final = ErrorReply(
+    500, "internal_error", "An internal error occurred; it has been logged."
+)
+_HEADERS: Final = tuple(each for each in ERROR_HEADERS if each[0] != b"Content-Type")
+_JSON: Final = b"application/json; charset=utf-8"
+
 GROWING: Final = tuple(metric for metric in METRICS if metric.only_grows)
 
 
 class Operations:
-    """The endpoints for operators of one service."""
+    """The endpoints for operators of one service.
+
+    Attributes:
+        sources: what the metrics are read of.
+        is_ending: whether the service is stopping, so that it is not ready; it still answers.
+
+    """
 
     _log = Logger()
 
@@ -82,15 +118,17 @@ class Operations:
         self._catalog = catalog
         self._activity = activity
         self._endpoints_of_clients = endpoints_of_clients
-        self._sources = sources
+        self.sources: Final = sources
+        self.is_ending = False
         self._probes = Probes(
             None if settings.engine == "memory" else settings.data,
             sources.requests.label_of,
             has_backups=not settings.is_cluster,
         )
-        self._resource = OpsResource(self._scrape, self._catalog.find_problems)
-        self._factory = Http1Factory(self._resource, _limits(settings.limits), reactor)
-        self._listening = endpoints
+        most = OPS_CONNECTIONS
+        limits = attrs.evolve(settings.limits, connections=most, connections_per_address=most)
+        self._factory = Http1Factory(OpsResource(self, catalog), limits, reactor)
+        self._endpoints = endpoints
         self._board = board
         self._before: Samples = NOTHING if board is None else board.before()
         self._scrapes = DeferredLock()
@@ -100,38 +138,34 @@ class Operations:
 
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
-        return self._listening.urls()
+        return self._endpoints.urls()
 
     def open(self) -> None:
         """Open the endpoints; raise `CannotStart`."""
-        self._listening.open(self._factory)
+        self._endpoints.open(self._factory)
 
     def start(self) -> None:
         """Count, and show the other workers what is counted, from now on."""
-        if self._listening.ports:
+        if self._endpoints.ports:
             self._counting.start(COUNT_S)
 
     def show_turns(self, turns: Turns) -> None:
         """Show the turns of the event loop."""
-        self._sources.turns = self._resource.turns = turns
+        self.sources.turns = turns
 
     def reload(self) -> bool:
         """Read the certificates again, for new connections; return whether all are valid."""
-        return self._listening.reload()
-
-    def begin_ending(self) -> None:
-        """Say from now on that the service is not ready; it still answers."""
-        self._resource.is_ending = True
+        return self._endpoints.reload()
 
     def close_at_once(self) -> None:
         """Accept no connection any more, and drop those that are open."""
         if self._counting.running:
             self._counting.stop()
             self._publish()
-        self._listening.close()
+        self._endpoints.close()
         self._factory.abort()
 
-    async def _scrape(self, accept: str) -> tuple[bytes, str]:
+    async def scrape(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics of all processes as text, and its media type."""
         await self._scrapes.acquire()  # one at a time: each takes a thread for a while
         try:
@@ -147,10 +181,10 @@ class Operations:
     async def _look(self) -> None:
         problems = await self._find_problems()
         facts = await self._in_thread(self._probes.look_at_data)
-        self._sources.facts = add_problems(
+        self.sources.facts = add_problems(
             facts, problems, self._endpoints_of_clients.certificates_end_at()
         )
-        self._sources.process = await self._in_thread(self._probes.look_at_process)
+        self.sources.process = await self._in_thread(self._probes.look_at_process)
 
     async def _find_problems(self) -> list[Problem]:
         """Return the problems of all processes; of this one, if others do not answer."""
@@ -162,21 +196,20 @@ class Operations:
     def _count(self) -> Deferred[None] | None:
         """Count what was noted; show it to the other workers, with the process now and then."""
         if self._board is None:
-            self._sources.statistics.count()
+            self.sources.statistics.count()
             return None
         self._publish()
         self._until_look -= 1
         if self._until_look > 0:
             return None
         self._until_look = LOOK_EACH
-        looking = self._in_thread(self._probes.look_at_process)
-        return looking.addCallback(self._set_process).addErrback(self._could_not_look)
+        return Deferred.fromCoroutine(self._look_at_process())
 
-    def _set_process(self, process: Mapping[str, float]) -> None:
-        self._sources.process = process
-
-    def _could_not_look(self, failure: Failure) -> None:
-        self._log.failure("The metrics of this process cannot be read.", failure)
+    async def _look_at_process(self) -> None:
+        try:
+            self.sources.process = await self._in_thread(self._probes.look_at_process)
+        except Exception:
+            self._log.failure("The metrics of this process cannot be read.")
 
     def _in_thread(self, work: Callable[[], Any]) -> Deferred[Any]:
         return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
@@ -184,8 +217,8 @@ class Operations:
     def _publish(self) -> Samples:
         """Return what this process counts, with what those before it have; show it to others."""
         self._activity.count()
-        self._sources.statistics.count()
-        samples = read_samples(METRICS, self._sources)
+        self.sources.statistics.count()
+        samples = read_samples(METRICS, self.sources)
         if self._board is not None:
             samples |= add_up(GROWING, [growing(METRICS, samples), self._before])
             with contextlib.suppress(OSError):  # no memory: the others see what there was before
@@ -203,6 +236,126 @@ class Operations:
         ]
 
 
-def _limits(limits: Limits) -> Limits:
-    most = OPS_CONNECTIONS
-    return attrs.evolve(limits, connections=most, connections_per_address=most)
+@attrs.frozen
+class HealthReport:
+    """How the service is: what is wrong, and how long turns last."""
+
+    problems: list[Problem]
+    turns: Turns | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON; with problems it is an error as all are."""
+        report: dict[str, Any] = {"status": "ok", "version": __version__}
+        if self.problems:
+            count = len(self.problems)
+            what = "1 thing is" if count == 1 else f"{count} things are"
+            report = {
+                "error": "unavailable",
+                "message": f"{what} not as it should be.",
+                **report,
+                "status": "unavailable",
+            }
+        report["problems"] = [attrs.asdict(each) for each in self.problems[:MAX_PROBLEMS]]
+        if self.turns is not None:
+            turns = self.turns.summarise()
+            report["turns"] = {
+                "count": turns.count,
+                "p50_ms": round(turns.p50_s * 1000, 3),
+                "p99_ms": round(turns.p99_s * 1000, 3),
+                "longest_ms": round(turns.longest_s * 1000, 3),
+            }
+        return report
+
+
+@implementer(IHttp1Resource)
+class OpsResource(Resource):
+    """Serves `/.metrics` and `/.health`, and nothing else.
+
+    They are for those who run the service: no token is needed, every name and reason is shown, and
+    no page of a browser may read them, since no header of CORS allows it. A page whose name was
+    made to point at this machine (DNS rebinding) needs no such header: to clients on this machine
+    the names of others are refused.
+    """
+
+    isLeaf = True
+    _log = Logger()
+
+    def __init__(self, operations: Operations, catalog: Catalog) -> None:
+        """Serve what these two know."""
+        Resource.__init__(self)
+        self._operations = operations
+        self._catalog = catalog
+        own_hosts = ("*.localhost", *names_of(socket.gethostname()))
+        self._addressing: Final = Addressing((), "", own_hosts=own_hosts)
+        self._pages: Final[dict[bytes, Callable[[IHttp1Request], Coroutine[Any, Any, None]]]] = {
+            b"/.metrics": self._answer_metrics,
+            b"/.health": self._answer_health,
+        }
+
+    def render(self, request: Any) -> int:
+        """Answer a request, now or later."""
+        page = self._pages.get(request.path)
+        if page is None:
+            _refuse(request, _NOT_FOUND)
+        elif request.is_oversized:
+            _refuse(request, _TOO_LARGE)
+        elif request.method not in METHODS:
+            _refuse(request, _BAD_METHOD, (b"Allow", b"GET, HEAD"))
+        else:
+            Deferred.fromCoroutine(page(request)).addErrback(self._fail, request)
+        return NOT_DONE_YET
+
+    def _fail(self, failure: Failure, request: IHttp1Request) -> None:
+        self._log.failure("A request of an operator failed.", failure)
+        _refuse(request, _FAILED)
+
+    def _is_of_another_site(self, request: IHttp1Request) -> bool:
+        """Return whether a client on this machine uses a name that is not one of this machine."""
+        address = address_of(request)
+        if not address or not is_loopback_address(address):
+            return False
+        try:
+            self._addressing.check_host(request.headers.get(b"host", ()), None)
+        except Misdirected:
+            return True
+        except InvalidPath:  # none, as of programs with HTTP/1.0
+            return False
+        return False
+
+    async def _answer_metrics(self, request: IHttp1Request) -> None:
+        if self._is_of_another_site(request):
+            _refuse(request, _MISDIRECTED)
+            return
+        body, media_type = await self._operations.scrape(first(request.headers, b"accept") or "")
+        _send(request, 200, media_type.encode(), body)
+
+    async def _answer_health(self, request: IHttp1Request) -> None:
+        asked = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
+        if b"live" in asked:
+            _send_json(request, 200, {"status": "ok"})
+            return
+        if self._is_of_another_site(request):
+            _refuse(request, _MISDIRECTED)
+            return
+        if self._operations.is_ending:
+            _refuse(request, ErrorReply(503, "unavailable", SHUTTING_DOWN))
+            return
+        problems = await self._catalog.find_problems()
+        if b"ready" in asked:
+            problems = [each for each in problems if each.refuses_writes]
+        report = HealthReport(problems, self._operations.sources.turns).to_json()
+        _send_json(request, 503 if problems else 200, report)
+
+
+def _send_json(request: IHttp1Request, status: int, report: dict[str, Any]) -> None:
+    _send(request, status, _JSON, orjson.dumps(report))
+
+
+def _send(
+    request: IHttp1Request, status: int, media_type: bytes, body: bytes, *headers: Header
+) -> None:
+    request.send(status, ((b"Content-Type", media_type), *_HEADERS, *headers), body)
+
+
+def _refuse(request: IHttp1Request, error: ErrorReply, *headers: Header) -> None:
+    _send(request, error.status, _JSON, format_body(error), *headers)
