@@ -36,7 +36,7 @@ from treedbd.config.settings import Settings
 from treedbd.database.data_directory import MOVED_FILE, RULES_FILE, SHELF, walk
 from treedbd.files import create_directory, sync_directory, write_atomically
 from treedbd.names import DatabaseName, parse_label
-from treedbd.store.engine import CannotOpenStore, ReadView, StoreUnreachable
+from treedbd.store.engine import CannotOpenStore, StoreUnreachable
 from treedbd.store.lock import (
     LOCK_FILE,
     DirectoryInUse,
@@ -200,7 +200,7 @@ def compare_table(
     found = Compared()
     start: Key | None = low
     while start is not None:
-        buckets, start = reader.read(partial(_take, table, start))
+        buckets, start = reader.read(partial(take_buckets, table, low=start))
         found += move.run(partial(_compare, table, db, buckets, repairs))
         report.advance(sum(each.size for each in buckets))
     return found
@@ -218,10 +218,6 @@ def compare_all(
         )
         sequence = reader.read(lambda view: view.sequence())
     return rows, entries + Compared(wrong=sequence - before), sequence
-
-
-def _take(table: ComparedTable, low: Key, view: ReadView) -> tuple[list[Bucket], Key | None]:
-    return take_buckets(table, view, low)
 
 
 def _compare(

@@ -28,16 +28,18 @@ _BEFORE: Final = 60
 _CUT: Final = "…"
 
 
+def has_colour() -> bool:
+    """Return whether standard output is a terminal that shows colours, and they are wanted."""
+    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_wanted and sys.stdout.isatty()
+
+
 class Palette:
     """Colours text for standard output, if it is a terminal that shows colours."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stdout.isatty()
-        self._is_on = (
-            self._is_terminal
-            and not os.environ.get("NO_COLOR")
-            and os.environ.get("TERM") != "dumb"
-        )
+        self._is_on = has_colour()
 
     def paint(self, text: str, kind: str) -> str:
         """Return a text in the colour of a kind; on a terminal it cannot move the cursor."""

@@ -15,9 +15,7 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import sys
 import time
 from argparse import Namespace
 from codecs import BOM_UTF8
@@ -41,6 +39,7 @@ from treedbd.cli.exit import (
     write_out,
 )
 from treedbd.cli.options import read_settings
+from treedbd.cli.output import has_colour
 from treedbd.cli.rules_check import parse_rules_of
 from treedbd.database.requests import Caller
 from treedbd.database.rules_trial import RulesTrial, TrialVerdict
@@ -85,7 +84,15 @@ _QUERY: Final = (*PARAMETERS, WHERE, "shallow", "format")
 ADMIN: Final = "admin"
 _MEMBERS: Final = ("rules", "data", "now", "cases")
 _CASE_MEMBERS: Final = (
-    *("name", "as", "read", "write", "method", "value", "query", "now", "allowed"),
+    "name",
+    "as",
+    "read",
+    "write",
+    "method",
+    "value",
+    "query",
+    "now",
+    "allowed",
 )
 _DEPTH: Final = 200
 """Brackets that a test file with rules in it may have within each other."""
@@ -753,7 +760,7 @@ def run(arguments: Namespace) -> Status:
     if arguments.json:
         write_out(to_json(report) + b"\n")
     else:
-        lines = to_lines(report, is_verbose=arguments.verbose, has_colour=_has_colour())
+        lines = to_lines(report, is_verbose=arguments.verbose, has_colour=has_colour())
         print_line("\n".join(lines))
     return DONE if report.is_success else FAILED
 
@@ -782,9 +789,3 @@ def _write(file: pathlib.Path, content: bytes) -> None:
         file.write_bytes(content)
     except OSError as error:
         raise CommandFailed(f"{file} cannot be written ({error.strerror}).") from None
-
-
-def _has_colour() -> bool:
-    """Return whether the output is a terminal that shows colours (https://no-color.org)."""
-    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return is_wanted and sys.stdout.isatty()

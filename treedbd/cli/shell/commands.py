@@ -44,6 +44,7 @@ from treedbd.cli.exit import CommandFailed, make_printable, write_out
 from treedbd.cli.http_client import Body, HttpClient
 from treedbd.cli.mv import Move, TargetExists
 from treedbd.cli.options import Url, add_query_options, in_options, is_json, query_parameters
+from treedbd.cli.output import has_colour
 from treedbd.cli.places import label_of, resolve_path, with_host, with_parameter
 from treedbd.names import parse_label
 from treedbd.tree.path import format_path
@@ -149,10 +150,8 @@ class Screen:
 
 
 def make_screen() -> Screen:
-    """Return the screen of this process; `NO_COLOR` turns colours off (https://no-color.org)."""
-    is_terminal = sys.stdout.isatty()
-    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return Screen(is_terminal=is_terminal, has_colour=is_terminal and not is_plain)
+    """Return the screen of this process."""
+    return Screen(is_terminal=sys.stdout.isatty(), has_colour=has_colour())
 
 
 def colour_json(text: str) -> str:
