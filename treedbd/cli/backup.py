@@ -258,18 +258,6 @@ def _remove_old(folder: pathlib.Path, keep: int) -> None:
         shutil.rmtree(old)
 
 
-class _Count:
-    """Counts the bytes that have been copied."""
-
-    def __init__(self, report: ProgressReport) -> None:
-        self._report = report
-        self._bytes = 0
-
-    def add(self, count: int) -> None:
-        self._bytes += count
-        self._report.advance_to(self._bytes)
-
-
 @attrs.frozen(eq=False)
 class _Source:
     """A file to be saved; `moment` is None for rules."""
@@ -299,12 +287,11 @@ def _save(
         size = sum(each.moment.size for each in sources if each.moment is not None)
         progress = ProgressReport("backup", size, is_quiet=quiet or not sys.stderr.isatty())
         closing.callback(progress.stop)
-        done = _Count(progress)
         for project in {(folder / each.path).parent for each in sources}:
             make_directory(project)
         for source in sources:
             target = folder / source.path
-            problem = _copy(source, target, done.add)
+            problem = _copy(source, target, progress.advance)
             if problem is None:
                 saved.append(_describe(source, target))
             else:

@@ -85,10 +85,6 @@ class Copying:
     and one that is too long for a page is copied by itself. So no more than a page is in memory, or
     the one string that is longer. Children that the source does not have are removed from the
     target. Everything may be done again: the result is what the source had when it was read.
-
-    Attributes:
-        bytes: how many bytes of JSON have been written.
-
     """
 
     def __init__(
@@ -99,8 +95,7 @@ class Copying:
         target_url: Url,
         progress: ProgressReport,
     ) -> None:
-        """Read `source_url`, and write below `target_url`."""
-        self.bytes = 0
+        """Read `source_url`, and write below `target_url`; `progress` shows the bytes written."""
         self._source = source
         self._source_url = source_url
         self._target = target
@@ -258,8 +253,7 @@ class Copying:
             {"print": "silent", "timeout": LONGEST}
         )
         await self._target.request(method, address, JSON_HEADERS, body)
-        self.bytes += len(body)
-        self._progress.advance_to(self.bytes)
+        self._progress.advance(len(body))
 
 
 def at_path(url: Url, path: Path) -> Url:
@@ -386,7 +380,7 @@ async def _migrate(reactor: Any, client: Client, arguments: Namespace) -> None:
         raise CommandFailed(f"{arguments.url} is not empty: use --replace, or another database.")
 
     def copied() -> None:
-        progress.finish("Copied", copying.bytes)
+        progress.finish("Copied", progress.count)
         if not (arguments.once or arguments.quiet):
             print("What changes in the source is copied, too, until Ctrl-C.", file=sys.stderr)
 

@@ -134,25 +134,22 @@ class MoveReport:
     def __init__(self, *, is_quiet: bool) -> None:
         self._is_quiet = is_quiet
         self._progress: ProgressReport | None = None
-        self._bytes = 0
 
     @contextlib.contextmanager
     def step(self, title: str, total: int | None, done: str) -> Iterator[None]:
         """Show the progress of a step in a `with` block; at its end `done` is printed."""
         self._progress = progress = ProgressReport(title, total, is_quiet=self._is_quiet)
-        self._bytes = 0
         try:
             yield
-            progress.finish(done, self._bytes)
+            progress.finish(done, progress.count)
         finally:
             progress.stop()
             self._progress = None
 
     def advance(self, count: int) -> None:
         """Count bytes."""
-        self._bytes += count
         if self._progress is not None:
-            self._progress.advance_to(self._bytes)
+            self._progress.advance(count)
 
     def print(self, sentence: str) -> None:
         """Print a sentence."""

@@ -22,12 +22,15 @@ _LABELS_WITH_DATABASE: Final = 3
 def resolve_path(text: str, here: Path) -> Path:
     """Return the path that a text names, relative to another one; raise `CommandFailed`."""
     keys = [] if text.startswith("/") else list(here)
-    for segment in text.split("/"):
-        if segment == UP:
-            del keys[-1:]
-        elif segment not in {"", HERE}:
-            keys.append(_check(segment))
-    return _check_depth(tuple(keys))
+    try:
+        for segment in text.split("/"):
+            if segment == UP:
+                del keys[-1:]
+            elif segment not in {"", HERE}:
+                keys.append(check_key(segment))
+        return check_depth(tuple(keys))
+    except InvalidPath as error:
+        raise CommandFailed(str(error)) from None
 
 
 def split_url(url: Url) -> tuple[Url, Path]:
@@ -64,20 +67,6 @@ def with_host(root: Url, label: str) -> Url:
     """Return the URL of another database, named by the first label of the host."""
     rest = root.host.partition(".")[2]
     return attrs.evolve(root, query="", host=f"{label}.{rest}")
-
-
-def _check(key: str) -> str:
-    try:
-        return check_key(key)
-    except InvalidPath as error:
-        raise CommandFailed(str(error)) from None
-
-
-def _check_depth(path: Path) -> Path:
-    try:
-        return check_depth(path)
-    except InvalidPath as error:
-        raise CommandFailed(str(error)) from None
 
 
 def _is_address(host: str) -> bool:

@@ -198,6 +198,10 @@ class ProgressReport:
     On a terminal it is a bar with rate and remaining time, and what is written to standard error
     while it is shown appears above it; elsewhere a line is printed now and then, after ten seconds
     first.
+
+    Attributes:
+        count: how many bytes are done.
+
     """
 
     def __init__(
@@ -209,6 +213,7 @@ class ProgressReport:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_quiet: Final = is_quiet
+        self.count = 0
         self._title = make_printable(title)
         self._total = total
         self._now = now
@@ -227,8 +232,13 @@ class ProgressReport:
         if self._bar is not None:
             self._bar.update(self._task, total=total, description=self._description())
 
+    def advance(self, count: int) -> None:
+        """Show that `count` more bytes are done."""
+        self.advance_to(self.count + count)
+
     def advance_to(self, count: int) -> None:
         """Show that `count` bytes of the total are done."""
+        self.count = count
         if self._total is not None and count > self._total:  # it was an estimate
             self.set_total(None)
         if self._bar is not None:
