@@ -31,7 +31,14 @@ import attrs
 import orjson
 
 from treedbd.cli.exit import DONE, CommandFailed, make_printable, print_line, write_out
-from treedbd.cli.http_client import PIECE_BYTES, Body, HttpClient, UnreadResponse, run_once
+from treedbd.cli.http_client import (
+    PIECE_BYTES,
+    Body,
+    HttpClient,
+    UnreadResponse,
+    parse_json,
+    run_once,
+)
 from treedbd.cli.options import (
     ADDRESS_HELP,
     CONFIG_HELP,
@@ -356,10 +363,7 @@ def _read_page(
     content = response.content() if count == 1 else response.content_up_to(_MAX_PAGE_BYTES)
     if content is None:
         raise _PageTooLarge
-    try:
-        return orjson.loads(content)
-    except ValueError:
-        raise CommandFailed(f"{url.origin} did not return JSON.") from None
+    return parse_json(content, url)
 
 
 def add_ls_options(parser: ArgumentParser, _: str) -> None:

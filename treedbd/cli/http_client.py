@@ -334,10 +334,7 @@ class UnreadResponse:
         text = self.content_up_to(most)
         if text is None:
             raise CommandFailed(f"{self._url.origin} returned more than {most:,} bytes.")
-        try:
-            return text, orjson.loads(text)
-        except ValueError:
-            raise CommandFailed(f"{self._url.origin} did not return JSON.") from None
+        return text, parse_json(text, self._url)
 
     def close(self) -> None:
         """Close the connection: what has not been read is lost."""
@@ -350,6 +347,14 @@ class UnreadResponse:
             self._connection.close()
         else:
             self._client.keep(self._connection)
+
+
+def parse_json(content: bytes, url: Url) -> Any:
+    """Return the JSON in the body of a response; raise `CommandFailed` if it is something else."""
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        raise CommandFailed(f"{url.origin} did not return JSON.") from None
 
 
 class _HostConnection(HTTPConnection):

@@ -43,7 +43,6 @@ from treedbd.files import create_private
 from treedbd.limits import MIB
 from treedbd.store.engine import CannotOpenStore, StoreFailed
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.nodes import Nodes
 from treedbd.store.shelf import ReadingStore
 from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.types import VALUE, InvalidData, Path
@@ -522,7 +521,10 @@ def _read_store(arguments: Namespace) -> Status:
         with _open_store(settings, node) as store:
             file.begin()
             copy = _copy_lines if _format(arguments) == "ndjson" else _copy_document
-            store.read(lambda nodes: copy(_chunks(nodes, node, arguments.plain), file, progress))
+            is_export = not arguments.plain
+            store.read(
+                lambda nodes: copy(nodes.chunks(node.path, export=is_export), file, progress)
+            )
         file.finish()
     except KeyboardInterrupt:
         progress.stop()
@@ -554,10 +556,6 @@ def _open_store(settings: Settings, node: StoredNode) -> Iterator[ReadingStore]:
             raise CommandFailed(str(error)) from None
         except OSError as error:
             raise CommandFailed(f"{node.file} cannot be read ({error.strerror}).") from None
-
-
-def _chunks(nodes: Nodes, node: StoredNode, is_plain: bool) -> Iterator[bytes]:
-    return nodes.chunks(node.path, export=not is_plain)
 
 
 def _copy_document(chunks: Iterator[bytes], file: PartFile, progress: ProgressReport) -> None:

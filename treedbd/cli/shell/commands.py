@@ -41,7 +41,7 @@ import orjson
 from treedbd.cli.data import FORBIDDEN, JSON_HEADERS, SIZE, read_pages
 from treedbd.cli.events import CHANGES, FINAL_EVENTS, EventParser, InvalidEvent, StreamEvent
 from treedbd.cli.exit import CommandFailed, make_printable, write_out
-from treedbd.cli.http_client import Body, HttpClient
+from treedbd.cli.http_client import Body, HttpClient, parse_json
 from treedbd.cli.mv import Move, TargetExists
 from treedbd.cli.options import Url, add_query_options, in_options, is_json, query_parameters
 from treedbd.cli.output import has_colour
@@ -327,14 +327,6 @@ class ShellSession:
         """Note that what was read before may be different now."""
         if self.on_change is not None:
             self.on_change()
-
-
-def parse_response(content: bytes, url: Url) -> Any:
-    """Return the JSON of a response; raise `CommandFailed` if it is something else."""
-    try:
-        return orjson.loads(content)
-    except ValueError:
-        raise CommandFailed(f"The response of {url.origin} is not JSON.") from None
 
 
 @attrs.frozen
@@ -727,7 +719,7 @@ def push(session: ShellSession, given: Given) -> None:
     """Add a child with a new key, and print the key."""
     path, value = session.resolve(given.path()), read_json(given.value)
     answer = session.write("POST", path, value, is_silent=False)
-    added = parse_response(answer, session.root)
+    added = parse_json(answer, session.root)
     if isinstance(added, dict):
         session.screen.print(make_safe(str(added.get("name"))))
 
