@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -27,7 +27,7 @@ from treedbd.limits import KIB, MIB
 from treedbd.names import DatabaseName
 from treedbd.store.changelog import LoggedEntry, describe_entry
 from treedbd.store.engine import LogEntry
-from treedbd.store.nodes import Nodes, PresentNodes
+from treedbd.store.nodes import Nodes
 from treedbd.tree.path import format_path
 from treedbd.tree.query import parse_limit
 from treedbd.tree.types import PRIORITY, InvalidQuery, Json
@@ -40,8 +40,6 @@ from treedbd.web.reading import NO_RULES, json_response, text_response
 from treedbd.web.request import DataRequest, Dialect, Parameters, parse_choice
 from treedbd.web.response import Response
 from treedbd.web.write import decode, read_body
-
-T = TypeVar("T")
 
 DEFAULT_ENTRIES: Final = 100
 MAX_ENTRIES: Final = 1000
@@ -237,15 +235,8 @@ def _explain_without_rules(wanted: DataRequest) -> Response:
     return json_response(wanted, explanation(NO_RULES, is_admin=True))
 
 
-class ReadsLog(Protocol):
-    """What the log is read from: `database.Database`."""
-
-    def read(self, work: Callable[[PresentNodes], T]) -> T:
-        """Run `work` on the last durable state and return its result."""
-
-
 def print_log(
-    database: ReadsLog, parameters: Parameters, layout: Dialect | None
+    database: Database, parameters: Parameters, layout: Dialect | None
 ) -> Generator[None, None, bytes]:
     """Print the entries that a request asks for in steps, oldest first; raise `InvalidQuery`.
 
@@ -260,7 +251,7 @@ def print_log(
     return b"".join(printed)
 
 
-def _print_entries(database: ReadsLog, parameters: Parameters) -> Iterator[bytes]:
+def _print_entries(database: Database, parameters: Parameters) -> Iterator[bytes]:
     """Print entries, each in a step; some chunks are empty."""
     limit = min(parse_limit(parameters, "limitToFirst") or DEFAULT_ENTRIES, MAX_ENTRIES)
     with_body = parse_choice(parameters, "format", "export") is not None
@@ -283,7 +274,7 @@ def _print_entries(database: ReadsLog, parameters: Parameters) -> Iterator[bytes
     yield b"]" if count else b"[]"
 
 
-def _read_entries(database: ReadsLog, after: int, count: int) -> list[LogEntry]:
+def _read_entries(database: Database, after: int, count: int) -> list[LogEntry]:
     def read(nodes: Nodes) -> list[LogEntry]:
         found = []
         size = 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -24,19 +24,10 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.writer import ContentWriter
 from treedbd.limits import KIB
 
+if TYPE_CHECKING:
+    from treedbd.web.streams.stream import Stream
+
 CHUNK_BYTES: Final = 16 * KIB
-
-
-class QueueOwner(Protocol):
-    """The owner of a queue, which fills it."""
-
-    def refill(self) -> None:
-        """Put something first in place of what was dropped."""
-        ...
-
-    def fail(self) -> None:
-        """End after the exception that is being handled."""
-        ...
 
 
 class FrameReader(Protocol):
@@ -89,7 +80,7 @@ class SendQueue:
         self,
         request: IHttp1Request,
         limit: int,
-        owner: QueueOwner,
+        owner: Stream,
         clock: IReactorTime,
         slices: Slices,
         address: str = "",
@@ -97,7 +88,7 @@ class SendQueue:
         """Write to `request`; at most `limit` bytes wait, besides the frame being sent.
 
         What waits is sent in `slices`, which the streams of a service share, and is counted for the
-        client's `address`.
+        client's `address`. `owner` is called to refill the queue, and after an exception.
         """
         self.is_paused = False
         self.has_overflowed = False
@@ -105,7 +96,7 @@ class SendQueue:
         self.last_sent = clock.seconds()
         self._writer = ContentWriter(request)
         self._limit = limit
-        self._owner: QueueOwner | None = owner
+        self._owner: Stream | None = owner
         self._clock = clock
         self._address = address
         # Idle streams are many, so what they do not use is not made.

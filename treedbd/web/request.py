@@ -24,11 +24,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
 
-from treedbd.database.requests import ProjectSpec, TooLarge
+from treedbd.database.requests import TooLarge
 from treedbd.http1.headers import Headers, accepts_events, first, is_true, joined, parse_coding
 from treedbd.http1.parser import BadEncoding, decode
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CALLBACK_CHARACTERS, MAX_TIMEOUT_S, Limits
@@ -50,8 +50,9 @@ from treedbd.web.addressing import (
 from treedbd.web.auth.identity import AuthOverride, Identity, parse_override
 from treedbd.web.options import WebOptions
 
-if TYPE_CHECKING:
-    from treedbd.http1.interface import IHttp1Request  # which loads Twisted
+if TYPE_CHECKING:  # they load Twisted
+    from treedbd.database.database import Database
+    from treedbd.http1.interface import IHttp1Request
 
 Parameters: TypeAlias = dict[str, str]
 
@@ -571,18 +572,6 @@ class Question:
     rules: object = None
 
 
-class OfProject(Protocol):
-    """A database, of which only the project counts here."""
-
-    @property
-    def project(self) -> ProjectSpec:
-        """The project that it belongs to."""
-        ...
-
-
-Found = TypeVar("Found", bound=OfProject)
-
-
 class RequestParser:
     """Parses requests by the settings of one service."""
 
@@ -699,11 +688,11 @@ class RequestParser:
     def ask(
         self,
         request: IHttp1Request,
-        find: Callable[[DatabaseName], Found],
+        find: Callable[[DatabaseName], Database],
         allowed: AllowedMethods,
         *,
         has_place: bool,
-    ) -> tuple[Question, Found]:
+    ) -> tuple[Question, Database]:
         """Return what a request asks, and of which database; what its head asks is remembered."""
         memory = request.head_memory
         question: Question | None = memory.question

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from functools import partial
 from io import SEEK_END, BytesIO
-from typing import IO, Final, Protocol, TypeAlias, TypeVar
+from typing import IO, Final, TypeAlias
 
 import attrs
 from twisted.internet.defer import CancelledError
@@ -38,9 +38,9 @@ from treedbd.http1.content import SMALL_BYTES, Content, JoinedContent
 from treedbd.http1.headers import Coding, decode_body, decode_pieces, parse_coding
 from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import KIB, MAX_DEPTH, Limits
-from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
+from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put, make_remove
-from treedbd.tree.types import STORED, Change, Chunks, InvalidData, InvalidPath, Json, Place
+from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place
 from treedbd.tree.value import compact, parse
 from treedbd.web.auth.identity import Identity
 from treedbd.web.explain import explanation
@@ -56,8 +56,6 @@ from treedbd.web.reading import (
 )
 from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response, counted_address_of
-
-T = TypeVar("T")
 
 LARGE_BODY_BYTES: Final = 256 * KIB
 LARGE_BODY_NODES: Final = 2000
@@ -383,36 +381,6 @@ def _node_path(wanted: DataRequest) -> tuple[str, ...]:
     return wanted.place.path
 
 
-class ReadsState(Protocol):
-    """What is read of a database (`database.Database`)."""
-
-    def read(self, work: Callable[[PresentNodes], T]) -> T:
-        """Run `work` on the last durable state and return its result."""
-
-    def hold(self) -> HeldNodes:
-        """Hold the last durable state open."""
-
-
-class WrittenBody(Protocol):
-    """What is known of a write that is durable (`database.requests.Outcome`)."""
-
-    @property
-    def edit(self) -> Edit:
-        """Where was written."""
-
-    @property
-    def sent(self) -> Chunks | None:
-        """What a PATCH sent, server values resolved; None if that is too long."""
-
-    @property
-    def etag(self) -> str | None:
-        """The tag of the new value."""
-
-    @property
-    def may_read(self) -> bool:
-        """Whether the caller may see what it wrote as it is stored."""
-
-
 class LargeBodies:
     """Prepares large writes, and answers them.
 
@@ -464,8 +432,8 @@ class LargeBodies:
         self,
         request: IHttp1Request,
         wanted: DataRequest,
-        database: ReadsState,
-        written: WrittenBody,
+        database: Database,
+        written: Outcome,
         body: SentBody,
     ) -> Response | None:
         """Return the response to a write that is durable now; None if its client is gone."""
@@ -487,7 +455,7 @@ class LargeBodies:
             shown = sent if sent.size > SMALL_BYTES else sent.whole()
         return Response(200, shown, (JSON_TYPE, *headers))
 
-    def _sent(self, body: SentBody, written: WrittenBody) -> Generator[None, None, Iterable[bytes]]:
+    def _sent(self, body: SentBody, written: Outcome) -> Generator[None, None, Iterable[bytes]]:
         """Return what was sent in steps: its server values replaced, if the caller may see them."""
         if written.may_read and written.sent is not None:
             return written.sent
@@ -501,8 +469,8 @@ class LargeBodies:
         self,
         request: IHttp1Request,
         wanted: DataRequest,
-        database: ReadsState,
-        written: WrittenBody,
+        database: Database,
+        written: Outcome,
     ) -> bytes | Rendering | None:
         """Return what was written, as it is in the turn in which it became durable."""
         source = ReadSource(database, written.edit.place, PLAIN)

@@ -62,7 +62,8 @@ class Sender:
         self.waiting = WaitingBytes(waiting_bytes)
         self.request = RecordingRequest()
         request: Any = self.request
-        self.queue = SendQueue(request, LIMIT, self, self.clock, slices, ADDRESS)
+        owner: Any = self  # in place of a stream
+        self.queue = SendQueue(request, LIMIT, owner, self.clock, slices, ADDRESS)
         self.last = 0
         self.refills = 0
         self.failures = 0
