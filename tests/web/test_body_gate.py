@@ -20,8 +20,15 @@ from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import DENY, parse_rules
 from treedbd.web import write
-from treedbd.web.rates import FREE_BYTES, LARGE_BYTES, NODE_BYTES, Admission, BodyGate
-from treedbd.web.write import LARGE_BODY_BYTES, LARGE_BODY_NODES
+from treedbd.web.write import (
+    FREE_BYTES,
+    LARGE_BODY_BYTES,
+    LARGE_BODY_NODES,
+    LARGE_BYTES,
+    NODE_BYTES,
+    Admission,
+    BodyGate,
+)
 
 RECORDS = LARGE_BYTES // NODE_BYTES
 LARGE = {f"k{at:06}": at for at in range(RECORDS)}

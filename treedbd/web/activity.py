@@ -28,7 +28,7 @@ from treedbd.loop import Histogram
 from treedbd.names import DatabaseName
 from treedbd.tree.path import format_path
 from treedbd.web.auth.jwt import BadToken
-from treedbd.web.request import DataRequest, Question
+from treedbd.web.request import METHODS, READING, DataRequest, Question
 
 MAX_NOTED: Final = 65_536
 """Answered requests that wait to be counted; more in a second are forgotten."""
@@ -225,9 +225,7 @@ def add_up(parts: Sequence[ProjectActivity]) -> ProjectActivity:
 
 MAX_OTHERS: Final = 100
 """Projects that are not configured, but have a name of their own here."""
-_METHODS: Final = frozenset({b"GET", b"HEAD", b"PUT", b"POST", b"PATCH", b"DELETE", b"OPTIONS"})
 _OTHER_METHOD: Final = b"other"
-_READING: Final = (b"GET", b"HEAD")
 
 
 class RequestCounts:
@@ -276,7 +274,7 @@ class RequestCounts:
                 is_stream = question.wanted.accepts_events
                 if project not in known:
                     project = self.label_of(project)
-            answered[method if method in _METHODS else _OTHER_METHOD, status, project] += 1
+            answered[method if method in METHODS else _OTHER_METHOD, status, project] += 1
             if not is_stream and status != SWITCHING:
                 counts[bisect_left(bounds, seconds)] += 1
                 total += seconds
@@ -295,6 +293,6 @@ class RequestCounts:
             question = request.head_memory.question
             if isinstance(question, Question):
                 operation = "write"
-                if question.wanted.method in _READING:
+                if question.wanted.method in READING:
                     operation = "stream" if question.wanted.accepts_events else "read"
                 self.denied[self.label_of(question.name.project), operation] += 1

@@ -30,9 +30,9 @@ from treedbd.rules.ruleset import format_explanation
 from treedbd.tree.types import InvalidData
 from treedbd.web.auth.jwt import BadToken, parse
 from treedbd.web.options import WebOptions
-from treedbd.web.rates import FREE_BYTES
 from treedbd.web.request import KNOWN, DataRequest, Question
 from treedbd.web.response import Response
+from treedbd.web.write import FREE_BYTES
 
 MAX_SHOWN: Final = 60
 """Characters of a name that a client chose."""

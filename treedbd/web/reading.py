@@ -370,7 +370,7 @@ class Waiter:
     source: RenderingSource
     judge: Callable[[Nodes], None]
     judged: int
-    begun: Callable[[int], None]
+    begun: Callable[[int], None] = lambda _: None
     may_flow: bool = False
 
 
@@ -583,13 +583,15 @@ def _render_lazily(source: RenderingSource, nodes: Nodes) -> Iterator[bytes]:
     yield from source.chunks(nodes)
 
 
-def before_deadline(waiting: Deferred[T], deadline: float, clock: IReactorTime) -> Deferred[T]:
-    """Let a waiter leave with `DeadlinePassed` at a time of the clock."""
-    return waiting.addTimeout(max(0.0, deadline - clock.seconds()), clock, _raise_deadline_passed)
+def before_deadline(
+    waiting: Deferred[T], deadline: float, clock: IReactorTime, what: str = "the data was read"
+) -> Deferred[T]:
+    """Cancel what waits at a time of the clock; it fails with `DeadlinePassed`, before `what`."""
 
+    def pass_deadline(_: object, __: float) -> NoReturn:
+        raise DeadlinePassed(what)
 
-def _raise_deadline_passed(_: object, __: float) -> NoReturn:
-    raise DeadlinePassed("the data was read")
+    return waiting.addTimeout(max(0.0, deadline - clock.seconds()), clock, pass_deadline)
 
 
 class SharedReads:

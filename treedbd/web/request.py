@@ -201,6 +201,8 @@ OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
 """The methods that a POST can be overridden to."""
 
 _METHODS_IN_ORDER: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
+METHODS: Final = frozenset(name.encode() for name in _METHODS_IN_ORDER)
+"""All methods of the interface; logs and metrics show others under one name."""
 
 
 @attrs.frozen
@@ -261,8 +263,11 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 """Parameters that do not change what is read."""
 _NOT_OF_STREAMS: Final = ("shallow", "print", "callback", "download")
-_EDGE_KEYS: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
-"""What clients send for a key before all others and for one after them; neither can be a key."""
+EDGE_KEYS: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
+"""What clients send for a key before all others and for one after them; neither can be a key.
+
+The value says whether it is the one after them.
+"""
 _LOWEST: Final = Bound(None, None, True)
 """A start that leaves out no child, so that for rules it is none."""
 
@@ -375,10 +380,10 @@ def _without_edges(query: Query | None) -> Query | None:
     if query is None or query.order.kind == "key" or query.low is query.high:
         return query
     low, high = query.low, query.high
-    if low is not None and low.key in _EDGE_KEYS:
-        low = Bound(low.value, None, not _EDGE_KEYS[low.key])
-    if high is not None and high.key in _EDGE_KEYS:
-        high = Bound(high.value, None, _EDGE_KEYS[high.key])
+    if low is not None and low.key in EDGE_KEYS:
+        low = Bound(low.value, None, not EDGE_KEYS[low.key])
+    if high is not None and high.key in EDGE_KEYS:
+        high = Bound(high.value, None, EDGE_KEYS[high.key])
     return attrs.evolve(query, low=low, high=high)
 
 

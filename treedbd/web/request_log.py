@@ -37,7 +37,7 @@ from treedbd.http1.request import Request, hide_tokens, shown_path
 from treedbd.names import DatabaseName
 from treedbd.traces import Tracer
 from treedbd.web.auth.identity import Identity
-from treedbd.web.request import READING, Question
+from treedbd.web.request import METHODS, READING, Question
 from treedbd.web.response import address_of
 
 FIELDS: Final = (
@@ -381,9 +381,6 @@ TRACEPARENT: Final = b"traceparent"
 DATA_ROUTE: Final = "/{path}.json"
 """The route of all places in the tree."""
 
-_KNOWN_METHODS: Final = frozenset(
-    {b"GET", b"HEAD", b"PUT", b"POST", b"PATCH", b"DELETE", b"OPTIONS"}
-)
 _OTHER_METHOD: Final = "_OTHER"
 
 
@@ -425,7 +422,7 @@ class TracedRequest(Request):
     def _end_trace(self) -> None:
         trace, self.trace = self.trace, None
         if trace is not None:
-            method = self.method.decode("ascii") if self.method in _KNOWN_METHODS else _OTHER_METHOD
+            method = self.method.decode("ascii") if self.method in METHODS else _OTHER_METHOD
             route = self.path.decode("ascii") if self.path in self.reserved else DATA_ROUTE
             is_answered = bool(self.startedWriting)
             attributes = {**self._describe(), "http.request.method": method, "http.route": route}

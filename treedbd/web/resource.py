@@ -39,7 +39,7 @@ from treedbd.web.openapi import DeclaredRoute, OpenApi
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, UnnamedPage
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents, FrontPage, Health
-from treedbd.web.rates import FREE_BYTES, TooManyRequests
+from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime.opening import make_realtime
 from treedbd.web.request import (
     READING,
@@ -51,6 +51,7 @@ from treedbd.web.request import (
     parse_callback,
 )
 from treedbd.web.response import Response, ResponseWriter
+from treedbd.web.write import FREE_BYTES
 
 Answer: TypeAlias = Callable[[IHttp1Request], Coroutine[Any, Any, None]]
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])

@@ -5,21 +5,28 @@ below the place, then the body, then what the rules say of it. So a caller witho
 little, however large the body: only a short one is parsed before its rights are known, because
 evaluating the rules once is enough then.
 
-A longer body waits until it is admitted to parsing (`rates.BodyGate`). One that takes some
-milliseconds is parsed, and its edit made, in several turns of the reactor. A large one, of more
-than `LARGE_BODY_BYTES` or `LARGE_BODY_NODES`, is never parsed as a whole: it is written piece by
-piece (`database.apply`, `LargeBodies`).
+A longer body waits until it is admitted to parsing (`BodyGate`). One that takes some milliseconds
+is parsed, and its edit made, in several turns of the reactor. A large one, of more than
+`LARGE_BODY_BYTES` or `LARGE_BODY_NODES`, is never parsed as a whole: it is written piece by piece
+(`database.apply`, `LargeBodies`).
+
+Theory of operation of the gate. A parsed body takes many times the memory of its bytes, until its
+write is durable or refused. So what is parsed is bounded, by an estimate from above of the memory
+it takes (`Admission`). Bodies wait as the bytes they are, in the order in which they came, large
+ones apart, so that a small one never waits for a large one. Those that may go on together, because
+room became free or the server stops, do so in slices.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from functools import partial
 from io import SEEK_END, BytesIO
 from typing import IO, Final, TypeAlias
 
 import attrs
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
@@ -32,19 +39,20 @@ from treedbd.database.requests import (
     LargeBody,
     Outcome,
     TooLarge,
+    Unavailable,
     Write,
 )
+from treedbd.database.slices import Slices, Steps
 from treedbd.http1.content import SMALL_BYTES, Content, JoinedContent
 from treedbd.http1.headers import Coding, decode_body, decode_pieces, parse_coding
 from treedbd.http1.interface import IHttp1Request
-from treedbd.limits import KIB, MAX_DEPTH, Limits
+from treedbd.limits import KIB, MAX_DEPTH, MIB, Limits
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put, make_remove
 from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place
 from treedbd.tree.value import compact, parse
 from treedbd.web.auth.identity import Identity
 from treedbd.web.explain import explanation
-from treedbd.web.rates import FREE_BYTES, Admission, BodyGate
 from treedbd.web.reading import (
     ReadSource,
     Rendering,
@@ -154,6 +162,152 @@ def parse_whole(body: bytes, limits: Limits, place: Place) -> Json:
     if place.is_priority and len(body) > LARGE_BODY_BYTES and body.lstrip()[:1] in (b"[", b"{"):
         raise InvalidData("A priority must be a number or a string.")
     return parse_body(body, limits)
+
+
+FREE_BYTES: Final = 4 * KIB
+"""A body that is not longer is parsed at once and not counted."""
+LARGE_BYTES: Final = MIB
+"""Estimated memory of a body that waits among the large ones."""
+LONG_NODES: Final = 5000
+"""Members and items that take some milliseconds to parse."""
+NODE_BYTES: Final = 200
+"""Memory of a member or item, once parsed and once in normal form; measured: 130 to 270."""
+
+
+@attrs.define(eq=False)
+class Admission:
+    """A body of `length` bytes that waits to be parsed, or may be; `nodes` are about its nodes.
+
+    If it has to wait, `began` fires with None when it may be parsed, or with the sentence that
+    refuses it.
+    """
+
+    length: int
+    nodes: int
+    began: Deferred[str | None] | None = None
+
+    @property
+    def size(self) -> int:
+        """The memory that the parsed body takes, rather more than less."""
+        return self.length + self.nodes * NODE_BYTES
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the body waits among the large ones."""
+        return self.size > LARGE_BYTES
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether others should run between parsing and what follows."""
+        return self.nodes > LONG_NODES
+
+    @classmethod
+    def of(cls, body: bytes) -> Admission:
+        """Return the admission of a body, which has not entered the gate."""
+        return cls(len(body), body.count(b",") + body.count(b"{") + body.count(b"["))
+
+
+class _BodyQueue:
+    """Bodies that together take at most `limit` bytes of memory, or one that takes more."""
+
+    def __init__(self, limit: int, clock: IReactorTime, slices: Slices) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._slices = slices
+        self._used = 0
+        self._refusal: str | None = None
+        self._waiting: deque[Admission] = deque()
+        self._is_going_on = False
+
+    def enter(self, admission: Admission) -> Deferred[str | None] | None:
+        """Admit a body and return None, or return what fires when it is admitted or refused."""
+        if not self._waiting and self._has_room(admission):
+            self._used += admission.size
+            return None
+        self._waiting.append(admission)
+        admission.began = Deferred(lambda _: self._withdraw(admission))
+        return admission.began
+
+    def leave(self, admission: Admission) -> None:
+        """Free the room of a body."""
+        self._used -= admission.size
+        self._go_on()
+
+    def refuse(self, reason: str) -> None:
+        """End the waiting of all with an error."""
+        self._refusal = reason
+        self._go_on()
+
+    def _has_room(self, admission: Admission) -> bool:
+        return not self._used or self._used + admission.size <= self._limit
+
+    def _withdraw(self, admission: Admission) -> None:
+        self._waiting.remove(admission)
+        self._go_on()
+
+    def _may_go_on(self) -> bool:
+        return bool(self._waiting) and (
+            self._refusal is not None or self._has_room(self._waiting[0])
+        )
+
+    def _go_on(self) -> None:
+        """Admit bodies, or refuse them, in slices.
+
+        That begins in another turn of the reactor, so that the response before them is sent first.
+        """
+        if self._may_go_on() and not self._is_going_on:
+            self._is_going_on = True
+            self._clock.callLater(0, lambda: self._slices.start(self._go_on_in_steps()))
+
+    def _go_on_in_steps(self) -> Steps:
+        while self._may_go_on():
+            admission = self._waiting.popleft()
+            if self._refusal is None:
+                self._used += admission.size
+            if admission.began is not None:
+                admission.began.callback(self._refusal)
+            yield
+        self._is_going_on = False
+
+
+class BodyGate:
+    """Admits bodies to be parsed, as many at a time as there is memory for."""
+
+    def __init__(self, limit: int, clock: IReactorTime, slices: Slices) -> None:
+        """Let bodies of `limit` bytes of memory be parsed at a time, large ones and others each."""
+        self._clock = clock
+        self._small = _BodyQueue(limit, clock, slices)
+        self._large = _BodyQueue(limit, clock, slices)
+        self._refusal: str | None = None
+
+    async def enter(self, request: IHttp1Request, admission: Admission, deadline: float) -> None:
+        """Wait until a body may be parsed; it is admitted until `leave`.
+
+        Raises `DeadlinePassed`, `Unavailable`, or `CancelledError` if the client has disconnected.
+        """
+        if self._refusal is not None:
+            raise Unavailable(self._refusal)
+        began = self._queue(admission).enter(admission)
+        if began is not None:
+            request.notifyFinish().addErrback(lambda _: began.cancel())
+            refusal = await before_deadline(
+                began, deadline, self._clock, "the body could be parsed"
+            )
+            if refusal is not None:
+                raise Unavailable(refusal)
+
+    def leave(self, admission: Admission) -> None:
+        """Free the room of a body: what was parsed is not used any more."""
+        self._queue(admission).leave(admission)
+
+    def refuse(self, reason: str) -> None:
+        """Refuse the bodies that wait, and all that come, with this sentence."""
+        self._refusal = reason
+        self._small.refuse(reason)
+        self._large.refuse(reason)
+
+    def _queue(self, admission: Admission) -> _BodyQueue:
+        return self._large if admission.is_large else self._small
 
 
 Identify: TypeAlias = Callable[[DataRequest, Database], Awaitable[Identity]]
@@ -477,7 +631,7 @@ class LargeBodies:
         rendered = database.read(partial(self._reads.render, source))
         if not isinstance(rendered, TooMuchWork):
             return rendered
-        waiter = Waiter(source, _allow, rendered.sequence, _ignore_state)
+        waiter = Waiter(source, _allow, rendered.sequence)
         waiting = self._reads.render_large(database.hold, waiter, counted_address_of(request))
         request.notifyFinish().addErrback(lambda _: waiting.cancel())
         try:
@@ -490,10 +644,6 @@ class LargeBodies:
 
 def _allow(_: Nodes) -> None:
     """Allow a caller to read what it has written."""
-
-
-def _ignore_state(_: int) -> None:
-    """Note nothing of the state that is rendered: the response shows whatever it has."""
 
 
 def make_write(

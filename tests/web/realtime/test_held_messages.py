@@ -12,7 +12,7 @@ from tests.http1.peer import Peer
 from tests.web.test_freed_at_the_end import open_socket
 from tests.web.tree_server import OPTIONS, PATIENT, TreeServer
 from tests.websocket_frames import TEXT, print_frame
-from treedbd.web.rates import Admission
+from treedbd.web.write import Admission
 
 BODY = 60_000
 SHARE = 100_000

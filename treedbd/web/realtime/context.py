@@ -25,9 +25,10 @@ from treedbd.tree.hashes import data_hash
 from treedbd.tree.value import from_export
 from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.origins import OriginGuard
-from treedbd.web.rates import BodyGate, Rates
+from treedbd.web.rates import Rates
 from treedbd.web.reading import MissingIndexes, Rendering, SharedReads
 from treedbd.web.realtime.registry import SocketRegistry
+from treedbd.web.write import BodyGate
 
 
 @attrs.frozen(eq=False)

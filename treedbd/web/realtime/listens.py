@@ -156,7 +156,7 @@ class Get:
         except Exception as error:
             self._refuse(error)
             return ()
-        waiter = Waiter(self._source, self._judge, rendered.sequence, _ignore_state)
+        waiter = Waiter(self._source, self._judge, rendered.sequence)
         waiting = parts.reads.render_large(database.hold, waiter, self._owner.address)
         waiting.addCallback(self._rendered).addErrback(self._not_rendered)
         return None
@@ -178,10 +178,6 @@ class Get:
 
     def _refuse(self, error: BaseException | None) -> None:
         self._owner.answer_error(self._number, error, self.read_request)
-
-
-def _ignore_state(_: int) -> None:
-    """Note nothing of the state that is rendered: a get is of whatever state it shows."""
 
 
 ListenKey: TypeAlias = tuple[Path, bytes | None]

@@ -54,6 +54,7 @@ from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime.wire import LongMessage, OversizedMessage
+from treedbd.web.request import EDGE_KEYS
 
 
 class InvalidRequest(InvalidPath):
@@ -234,9 +235,6 @@ def value_of(body: dict[str, Any]) -> Any:
 
 
 _ORDERS: Final = {".key": BY_KEY, ".value": BY_VALUE, ".priority": BY_PRIORITY}
-_FIRST_KEY: Final = "[MIN_NAME]"
-_LAST_KEY: Final = "[MAX_NAME]"
-"""What clients send for a key before all others and for one after them; neither can be a key."""
 _MEMBERS: Final = frozenset({"i", "sp", "sn", "sin", "ep", "en", "ein", "l", "vf"})
 _HIGHEST_LIMIT: Final = 2**53
 
@@ -296,9 +294,9 @@ def _parse_bound(
             scalar = canonical_number(scalar)  # type: ignore[arg-type]  # it is a number
         except (ValueError, OverflowError):
             raise InvalidQuery(f"{value} is beyond the range of numbers.") from None
-    if name in (_FIRST_KEY, _LAST_KEY):
+    if name in EDGE_KEYS:
         # Before or after all children with this value: they are in the range, or none is.
-        is_inclusive, name = (name == _FIRST_KEY) is is_start, None
+        is_inclusive, name = EDGE_KEYS[name] is not is_start, None
     return Bound(scalar, name, is_inclusive)
 
 
@@ -310,8 +308,8 @@ def _parse_key_bound(
         value = name
     if not isinstance(value, str):
         raise InvalidQuery(f"{member} must be a key in a query by key.")
-    if value in (_FIRST_KEY, _LAST_KEY):
-        if (value == _FIRST_KEY) is is_start:
+    if value in EDGE_KEYS:
+        if EDGE_KEYS[value] is not is_start:
             return None
         raise InvalidQuery(f"{member} leaves nothing that the query could select.")
     return Bound(None, value, is_inclusive)

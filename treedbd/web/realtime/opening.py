@@ -31,7 +31,6 @@ from treedbd.names import DatabaseName
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import ANONYMOUS, Identity
 from treedbd.web.context import WebParts
-from treedbd.web.rates import BodyGate
 from treedbd.web.reading import MissingIndexes
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.context import KnownHashes, RealtimeParts
@@ -45,6 +44,7 @@ from treedbd.web.realtime.session import RealtimeSession
 from treedbd.web.realtime.socket import accept_upgrade
 from treedbd.web.request import AllowedMethods, Location, check_method, find_parameter
 from treedbd.web.response import Response, counted_address_of
+from treedbd.web.write import BodyGate
 
 _SOCKET_METHODS: Final = AllowedMethods.of(["GET"])
 _LONG_POLL_METHODS: Final = AllowedMethods.of(["GET", "HEAD"])

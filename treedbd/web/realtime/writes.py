@@ -24,7 +24,6 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, Place
-from treedbd.web.rates import FREE_BYTES, Admission
 from treedbd.web.realtime.context import Pending, RealtimeParts
 from treedbd.web.realtime.messages import (
     InvalidRequest,
@@ -34,7 +33,13 @@ from treedbd.web.realtime.messages import (
     place_of,
     value_of,
 )
-from treedbd.web.write import LARGE_BODY_BYTES, LARGE_BODY_NODES, parse_whole
+from treedbd.web.write import (
+    FREE_BYTES,
+    LARGE_BODY_BYTES,
+    LARGE_BODY_NODES,
+    Admission,
+    parse_whole,
+)
 
 METHODS: Final[dict[str, Method]] = {"p": "put", "m": "patch"}
 
