@@ -10,21 +10,18 @@ after its last number.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.database.slices import Slices
 from treedbd.http1.headers import parse_coding
 from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import KIB, MIB
-from treedbd.names import DatabaseName
 from treedbd.store.changelog import LoggedEntry, describe_entry
 from treedbd.store.engine import LogEntry
 from treedbd.store.nodes import Nodes
@@ -33,10 +30,11 @@ from treedbd.tree.query import parse_limit
 from treedbd.tree.types import PRIORITY, InvalidQuery, Json
 from treedbd.tree.value import compact
 from treedbd.web.activity import Activity, ProjectActivity
-from treedbd.web.auth.identity import require_admin
-from treedbd.web.auth.verifier import Authenticator
+from treedbd.web.context import WebParts
 from treedbd.web.explain import explanation
+from treedbd.web.handlers import DataHandlers
 from treedbd.web.reading import NO_RULES, json_response, text_response
+from treedbd.web.realtime.registry import SocketRegistry
 from treedbd.web.request import DataRequest, Dialect, Parameters, parse_choice
 from treedbd.web.response import Response
 from treedbd.web.write import decode, read_body
@@ -58,28 +56,20 @@ class AdminHandlers:
 
     def __init__(
         self,
-        authenticator: Authenticator,
+        parts: WebParts,
         catalog: Catalog,
-        body_limit: int,
-        clock: IReactorTime,
-        slices: Slices,
+        data: DataHandlers,
+        sockets: SocketRegistry,
         activity: Activity | None,
-        count_streams: Callable[[DatabaseName], int],
-        count_sockets: Callable[[DatabaseName], int],
     ) -> None:
-        """Serve `catalog` to the callers that `authenticator` identifies as admins, in `slices`.
-
-        `activity` is what clients do with its databases; `count_streams` returns how many streams
-        of one are open, `count_sockets` how many WebSockets.
-        """
-        self._authenticator = authenticator
+        """Serve `catalog`; `activity` is what clients do with its databases."""
+        self._data = data
         self._catalog = catalog
-        self._body_limit = body_limit
-        self._clock = clock
-        self._slices = slices
-        self._activity = activity or Activity(clock)
-        self._count_streams = count_streams
-        self._count_sockets = count_sockets
+        self._body_limit = parts.options.limits.write_body_bytes
+        self._clock = parts.clock
+        self._slices = parts.reads.slices
+        self._activity = activity or Activity(parts.clock)
+        self._sockets = sockets
 
     async def rules(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
@@ -88,7 +78,7 @@ class AdminHandlers:
         deadline = self._clock.seconds() + wanted.timeout_s
         is_dry_run = parse_choice(wanted.parameters, "dryRun", "true", "false") == "true"
         is_strict = parse_choice(wanted.parameters, "format", "strict") is not None
-        await self._require_admin(wanted, database, "Access to the rules")
+        await self._data.identify_admin(wanted, database, "Access to the rules")
         rules = database.rules
         await self._refresh(database)
         if wanted.wants_explanation:
@@ -106,7 +96,7 @@ class AdminHandlers:
         self, _: IHttp1Request, wanted: DataRequest, database: Database
     ) -> Response:
         """List the databases of a project."""
-        await self._require_admin(wanted, database, "Access to the list of databases")
+        await self._data.identify_admin(wanted, database, "Access to the list of databases")
         if wanted.wants_explanation:
             return _explain_without_rules(wanted)
         await self._refresh(database)
@@ -115,7 +105,7 @@ class AdminHandlers:
 
     async def activity(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """Show what clients do with the databases of a project."""
-        await self._require_admin(wanted, database, "Access to the activity of a project")
+        await self._data.identify_admin(wanted, database, "Access to the activity of a project")
         if wanted.wants_explanation:
             return _explain_without_rules(wanted)
         await self._refresh(database)
@@ -129,8 +119,8 @@ class AdminHandlers:
                 {
                     "name": name.label,
                     "bytes": stored_bytes,
-                    "streams": self._count_streams(name),
-                    "sockets": self._count_sockets(name),
+                    "streams": self._data.streams.count_of(name),
+                    "sockets": self._sockets.count_of(name),
                     "requests": requests,
                     "busy_ms": round(seconds * 1000),
                 }
@@ -146,7 +136,7 @@ class AdminHandlers:
 
     async def log(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """List the writes that the change log of a database has kept."""
-        await self._require_admin(wanted, database, "Access to the change log")
+        await self._data.identify_admin(wanted, database, "Access to the change log")
         if wanted.wants_explanation:
             return _explain_without_rules(wanted)
         layout = wanted.dialect if wanted.print == "pretty" else None
@@ -156,7 +146,7 @@ class AdminHandlers:
 
     async def compact(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """Give free space of a database back to the file system."""
-        await self._require_admin(wanted, database, "Compacting a database")
+        await self._data.identify_admin(wanted, database, "Compacting a database")
         if wanted.wants_explanation:
             return _explain_without_rules(wanted)
         async with self._acquired(database, wanted):
@@ -178,14 +168,6 @@ class AdminHandlers:
             yield
         finally:
             self._catalog.release(database)
-
-    async def _require_admin(self, wanted: DataRequest, database: Database, what: str) -> None:
-        """Raise unless the caller is an admin of the project."""
-        identity = await self._authenticator.identify(
-            database.name.project, wanted.token, None, wanted.timeout_s, wanted.identity
-        )
-        require_admin(identity, what)
-        database.check_exists()
 
 
 async def _put_rules(

@@ -83,14 +83,14 @@ def make_parts(
     reads = SharedReads(options.limits, clock)
     cors = Cors(options.cors_origins)
     return WebParts(
-        options,
-        authenticator,
-        clock,
-        wall_clock,
-        RequestParser(options),
-        reads,
-        ResponseWriter(cors, reads.memory, clock, compresses=options.compression),
-        make_guard(options),
-        None if login is None else Users(login, options.cors_origins),
-        make_rates(options, authenticator, clock.seconds),
+        options=options,
+        authenticator=authenticator,
+        clock=clock,
+        wall_clock=wall_clock,
+        parser=RequestParser(options),
+        reads=reads,
+        writer=ResponseWriter(cors, reads.memory, clock, compresses=options.compression),
+        guard=make_guard(options),
+        users=None if login is None else Users(login, options.cors_origins),
+        rates=make_rates(options, authenticator, clock.seconds),
     )

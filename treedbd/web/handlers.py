@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
@@ -26,15 +27,12 @@ from treedbd.database.requests import Caller, DeadlinePassed, PermissionDenied
 from treedbd.database.rights import trace_rules
 from treedbd.http1.content import Flow
 from treedbd.http1.interface import IHttp1Request
-from treedbd.rules.context import Context, QueryFacts
+from treedbd.rules.context import Context
 from treedbd.rules.evaluate import Verdict
 from treedbd.store.nodes import Nodes
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
-from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.context import WebParts
 from treedbd.web.explain import explanation
-from treedbd.web.origins import OriginGuard
-from treedbd.web.rates import Rates
 from treedbd.web.reading import (
     MissingIndexes,
     Rendered,
@@ -54,7 +52,7 @@ from treedbd.web.reading import (
     read_response,
 )
 from treedbd.web.request import DataRequest, Question, check_stream
-from treedbd.web.response import Response, ResponseWriter, counted_address_of
+from treedbd.web.response import Response, counted_address_of
 from treedbd.web.streams.registry import StreamRegistry
 from treedbd.web.streams.stream import StreamOpening
 from treedbd.web.write import WriteHandlers
@@ -96,32 +94,31 @@ class DataHandlers:
         self, parts: WebParts, refuse: Callable[[IHttp1Request, BaseException], None]
     ) -> None:
         """`refuse` answers a stream that cannot begin."""
-        options, rates, clock = parts.options, parts.rates, parts.clock
-        self._rates = rates
-        writes = WriteHandlers(
-            options.limits,
-            self._identify,
-            self._identify_for_explanation,
-            clock,
-            self.now_ms,
-            parts.reads,
-        )
+        options = parts.options
+        self._rates = parts.rates
+        self._authenticator = parts.authenticator
+        self._clock, self._wall_clock = parts.clock, parts.wall_clock
+        writes = WriteHandlers(parts, self)
         self.methods: Final[dict[bytes, Handler]] = {
             b"GET": self.get,
             b"HEAD": self.get,
             **writes.methods,
         }
         self.streams: Final = StreamRegistry(
-            options.limits, options.streams, clock, parts.wall_clock, options.counts, rates
+            options.limits,
+            options.streams,
+            parts.clock,
+            parts.wall_clock,
+            options.counts,
+            parts.rates,
         )
         self._writes = writes
         self.gate: Final = writes.gate
-        self._authenticator = parts.authenticator
         self._shared_reads = parts.reads
         self.missing_indexes: Final = MissingIndexes()
-        self._clock, self._wall_clock = clock, parts.wall_clock
-        kept = self.streams, refuse, self.missing_indexes, self.now_ms
-        self._opening = StreamOpening(parts, *kept)
+        self._opening = StreamOpening(
+            parts, self.streams, refuse, self.missing_indexes, self.now_ms
+        )
         self.admit: Final = self._opening.admit
 
     def refuse_writes(self) -> None:
@@ -134,24 +131,23 @@ class DataHandlers:
         """Read a value, run a query, or open a stream."""
         deadline = self._clock.seconds() + wanted.timeout_s
         options = wanted.read_options
-        facts = options.facts
         if wanted.wants_explanation:
-            return await self._explain_read(wanted, database, facts)
+            return await self._explain_read(wanted, database)
         if wanted.accepts_events:
             check_stream(wanted.parameters, wanted.place)
-        identity = await self._identify(wanted, database)
+        identity = await self.identify(wanted, database)
+        if wanted.accepts_events:
+            await self._opening.open(request, wanted, database, identity)
+            return None
         path, caller = wanted.place.path, Caller(identity.auth, identity.is_admin)
 
         def check_read(nodes: Nodes) -> None:
-            check = partial(database.check_read, path, caller, self.now_ms(), nodes, facts)
+            check = partial(database.check_read, path, caller, self.now_ms(), nodes, options.facts)
             if wanted.trace is None:
                 check()
             else:
                 trace_rules(wanted.trace, check)
 
-        if wanted.accepts_events:
-            await self._opening.open(request, wanted, database, identity)
-            return None
         if options.query is not None:
             self.missing_indexes.check(
                 database, path, options.query, lambda: database.read(check_read)
@@ -194,7 +190,7 @@ class DataHandlers:
         if self._clock.seconds() >= deadline:
             raise DeadlinePassed("the data was read")
         if isinstance(rendered, TooMuchWork):
-            waiter = partial(Waiter, source, check_read, rendered.sequence)
+            waiter = Waiter(source, check_read, rendered.sequence)
             rendered = await self._render_large(request, wanted, database, waiter, deadline)
         if rendered is None:
             return None
@@ -212,17 +208,16 @@ class DataHandlers:
         request: IHttp1Request,
         wanted: DataRequest,
         database: Database,
-        make_waiter: Callable[[Callable[[int], None], bool], Waiter],
+        waiter: Waiter,
         deadline: float,
     ) -> Rendered | None:
-        """Render in slices, or wait for a rendering under way; None if the client disconnects.
-
-        A waiter is made with what its `begun` calls, and whether it may flow.
-        """
+        """Render in slices, or wait for a rendering under way; None if the client disconnects."""
         states: list[int] = []
         flows = may_flow(wanted) and request.method != b"HEAD" and not wanted.takes_whole
         waiting = self._shared_reads.render_flowing(
-            database.hold, make_waiter(states.append, flows), counted_address_of(request)
+            database.hold,
+            attrs.evolve(waiter, begun=states.append, may_flow=flows),
+            counted_address_of(request),
         )
         request.notifyFinish().addErrback(lambda _: waiting.cancel())
         try:
@@ -234,14 +229,9 @@ class DataHandlers:
             database.keep_tag(wanted.place, tag)
         return rendered
 
-    async def _explain_read(
-        self,
-        wanted: DataRequest,
-        database: Database,
-        facts: QueryFacts | None,
-    ) -> Response:
-        identity = await self._identify_for_explanation(wanted, database)
-        now, rules = self.now_ms(), database.rules.current
+    async def _explain_read(self, wanted: DataRequest, database: Database) -> Response:
+        identity = await self.identify_for_explanation(wanted, database)
+        now, rules, facts = self.now_ms(), database.rules.current, wanted.read_options.facts
 
         def evaluate(nodes: Nodes) -> Verdict:
             context = Context(identity.auth, now, nodes, facts, at_once=True)
@@ -256,7 +246,7 @@ class DataHandlers:
 
     # Callers.
 
-    async def _identify(self, wanted: DataRequest, database: Database) -> Identity:
+    async def identify(self, wanted: DataRequest, database: Database) -> Identity:
         """Return the identity that the rules see as the caller of a request, and count it."""
         project = database.name.project
         if wanted.token is None and wanted.override is None:
@@ -270,16 +260,24 @@ class DataHandlers:
             self._rates.take_user(project, identity, is_write=wanted.is_write)
         return identity
 
-    async def _identify_for_explanation(self, wanted: DataRequest, database: Database) -> Identity:
+    async def identify_for_explanation(self, wanted: DataRequest, database: Database) -> Identity:
         """Return the identity that an admin wants explained; raise for any other sender."""
         if wanted.explains_denial:
-            return await self._identify(wanted, database)
+            return await self.identify(wanted, database)
+        identity = await self.identify_admin(wanted, database, "An explanation")
+        return override_auth(identity, wanted.override)
+
+    async def identify_admin(self, wanted: DataRequest, database: Database, what: str) -> Identity:
+        """Return the admin who sends a request; raise for any other sender.
+
+        `what` is what was requested, as the subject of a sentence.
+        """
         identity = await self._authenticator.identify(
             database.name.project, wanted.token, None, wanted.timeout_s, wanted.identity
         )
-        require_admin(identity, "An explanation")
+        require_admin(identity, what)
         database.check_exists()
-        return override_auth(identity, wanted.override)
+        return identity
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since 1970."""
@@ -320,29 +318,22 @@ class RepeatedReads:
 
     def __init__(
         self,
+        parts: WebParts,
+        data: DataHandlers,
         catalog: Catalog,
-        authenticator: Authenticator,
-        writer: ResponseWriter,
-        now_ms: Callable[[], int],
-        rates: Rates | None,
-        guard: OriginGuard | None,
         refuse: Callable[[IHttp1Request, BaseException, DataRequest], None],
         *,
         leaves_denials: bool,
     ) -> None:
-        """`now_ms` returns milliseconds since 1970; `rates` bound what callers do.
-
-        `guard` refuses pages of other sites, `refuse` answers with an error. What rules deny is
-        left to the handlers if it `leaves_denials`.
-        """
-        self._rates = rates
-        self._guard = guard
+        """`refuse` answers with an error; with `leaves_denials` handlers answer what rules deny."""
+        self._rates = parts.rates
+        self._guard = parts.guard
         self._refuse = refuse
         self._leaves_denials = leaves_denials
         self._catalog = catalog
-        self._authenticator = authenticator
-        self._writer = writer
-        self._now_ms = now_ms
+        self._authenticator = parts.authenticator
+        self._writer = parts.writer
+        self._now_ms = data.now_ms
 
     def repeat(
         self, request: IHttp1Request, otherwise: Callable[[IHttp1Request], None] | None

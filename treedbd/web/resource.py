@@ -248,13 +248,18 @@ class TreeResource(Resource):
         self.streams: Final = self.data.streams
         self.realtime: Final = make_realtime(parts, catalog, self.data, self._refuse, self.find)
         self._admin = AdminHandlers(
-            *(authenticator, catalog, self._body_limit, clock, self.shared_reads.slices, activity),
-            *(self.streams.count_of, self.realtime.door.sockets.count_of),
+            parts=parts,
+            catalog=catalog,
+            data=self.data,
+            sockets=self.realtime.door.sockets,
+            activity=activity,
         )
         self._development_log = make_development_log(options, self.data.methods)
         self._repeated_reads = RepeatedReads(
-            *(catalog, authenticator, self.writer, self.data.now_ms, self.rates),
-            *(self._guard, self._refuse),
+            parts=parts,
+            data=self.data,
+            catalog=catalog,
+            refuse=self._refuse,
             leaves_denials=self._development_log is not None,
         )
         self._routes = make_routes(self, self.app, self.admin)

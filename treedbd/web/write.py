@@ -20,10 +20,10 @@ room became free or the server stops, do so in slices.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from io import SEEK_END, BytesIO
-from typing import IO, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Final
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
@@ -52,6 +52,7 @@ from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place
 from treedbd.tree.value import compact, parse
 from treedbd.web.auth.identity import Identity
+from treedbd.web.context import WebParts
 from treedbd.web.explain import explanation
 from treedbd.web.reading import (
     ReadSource,
@@ -64,6 +65,9 @@ from treedbd.web.reading import (
 )
 from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response, counted_address_of
+
+if TYPE_CHECKING:
+    from treedbd.web.handlers import DataHandlers
 
 LARGE_BODY_BYTES: Final = 256 * KIB
 LARGE_BODY_NODES: Final = 2000
@@ -310,9 +314,6 @@ class BodyGate:
         return self._large if admission.is_large else self._small
 
 
-Identify: TypeAlias = Callable[[DataRequest, Database], Awaitable[Identity]]
-
-
 @attrs.frozen
 class _BegunWrite:
     """A write whose caller is known; its time in milliseconds since 1970, and its deadline.
@@ -349,33 +350,20 @@ class WriteHandlers:
 
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        identify: Identify,
-        identify_for_explanation: Identify,
-        clock: IReactorTime,
-        now_ms: Callable[[], int],
-        reads: SharedReads,
-    ) -> None:
-        """`now_ms` returns the time in milliseconds since 1970; `clock` counts for deadlines.
-
-        `identify` returns the caller of a request, `identify_for_explanation` the one whom an admin
-        asks about. What a large write left is read back by `reads`.
-        """
-        self._limits = limits
-        self._identify = identify
-        self._identify_for_explanation = identify_for_explanation
-        self._clock = clock
-        self._now_ms = now_ms
+    def __init__(self, parts: WebParts, data: DataHandlers) -> None:
+        """Write for the callers that `data` identifies, at its time."""
+        self._limits = limits = parts.options.limits
+        self._data = data
+        self._clock = clock = parts.clock
+        self._now_ms = data.now_ms
         self.methods: Final = {
             b"PUT": self.put,
             b"POST": self.post,
             b"PATCH": self.patch,
             b"DELETE": self.delete,
         }
-        self._large = LargeBodies(reads, clock)
-        self.gate: Final = BodyGate(limits.parsed_bytes, clock, reads.slices)
+        self._large = LargeBodies(parts.reads, clock)
+        self.gate: Final = BodyGate(limits.parsed_bytes, clock, parts.reads.slices)
 
     def refuse_writes(self) -> None:
         """Refuse the bodies that wait, and all that come: the server is shutting down."""
@@ -505,9 +493,9 @@ class WriteHandlers:
     ) -> _BegunWrite:
         now, deadline = self._now_ms(), self._clock.seconds() + wanted.timeout_s
         if wanted.wants_explanation:
-            identity = await self._identify_for_explanation(wanted, database)
+            identity = await self._data.identify_for_explanation(wanted, database)
         else:
-            identity = await self._identify(wanted, database)
+            identity = await self._data.identify(wanted, database)
         contender = None if wanted.condition is None else request.contender
         return _BegunWrite(contender, wanted, database, identity, now, deadline)
 
