@@ -505,11 +505,10 @@ def make_request_log(
     form: AccessLogForm = "none"
     if settings.http.access_log:
         form = "combined" if settings.http.access_log == "combined" else "fields"
-    parser = RequestParser(options)
     return RequestLog(
         RequestLogOptions(form, settings.log.sample, settings.log.slow_request_s),
         find_identity,
-        lambda request: parser.locate(request).name,
+        RequestParser(options),
         reactor.seconds,
     )
 

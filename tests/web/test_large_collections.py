@@ -67,7 +67,7 @@ def transaction() -> Transaction:
 def test_a_page_costs_its_own_rows(transaction: Transaction, parameters: Parameters) -> None:
     counted = Counted(transaction)
     nodes = Nodes(cast(Transaction, counted))
-    shown = b"".join(chunks_of(parse_read_options(parameters), PLACE)(nodes))
+    shown = b"".join(chunks_of(parse_read_options(parameters), PLACE, nodes))
     assert shown.count(b'"-N') == 100
     assert counted.counts["read"] < MAX_READS
 

@@ -28,12 +28,11 @@ class LoggedServer(TreeServer):
 
     def __init__(self, folder: pathlib.Path, **options: Any) -> None:
         super().__init__(folder)
-        parser = RequestParser(OPTIONS)
         self.identity: Identity | None = None
         self.log = RequestLog(
             RequestLogOptions(**options),
             lambda _project, _token: self.identity,
-            lambda request: parser.locate(request).name,
+            RequestParser(OPTIONS),
             self.clock.seconds,
         )
         logging = self.log.logging()

@@ -180,8 +180,12 @@ class Activity:
             },
             [
                 (
-                    *(each.seconds, now - each.at, each.name.label),
-                    *(each.method, str(each.path), each.status),
+                    each.seconds,
+                    now - each.at,
+                    each.name.label,
+                    each.method,
+                    str(each.path),
+                    each.status,
                 )
                 for each in slowest
                 if each.name.project == project

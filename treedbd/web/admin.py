@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Generator, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 
@@ -32,12 +32,14 @@ from treedbd.tree.value import compact
 from treedbd.web.activity import Activity, ProjectActivity
 from treedbd.web.context import WebParts
 from treedbd.web.explain import explanation
-from treedbd.web.handlers import DataHandlers
 from treedbd.web.reading import NO_RULES, json_response, text_response
 from treedbd.web.realtime.registry import SocketRegistry
 from treedbd.web.request import DataRequest, Dialect, Parameters, parse_choice
 from treedbd.web.response import Response
 from treedbd.web.write import decode, read_body
+
+if TYPE_CHECKING:
+    from treedbd.web.handlers import DataHandlers
 
 DEFAULT_ENTRIES: Final = 100
 MAX_ENTRIES: Final = 1000

@@ -322,14 +322,12 @@ class RepeatedReads:
         data: DataHandlers,
         catalog: Catalog,
         refuse: Callable[[IHttp1Request, BaseException, DataRequest], None],
-        *,
-        leaves_denials: bool,
     ) -> None:
-        """`refuse` answers with an error; with `leaves_denials` handlers answer what rules deny."""
+        """`refuse` answers with an error."""
         self._rates = parts.rates
         self._guard = parts.guard
         self._refuse = refuse
-        self._leaves_denials = leaves_denials
+        self._leaves_denials = parts.options.logs_requests
         self._catalog = catalog
         self._authenticator = parts.authenticator
         self._writer = parts.writer

@@ -103,10 +103,6 @@ class RenderingSource(Protocol):
         ...
 
 
-RendersChunks: TypeAlias = Callable[[Nodes], Iterator[bytes]]
-"""Renders JSON from the nodes of one moment; at an empty chunk the caller can check the time."""
-
-
 @attrs.define(eq=False)
 class ComputedTag:
     """The entity tag of a value, once it is computed."""
@@ -143,7 +139,7 @@ class ReadSource:
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
         """Render from the nodes of one moment; raise `TooLargeToIndent` for too much to indent."""
-        chunks = iter((b"",)) if self.is_silent else chunks_of(self.options, self.place)(nodes)
+        chunks = iter((b"",)) if self.is_silent else chunks_of(self.options, self.place, nodes)
         if self.layout is not None:
             chunks = self.layout.indent(_bounded(chunks))
         if self.options.callback is not None:
@@ -184,19 +180,18 @@ def _bounded(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def chunks_of(options: ReadOptions, place: Place) -> RendersChunks:
-    """Return a function that renders the JSON of a read, chunk by chunk."""
+def chunks_of(options: ReadOptions, place: Place, nodes: Nodes) -> Iterator[bytes]:
+    """Render the JSON of a read; at an empty chunk the caller can check the time."""
     path = place.path
-    shallow, query = options.shallow, options.query
     if place.is_priority:
-        if query is not None:  # it is a leaf, without children
-            return lambda nodes: iter((b"null",))
-        return lambda nodes: iter((compact(nodes.priority(path)),))
-    if shallow is not None:
-        return lambda nodes: _render_shallow(nodes, path, shallow)
-    if query is not None:
-        return lambda nodes: _render_query(nodes, path, query, options.is_export)
-    return lambda nodes: nodes.chunks(path, export=options.is_export)
+        if options.query is not None:  # it is a leaf, without children
+            return iter((b"null",))
+        return iter((compact(nodes.priority(path)),))
+    if options.shallow is not None:
+        return _render_shallow(nodes, path, options.shallow)
+    if options.query is not None:
+        return _render_query(nodes, path, options.query, options.is_export)
+    return nodes.chunks(path, export=options.is_export)
 
 
 def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:

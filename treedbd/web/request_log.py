@@ -37,7 +37,7 @@ from treedbd.http1.request import Request, hide_tokens, shown_path
 from treedbd.names import DatabaseName
 from treedbd.traces import Tracer
 from treedbd.web.auth.identity import Identity
-from treedbd.web.request import METHODS, READING, Question
+from treedbd.web.request import METHODS, READING, Question, RequestParser
 from treedbd.web.response import address_of
 
 FIELDS: Final = (
@@ -60,8 +60,6 @@ _USER_INFO: Final = re.compile(rb"^([a-z][a-z0-9+.-]*://)[^/?#]*@", re.IGNORECAS
 AccessLogForm: TypeAlias = Literal["none", "fields", "combined"]
 FindIdentity: TypeAlias = Callable[[str, str], Identity | None]
 """Returns whose a token of a project is, if it has been verified."""
-FindName: TypeAlias = Callable[[Request], DatabaseName]
-"""Returns which database a request addresses; raises ValueError or LookupError if none."""
 
 
 @attrs.frozen
@@ -95,13 +93,13 @@ class RequestLog:
         self,
         options: RequestLogOptions,
         find_identity: FindIdentity,
-        find_name: FindName,
+        parser: RequestParser,
         seconds: Callable[[], float],
     ) -> None:
         """Bound the warnings by the clock `seconds`."""
         self._options = options
         self._find_identity = find_identity
-        self._find_name = find_name
+        self._parser = parser
         self._is_on = options.form != "none"
         self._is_combined = options.form == "combined"
         self._slow_lines = LineBudget(seconds)
@@ -219,7 +217,7 @@ class RequestLog:
             is_stream = question.wanted.accepts_events
         else:  # it could not be parsed
             try:
-                name = self._find_name(request)
+                name = self._parser.locate(request).name
             except (ValueError, LookupError):
                 name = None
         fields: dict[str, object] = {}

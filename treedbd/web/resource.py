@@ -46,11 +46,10 @@ from treedbd.web.request import (
     AllowedMethods,
     DataRequest,
     Question,
-    RequestParser,
     check_method,
     parse_callback,
 )
-from treedbd.web.response import Response, ResponseWriter
+from treedbd.web.response import Response
 from treedbd.web.write import FREE_BYTES
 
 Answer: TypeAlias = Callable[[IHttp1Request], Coroutine[Any, Any, None]]
@@ -157,42 +156,6 @@ def missing_endpoints(options: WebOptions) -> frozenset[str]:
     return pages if options.has_realtime else pages | REALTIME
 
 
-class ApartFromTree:
-    """Answers requests for what belongs to no database: health, pages for browsers."""
-
-    def __init__(
-        self,
-        parser: RequestParser,
-        writer: ResponseWriter,
-        refuse: Callable[[IHttp1Request, Exception], None],
-    ) -> None:
-        self._parser = parser
-        self._writer = writer
-        self._refuse = refuse
-
-    async def answer(
-        self,
-        request: IHttp1Request,
-        route: Route,
-        handler: Callable[[IHttp1Request], Awaitable[Response]],
-        *,
-        is_health: bool = False,
-    ) -> None:
-        """Answer a request for one route by a handler; health at any host, never stored."""
-        allowed = route.allowed
-        try:
-            if not is_health:
-                self._parser.check_host(request)
-            if request.method == b"OPTIONS":
-                response = self._writer.preflight(request, allowed.header)
-            else:
-                check_method(request.method, allowed)
-                response = await handler(request)
-            self._writer.send(request, response, no_store=is_health)
-        except Exception as error:
-            self._refuse(request, error)
-
-
 _ECHOING: Final = frozenset({b"PUT", b"PATCH"})
 """Methods whose response is about as large as the body: there must be room for it beforehand."""
 
@@ -239,7 +202,6 @@ class TreeResource(Resource):
         self.shared_reads, self.rates, self.writer = parts.reads, parts.rates, parts.writer
         self._health = Health(catalog, authenticator, self._parser, self._users)
         self._refuse = ErrorSender(self._parser, self.writer, catalog.dialect, options.refused)
-        self._apart = ApartFromTree(self._parser, self.writer, self._refuse)
         self._front_page = FrontPage(options, self._parser, catalog)
         self._documents = Documents(clock)
         without = missing_endpoints(options)
@@ -255,13 +217,7 @@ class TreeResource(Resource):
             activity=activity,
         )
         self._development_log = make_development_log(options, self.data.methods)
-        self._repeated_reads = RepeatedReads(
-            parts=parts,
-            data=self.data,
-            catalog=catalog,
-            refuse=self._refuse,
-            leaves_denials=self._development_log is not None,
-        )
+        self._repeated_reads = RepeatedReads(parts, self.data, catalog, self._refuse)
         self._routes = make_routes(self, self.app, self.admin)
         self._reserved = reserved_answers(self._routes, RESERVED, without)
 
@@ -283,14 +239,14 @@ class TreeResource(Resource):
     async def root(self, request: IHttp1Request) -> None:
         """Answer a browser with a page, any other request as one for a path without `.json`."""
         if self._front_page.is_wanted(request):
-            await self._apart.answer(request, self._routes["root"], self._front_page.answer)
+            await self._answer_apart(request, "root", self._front_page.answer)
         else:
             await self.tree(request)
 
     @app.route("/favicon.ico", methods=READ_METHODS)
     async def icon(self, request: IHttp1Request) -> None:
         """Answer with the icon of the pages."""
-        await self._apart.answer(request, self._routes["icon"], self._front_page.answer_icon)
+        await self._answer_apart(request, "icon", self._front_page.answer_icon)
 
     @app.route("/.ws", methods=["GET"])
     async def socket(self, request: IHttp1Request) -> None:
@@ -307,25 +263,22 @@ class TreeResource(Resource):
     @route_each(app, DOCUMENT_PATHS, READ_METHODS)
     async def document(self, request: IHttp1Request) -> None:
         """Answer with a page of the documentation."""
-        await self._apart.answer(request, self._routes["document"], self._documents.answer)
+        await self._answer_apart(request, "document", self._documents.answer)
 
     @route_each(app, DOCUMENT_FILE_PATHS, READ_METHODS)
     async def document_file(self, request: IHttp1Request) -> None:
         """Answer with a file that pages of the documentation lead to, or load."""
-        route = self._routes["document_file"]
-        await self._apart.answer(request, route, self._documents.answer_file)
+        await self._answer_apart(request, "document_file", self._documents.answer_file)
 
     @app.route("/.health", methods=READ_METHODS)
     async def health(self, request: IHttp1Request) -> None:
         """Answer whether everything is as it should be."""
-        await self._apart.answer(
-            request, self._routes["health"], self._health.check, is_health=True
-        )
+        await self._answer_apart(request, "health", self._health.check, is_health=True)
 
     @app.route("/.openapi.json", methods=READ_METHODS)
     async def openapi(self, request: IHttp1Request) -> None:
         """Answer with the description of the interface for machines."""
-        await self._apart.answer(request, self._routes["openapi"], self._openapi.answer)
+        await self._answer_apart(request, "openapi", self._openapi.answer)
 
     @app.route("/.inspect/activity.json", methods=READ_METHODS, endpoint="activity")
     @app.route("/.inspect/databases.json", methods=READ_METHODS, endpoint="databases")
@@ -372,6 +325,31 @@ class TreeResource(Resource):
         if b"/." in path or b"%" in path or not path.endswith(_SUFFIX):
             answer = self._reserved.get(split_segments(request.postpath), self.tree)
         drive(answer(request))
+
+    async def _answer_apart(
+        self,
+        request: IHttp1Request,
+        endpoint: str,
+        handler: Callable[[IHttp1Request], Awaitable[Response]],
+        *,
+        is_health: bool = False,
+    ) -> None:
+        """Answer a request for what belongs to no database: pages for browsers, health.
+
+        Health is answered at any host, and never stored.
+        """
+        allowed = self._routes[endpoint].allowed
+        try:
+            if not is_health:
+                self._parser.check_host(request)
+            if request.method == b"OPTIONS":
+                response = self.writer.preflight(request, allowed.header)
+            else:
+                check_method(request.method, allowed)
+                response = await handler(request)
+            self.writer.send(request, response, no_store=is_health)
+        except Exception as error:
+            self._refuse(request, error)
 
     async def _answer(
         self, request: IHttp1Request, allowed: AllowedMethods, handler: Handler | None

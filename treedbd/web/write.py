@@ -52,7 +52,6 @@ from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place
 from treedbd.tree.value import compact, parse
 from treedbd.web.auth.identity import Identity
-from treedbd.web.context import WebParts
 from treedbd.web.explain import explanation
 from treedbd.web.reading import (
     ReadSource,
@@ -67,6 +66,7 @@ from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response, counted_address_of
 
 if TYPE_CHECKING:
+    from treedbd.web.context import WebParts
     from treedbd.web.handlers import DataHandlers
 
 LARGE_BODY_BYTES: Final = 256 * KIB
