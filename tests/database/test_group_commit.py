@@ -22,7 +22,13 @@ from tests.database.world import Disk, TurnClock, make_database
 from treedbd.database import apply as etags
 from treedbd.database import group_commit as write_queue
 from treedbd.database.database import Database
-from treedbd.database.group_commit import BATCH_SECONDS, LOOK_SECONDS, SPACE_CHECK_S, GroupCommit
+from treedbd.database.group_commit import (
+    BATCH_SECONDS,
+    LOOK_SECONDS,
+    SPACE_CHECK_S,
+    GroupCommit,
+    State,
+)
 from treedbd.database.requests import (
     Caller,
     Condition,
@@ -743,3 +749,49 @@ def test_writes_that_find_the_disk_full_are_refused_in_slices() -> None:
     assert isinstance(result(failed), Unavailable)
     world.disk.finish()
     assert_in_slices(answered_in_turns(world, waiting))
+
+
+def test_the_state_says_what_the_next_batch_waits_for() -> None:
+    world = World()
+    commits = world.database._group_commit
+    seen = [commits.state]
+    commits.rounds.add(note_state(commits, seen))
+    world.write(put(1, "a"))
+    seen.append(commits.state)
+    world.advance()
+    seen.append(commits.state)
+    world.disk.finish()
+    world.advance()
+    seen.append(commits.state)
+    assert seen == [State.IDLE, State.IDLE, State.COMMITTING, State.ROUND, State.IDLE]
+
+
+def note_state(commits: GroupCommit, seen: list[State]) -> Steps:
+    seen.append(commits.state)
+    yield
+
+
+def test_no_maintenance_is_begun_before_a_failed_store_is_recovered() -> None:
+    world = World()
+    world.engine.can_recover = False
+    world.write(put(1, "a"))
+    world.advance()
+    steps: list[Transaction] = []
+
+    def fail(transaction: Transaction) -> bool:
+        steps.append(transaction)
+        if not world.engine.can_recover:
+            raise StoreFailed("the test says so")
+        return False
+
+    world.database._group_commit._maintenance.add(fail)
+    world.disk.fail(StoreFailed("a sync failed"))
+    for _ in range(20):
+        world.advance()
+        world.disk.finish_all()
+    assert steps == []
+    world.engine.can_recover = True
+    world.advance(10)
+    world.disk.finish_all()
+    world.advance()
+    assert len(steps) == 1

@@ -7,11 +7,11 @@ import itertools
 import attrs
 
 from tests.database.world import Disk, TurnClock, logged_failures, make_database
+from treedbd.database.group_commit import Rounds
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Slices, Steps
 from treedbd.database.watchers import Notification
-from treedbd.database.write_lock import Rounds
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import Json, Place

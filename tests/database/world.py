@@ -41,6 +41,11 @@ class Disk:
         work, done = self.waiting.pop(0)
         maybeDeferred(work).addCallbacks(done.callback, done.errback)
 
+    def finish_all(self) -> None:
+        """Run all work that waits."""
+        while self.waiting:
+            self.finish()
+
     def commits_next(self) -> bool:
         """Return whether the oldest work is the commit of a batch."""
         return _is_commit(self.waiting[0][0])

@@ -5,8 +5,9 @@ requests         writes and their outcomes, and the errors that refuse them
 slices           long work in slices, between which the reactor serves others
 runtime          what databases are given and share: clock, threads, statistics
 session_owners   what the sessions of a process belong to, and what dead ones have left
-group_commit     the queue of writes, batches, commits; maintenance and recovery between them
-write_lock       whose process may write; what other processes have written; rounds
+group_commit     the way of all writes: queue, batch, commit, round; maintenance and recovery
+contention       places at which writes on a condition compete, and who goes first
+write_lock       whose process may write; what other processes have written
 apply            one write in a transaction: conditions, rules, rows, quotas
 rights           what rules allow callers
 grants           what rules allow watchers, checked again for as long as they watch

@@ -110,8 +110,8 @@ class Database:
             leave=self.leave,
             runtime=runtime,
             lock=self.shared_lock,
+            maintenance=maintenance,
         )
-        maintenance.begin(self._group_commit.maintain)
         self.indexes: Final = Indexes(name, engine, rules, maintenance)
         self.watching: Final = self._make_watching(runtime)
         self._watchers = self.watching.watchers
@@ -309,7 +309,7 @@ class Database:
 
         Raises `DiskFull` or `StoreFailed`.
         """
-        return await self._group_commit.upkeep.compact()
+        return await self._group_commit.compact()
 
     def file_opened(self) -> None:
         """Record that the file is open; compare the indexes with the rules."""

@@ -1,20 +1,32 @@
-"""Group commit: writes collect while one commit waits for the disk, then are committed together.
+"""Group commit: the one machine that all writes of a database pass.
 
-Theory of operation. All Python work of a batch happens in the reactor's thread, in slices of a few
-milliseconds (`slices`) while its transaction stays open. A write is one step, or many if it pauses
-(`loop.pause`): a large one does, and is a batch of its own. Only `commit` runs in another thread,
-and only to wait. All the while reads are served, from the last durable state, and new writes
-collect for the next batch, so batches grow where the disk is slow. Whatever a write reads in its
-transaction is revealed to no caller before that transaction is durable, refusals included. Then
-comes a round (`write_lock.Rounds`), in which first the writers are answered, then the watchers
-notified; the next batch begins when it is over. Processes that share a database have its write lock
-(`write_lock`) for one batch each. When a commit fails, none of its writes was applied and all of
-them are refused.
+Writes collect while one commit waits for the disk, then are committed together. What is done to the
+store is done here, one after the other (`State`), and `GroupCommit._next` alone decides what is
+next:
 
-`GroupCommit` decides what happens next. Its parts: `WriteQueue` has the writes that wait, and
-`Contention` holds those that compete for a place; `BatchApplier` applies a batch. Between batches,
-`Upkeep` checkpoints and compacts the store, and steps of maintenance, such as building indexes, run
-in transactions of their own. `Recovery` brings the store back after an error.
+1. *Applying.* A batch is taken from the queue and applied in one transaction, by the reactor's
+   thread, in slices of a few milliseconds while the transaction stays open. A write is one step, or
+   many if it pauses (`loop.pause`): a large one does, and is a batch of its own. Reads are served
+   from the last durable state, and new writes collect for the next batch. Or a step of maintenance
+   is applied, in turn with batches: an index is built, what a database holds is counted.
+2. *Committing.* Another thread waits for the disk, and nothing else is done to the store. So
+   batches grow where the disk is slow. Whatever a write has read in its transaction is revealed to
+   no caller before that transaction is durable, refusals included.
+3. *Round.* First the writers are answered, then the watchers notified, in slices (`Rounds`). No
+   batch begins before the round is over, so all in it see exactly the state that the commit left.
+4. *Maintaining.* When the log of the store has grown it is checkpointed, in another thread and
+   beside the round; an operator may have the store compacted.
+
+So a write is durable, then answered, then notified of.
+
+When a commit fails, none of its writes was applied: all of them are refused, and no watcher is
+notified. Then, *recovering*, the store is brought back in another thread (`Recovery`). After a
+failure it is opened again and verified, and no write is accepted before that; on a full disk a
+reserve makes room for removals, which are accepted.
+
+Processes that share a database have its write lock (`write_lock`) for one batch each. What others
+have committed is notified of in rounds, too. Such a round may go on while a batch is applied, since
+others wait for the lock; what this batch adds to it comes after it.
 """
 
 from __future__ import annotations
@@ -23,7 +35,8 @@ import math
 import pathlib
 import shutil
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
+from enum import Enum
 from functools import partial
 from time import perf_counter
 from typing import Final, TypeAlias, TypeVar
@@ -31,10 +44,10 @@ from typing import Final, TypeAlias, TypeVar
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from treedbd.database.contention import Contention
 from treedbd.database.requests import (
     SHUTTING_DOWN,
     ConditionFailed,
@@ -53,8 +66,8 @@ from treedbd.database.requests import (
     refuse_all,
 )
 from treedbd.database.runtime import Runtime
-from treedbd.database.slices import Slices, StepQueue, Steps
-from treedbd.database.write_lock import Rounds, WriteLock
+from treedbd.database.slices import Slices, StepQueue, Steps, logged
+from treedbd.database.write_lock import WriteLock
 from treedbd.loop import Awaited, in_steps, pause
 from treedbd.store.engine import (
     CannotCreateStore,
@@ -66,7 +79,7 @@ from treedbd.store.engine import (
 )
 from treedbd.traces import Trace, now_ns
 from treedbd.tree.event import Commit
-from treedbd.tree.types import InvalidData, Path
+from treedbd.tree.types import InvalidData
 
 T = TypeVar("T")
 
@@ -87,40 +100,31 @@ _REFUSALS: Final = (
     *(QuotaExceeded, TooManyDisconnectWrites, UnknownDatabase),
 )
 
-_POLL_S: Final = 0.001
-"""Seconds between two looks whether the store can be compacted."""
-
 SPACE_CHECK_S: Final = 0.5
 """Seconds between two checks whether a full disk has room again."""
 RECOVERY_PAUSES: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to recover a store; the last one repeats."""
-
-PATIENCE: Final = 2
-"""Losses at a place after which it is reserved for a contender."""
-PENALTY: Final = 8
-"""Losses more until that happens again, after a reservation that came to nothing."""
-LOOK_S: Final = 0.05
-"""Seconds between two looks whether the contender has come."""
-LOOKS: Final = 5
-"""Looks until a reservation ends: a pause of this process, however long, counts as one."""
-RESERVED_S: Final = LOOKS * LOOK_S
-"""Seconds: a few times what an answer and the next write need, also over a mobile network."""
-MAX_CLAIMS: Final = 1_000
-"""Contenders that are remembered; the one that has lost last is remembered longest."""
-MAX_RESERVATIONS: Final = 100
-"""The most places that are reserved, so that a batch is judged in little time."""
 
 Apply: TypeAlias = Callable[[Transaction, Write], Outcome]
 OnCommitted: TypeAlias = Callable[[Sequence[Commit]], None]
 Notify: TypeAlias = Callable[[Sequence[Commit]], Steps]
 Maintenance: TypeAlias = Callable[[Transaction], bool]
 """Does one step in a transaction; returns False if there was nothing left to do."""
-_Claim: TypeAlias = tuple[int, Path]
-"""A contender (`Write.contender`), and the place of its condition."""
 
 
 class Abandoned(Exception):
     """A batch that has taken long is given up, because the server is shutting down."""
+
+
+class State(Enum):
+    """What is done to the store of a database; the next batch waits for its end."""
+
+    IDLE = "idle"
+    APPLYING = "applying"
+    COMMITTING = "committing"
+    ROUND = "round"
+    MAINTAINING = "maintaining"
+    RECOVERING = "recovering"
 
 
 class GroupCommit:
@@ -128,7 +132,6 @@ class GroupCommit:
 
     Attributes:
         rounds: what is run between the batches.
-        upkeep: checkpoints the store, and compacts it.
 
     """
 
@@ -143,44 +146,54 @@ class GroupCommit:
         leave: Callable[[], bool],
         runtime: Runtime,
         lock: WriteLock | None = None,
+        maintenance: MaintenanceList | None = None,
     ) -> None:
         """Write into `engine`, under `lock`; without it the database is of this process alone.
 
         `on_committed` is called with the commits of a batch, in sequence order, in the turn in
         which they became durable and before any of their writers is answered; `notify` notifies the
         watchers of them afterwards. `leave` lets reads show what was committed, and returns
-        whether the moment before is held until the watchers were notified.
+        whether the moment before is held until the watchers were notified. Between batches the
+        steps of `maintenance` are done.
         """
         self._lock: Final[WriteLock] = WriteLock(runtime.run_in_thread) if lock is None else lock
-        self._engine, self._clock = engine, runtime.clock
+        self._maintenance: Final = MaintenanceList() if maintenance is None else maintenance
+        self._engine, self._apply, self._runtime = engine, apply, runtime
         self._on_committed, self._notify, self._leave = on_committed, notify, leave
-        self._waiting: Final = WriteQueue(
-            runtime.clock, runtime.slices, self._refusal_of_late, self.try_again
+        self._clock: Final = runtime.clock
+        self._queue: Final = WriteQueue(
+            runtime.clock, runtime.slices, self._refusal_of_late, self._next
         )
-        self._batches = BatchApplier(
-            engine, apply, self._waiting.put_back, lambda: self._is_ending, runtime.clock
-        )
-        self.rounds: Final = Rounds(
-            runtime.slices, lambda: bool(self._waiting), self._resume_writes
-        )
-        self._slices = runtime.slices
-        self._time_commit = runtime.statistics.time_commit
-        runtime.statistics.queues.add(self._waiting)
+        runtime.statistics.queues.add(self._queue)
+        self.rounds: Final = Rounds(runtime.slices, lambda: bool(self._queue.ready), self.ended)
+        self._recovery: Final = Recovery(engine, runtime, self)
+        self._transaction = State.IDLE  # APPLYING and COMMITTING, or IDLE
+        self._in_thread = State.IDLE  # MAINTAINING and RECOVERING, or IDLE
         self._began = 0.0  # the batch under way
-        self._is_committing = False  # from the first write of a batch that is applied on
-        self._scheduled: IDelayedCall | None = None
-        self.upkeep: Final = Upkeep(
-            engine, runtime, self._lock, lambda: self._may_begin, self._resume_writes
-        )
-        self._maintenance: Maintenance | None = None
+        self._due: IDelayedCall | None = None
         self._is_maintenance_due = False
-        self._recovery = Recovery(
-            engine, runtime, lambda: self._is_writing, self._resume_writes, self._lock.run
-        )
-        self._lock.attach(self.rounds, self.try_again)
+        self._compactions: Final = deque[Deferred[None]]()
         self._damage: str | None = None
         self._is_ending = False
         self._closed: Deferred[None] | None = None
+        self._lock.attach(self.rounds, self._next)
+        self._maintenance.attach(self._next)
+
+    @property
+    def state(self) -> State:
+        """What is done to the store now.
+
+        A round may go on while a transaction is open, and the store be checkpointed during a round:
+        then it is the first of them.
+        """
+        if self._transaction is not State.IDLE:
+            return self._transaction
+        return State.ROUND if self.rounds.is_busy else self._in_thread
+
+    @property
+    def is_store_free(self) -> bool:
+        """Whether neither a transaction is open nor another thread works on the store."""
+        return self._transaction is self._in_thread is State.IDLE
 
     @property
     def write_problem(self) -> str | None:
@@ -191,8 +204,14 @@ class GroupCommit:
     @property
     def is_busy(self) -> bool:
         """Whether a write waits, is made durable or notified, or the store is being recovered."""
-        is_waiting = len(self._waiting) or self._maintenance is not None
-        return bool(is_waiting or self._is_working or self._recovery.write_problem)
+        is_waiting = len(self._queue) or self._maintenance.waiting or self._compactions
+        return bool(is_waiting or not self._is_still or self._recovery.write_problem)
+
+    @property
+    def _is_still(self) -> bool:
+        return self.state is State.IDLE and self.rounds.is_idle
+
+    # What comes from outside.
 
     def submit(self, write: Write) -> Deferred[Outcome]:
         """Queue a write; fires when it is durable, or with the reason why it is not done."""
@@ -202,60 +221,109 @@ class GroupCommit:
         elif self._damage or self._recovery.failure or self._lock.problem:
             queued.refuse(Unavailable(self.write_problem or ""))
         else:
-            self._waiting.add(queued)
-            self._schedule()
+            self._queue.add(queued)
+            self._next()
         return queued.deferred
 
-    def maintain(self, work: Maintenance) -> None:
-        """Do work on the store in transactions of its own, between the batches of writes.
+    async def compact(self) -> tuple[int, int]:
+        """Give free space back to the file system; return the bytes before and after.
 
-        `work` does one step in a transaction, and returns False if there was nothing left to do. No
-        writer is answered and no watcher notified. Work that is under way is replaced.
+        Raises `DiskFull`, `StoreFailed`, or `Unavailable` when the server shuts down.
         """
-        if not (self._is_ending or self._damage):
-            self._maintenance = work
-            self._schedule()
+        if self._is_ending:
+            raise Unavailable(SHUTTING_DOWN)
+        if self._engine.read(lambda view: view.sequence()) == 0:
+            return 0, 0
+        before = self._engine.size()
+        free: Deferred[None] = Deferred()
+        self._compactions.append(free)
+        self._next()
+        await free
+        await self._maintain_store(self._engine.compact)
+        return before, self._engine.size()
 
     def refuse_damaged(self, problem: str) -> None:
         """Refuse the writes in the queue and all that follow: the store is damaged."""
         self._damage = problem
         self._recovery.close()  # what is damaged cannot be recovered
-        self._maintenance = None
-        self._waiting.end(problem)
+        self._maintenance.end()
+        self._queue.end(problem)
 
     def refuse_writes(self) -> None:
         """Refuse the writes in the queue and all that follow; the batch under way is finished."""
         self._is_ending = True
-        self._maintenance = None
-        self._waiting.end(SHUTTING_DOWN)
+        self._maintenance.end()
+        while self._compactions:
+            self._compactions.popleft().errback(Unavailable(SHUTTING_DOWN))
+        self._queue.end(SHUTTING_DOWN)
 
     def close(self) -> Deferred[None]:
         """Refuse writes; fires when those of the batch under way are answered and notified."""
         self.refuse_writes()
         if self._closed is None:
             self._closed = Deferred()
-            self._finish_closing()
+            self._next()
         return self._closed
 
-    @property
-    def _may_begin(self) -> bool:
-        """Whether a batch may begin; `_resume_writes` is called when one may again."""
-        return not (self._is_writing or self._recovery.is_busy or self.rounds.is_busy)
+    # What happens next.
 
-    @property
-    def _is_writing(self) -> bool:
-        return self._is_committing or self.upkeep.is_busy
+    def _next(self, *, is_due: bool = False) -> None:
+        """Decide what is done to the store next: nothing else does.
 
-    @property
-    def _is_working(self) -> bool:
-        return not self._may_begin or not self.rounds.is_idle
+        Called when anything has come, and when anything has ended. What needs the lock begins in a
+        turn of its own (`is_due`), so that all that comes in this turn is in the batch.
+        """
+        if self.state is not State.IDLE:
+            return  # its end calls this again
+        if not (self._queue.ready or self._maintenance.waiting or self._compactions):
+            self._lock.give()  # what it was taken for may have been refused meanwhile
+            if self._closed is not None:
+                self._finish_closing()
+        elif not is_due:
+            self._due = self._due or self._clock.callLater(0, self._on_due)
+        # What others have committed may begin a round here, for whose end the others would wait.
+        elif self._lock.take() and self.is_store_free:
+            self._begin()
 
-    def try_again(self) -> None:
-        """Begin what waits for the write lock."""
-        if self._waiting or self._maintenance is not None:
-            self._schedule()
-        elif self._closed is not None:
-            self._finish_closing()
+    def _on_due(self) -> None:
+        self._due = None
+        self._next(is_due=True)
+
+    def _begin(self) -> None:
+        """Begin a compaction, a batch, or a step of maintenance; the two alternate."""
+        is_sound = self._recovery.failure is None
+        if self._compactions and is_sound:
+            self._compactions.popleft().callback(None)
+            self._next()  # unless it has begun: its caller may be gone
+            return
+        is_due = self._maintenance.waiting and (self._is_maintenance_due or not self._queue.ready)
+        if is_due and is_sound and not self._recovery.is_full:
+            steps = self._apply_maintenance()
+        elif self._queue.ready:
+            steps = self._apply_batch(self._queue.take_batch(self._refusal_of))
+        else:
+            self._lock.give()
+            return
+        self._is_maintenance_due = not self._is_maintenance_due
+        assert not self.rounds.is_held  # noqa: S101 - one transaction at a time
+        self._transaction, self._began = State.APPLYING, perf_counter()
+        self.rounds.is_held = True  # no round may begin while a transaction is open
+        self._runtime.slices.start(steps)
+
+    def ended(self) -> None:
+        """Go on after a batch, a round, or work in another thread."""
+        self._lock.batch_over()
+        if not self._queue.ready:
+            self.rounds.start()
+        self._next()
+
+    def _finish_closing(self) -> None:
+        if self._closed is not None and self._is_still and not (self._closed.called or self._queue):
+            self._recovery.close()
+            self._queue.close()
+            self._closed.callback(None)
+
+    # Applying.
 
     def _refusal_of(self, queued: QueuedWrite) -> str | None:
         """Return why a write cannot be done now, None if it can."""
@@ -268,68 +336,33 @@ class GroupCommit:
             return Unavailable(self._lock.delay)
         return DeadlinePassed("it was applied")
 
-    def _schedule(self) -> None:
-        if self._may_begin and self._scheduled is None:
-            self._scheduled = self._clock.callLater(0, self._begin)
-
-    def _begin(self) -> None:
-        self._scheduled = None
-        if not self._may_begin:
-            return
-        if not (self._waiting or self._maintenance):
-            self._lock.give()
-            return
-        # What others have committed meanwhile may begin a round. The batch does not wait for its
-        # end, because others wait for the lock; the next one does.
-        if not self._lock.take() or self._is_writing or self._recovery.is_busy:
-            return
-        work = self._maintenance
-        may_maintain = work is not None and not self._recovery.is_full
-        if work is not None and may_maintain and (self._is_maintenance_due or not self._waiting):
-            steps = self._maintain_once(work)
-        elif self._waiting:
-            steps = self._apply_and_commit(self._waiting.take_batch(self._refusal_of))
-        else:
-            self._lock.give()
-            return
-        self._is_maintenance_due = not self._is_maintenance_due
-        # Held from now on: no round may begin while a transaction is open.
-        self._is_committing = self.rounds.is_held = True
-        self._began = perf_counter()
-        self._slices.start(steps)
-
-    def _maintain_once(self, work: Maintenance) -> Steps:
+    def _apply_maintenance(self) -> Steps:
         """Do one step of maintenance, then begin to commit it."""
         try:
-            transaction = yield from maintain_once(self._engine, work)
+            transaction = yield from maintain_once(self._engine, self._maintenance.do_step)
         except (DiskFull, StoreFailed) as error:
-            self._end_batch()
+            self._end_transaction()
             self._refuse([], error)
             return
         except Exception:
             self._log.failure("Maintenance of a database has failed, and is given up.")
             transaction = None
         if transaction is None:
-            self._end_maintenance(work)
+            self._end_transaction()
+            self.ended()
         else:
             Deferred.fromCoroutine(self._commit(transaction, []))
 
-    def _end_maintenance(self, work: Maintenance) -> None:
-        if self._maintenance is work:
-            self._maintenance = None
-        self._end_batch()
-        self._resume_writes()
-
-    def _apply_and_commit(self, batch: list[QueuedWrite]) -> Steps:
+    def _apply_batch(self, batch: list[QueuedWrite]) -> Steps:
         """Apply a batch in one transaction, then begin to commit it."""
         try:
-            transaction = yield from self._batches.apply_batch(batch)
+            transaction = yield from self._apply_writes(batch)
         except Abandoned:
-            self._end_batch()
+            self._end_transaction()
             self._answer_refused(batch, partial(Unavailable, SHUTTING_DOWN))
-            self._resume_writes()
+            self.ended()
         except Exception as error:
-            self._end_batch()
+            self._end_transaction()
             self._refuse(batch, error)
         else:
             if transaction is None:
@@ -337,31 +370,104 @@ class GroupCommit:
             else:
                 Deferred.fromCoroutine(self._commit(transaction, batch))
 
+    def _apply_writes(
+        self, batch: list[QueuedWrite]
+    ) -> Generator[Awaited, None, Transaction | None]:
+        """Apply writes to one transaction and return it, None if none of them changed anything.
+
+        A write that raises an unexpected error is removed from the batch and answered, and the
+        others start again from a clean transaction. A batch that has used its time ends with the
+        write that is being applied; what is left of it goes back to the queue.
+        """
+        while batch:
+            transaction = self._engine.begin()
+            try:
+                failed = yield from self._in_steps(partial(self._apply_each, batch, transaction))
+            except BaseException:
+                transaction.rollback()
+                raise
+            if failed is None:
+                if any(queued.must_be_committed for queued in batch):
+                    return transaction
+                yield from in_steps(transaction.rollback)
+                return None
+            transaction.rollback()
+            self._log.error("A write failed: {failure}", failure=failed.result)
+            batch.remove(failed)
+            failed.answer()
+        return None
+
+    def _in_steps(self, work: Callable[[], T]) -> Generator[Awaited, None, T]:
+        """Run `work` in steps; raise `Abandoned` if that takes long and the server shuts down."""
+        end = self._clock.seconds() + BATCH_SECONDS
+        steps = in_steps(work, self._clock.seconds)
+        while True:
+            try:
+                awaited = next(steps)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            if self._is_ending and self._clock.seconds() > end:
+                steps.close()
+                raise Abandoned
+            yield awaited
+
+    def _apply_each(self, batch: list[QueuedWrite], transaction: Transaction) -> QueuedWrite | None:
+        """Apply writes until the batch has used its time; return one that failed, if any did."""
+        end = self._clock.seconds() + BATCH_SECONDS
+        for at, queued in enumerate(batch):
+            try:
+                queued.result = self._apply(transaction, queued.write)
+            except _REFUSALS as refusal:
+                # Its traceback would hold this batch, and that the value that a refusal may show.
+                queued.result = Failure(refusal.with_traceback(None))
+            except (DiskFull, StoreFailed):
+                raise
+            except Exception:
+                queued.result = Failure()
+                return queued
+            if self._clock.seconds() > end:
+                self._queue.put_back(batch[at + 1 :])
+                del batch[at + 1 :]
+                break
+            pause()
+        return None
+
+    # Committing.
+
     async def _commit(self, transaction: Transaction, batch: list[QueuedWrite]) -> None:
-        """Commit a batch that was applied, and answer its writers."""
+        """Commit a batch that was applied; then answer its writers, or recover."""
         self._engine.pin()
-        commit, time = transaction.commit, self._time_commit
+        self._transaction = State.COMMITTING
+        commit, time = transaction.commit, self._runtime.statistics.time_commit
         commit = commit if time is None else time(commit, len(batch), self._began)
+        traces = [trace for queued in batch if (trace := queued.write.trace) is not None]
         try:
             committing = self._lock.commit(commit, self._is_checkpoint_due, batch)
-            await trace_commit(batch, committing)
+            await (trace_commit(traces, len(batch), committing) if traces else committing)
         except Exception as error:
             self._engine.advance()
             self._not_committed(batch, error)
         else:
-            is_held = self._leave()
-            self._is_committing = False
-            is_due = self._is_checkpoint_due()
-            if is_due:
-                # Begun before the writers are answered, so that what they send next waits for it;
-                # but a moment that is held would keep the log from being restarted.
-                self.upkeep.is_busy = True
-                if not is_held:
-                    Deferred.fromCoroutine(self.upkeep.checkpoint())
-            else:
-                self._lock.give()
+            self._committed(batch, traces)
+
+    def _committed(self, batch: list[QueuedWrite], traces: Sequence[Trace]) -> None:
+        """Show what is durable now, answer its writers, and notify of it."""
+        assert self._transaction is State.COMMITTING  # noqa: S101 - durable, then answered
+        is_held = self._leave()
+        self._transaction = State.IDLE
+        is_due = self._engine.needs_checkpoint and not self._recovery.is_full
+        if not is_due:
+            self._lock.give()
+        elif is_held:
+            # The moment that is held would keep the log from being restarted.
+            self._in_thread = State.MAINTAINING
+        else:
+            # Before the writers are answered, so that what they send next waits for it.
+            Deferred.fromCoroutine(self._checkpoint())
+        if self._recovery.is_full:
             self._recovery.check_space()
-            self._answer_and_notify(batch, checkpoints=is_due and is_held)
+        self._answer_and_notify(batch, traces, checkpoints=is_due and is_held)
 
     async def _end_unchanged(self, batch: list[QueuedWrite]) -> None:
         """Answer the writers of a batch that has changed nothing, if what it saw was current."""
@@ -371,46 +477,44 @@ class GroupCommit:
         except Exception as error:
             self._not_committed(batch, error)
         else:
-            self._end_batch()
+            self._end_transaction()
             self._answer_and_notify(batch)
 
     def _not_committed(self, batch: list[QueuedWrite], error: Exception) -> None:
         """Do a batch again, or refuse its writes: its commit has failed."""
         if isinstance(error, Conflict):
-            self._waiting.put_back(batch)
-        self._end_batch()
+            self._queue.put_back(batch)
+        self._end_transaction()
         if isinstance(error, Unavailable | OutcomeInDoubt):
             self._answer_refused(batch, lambda: error.with_traceback(None))
         elif not isinstance(error, Conflict):
             self._refuse(batch, error)
             return
-        self._resume_writes()
+        self.ended()
 
-    def _is_checkpoint_due(self) -> bool:
-        return self._engine.needs_checkpoint and not self._recovery.is_full
-
-    def _end_batch(self) -> None:
-        self._is_committing = self.rounds.is_held = False
+    def _end_transaction(self) -> None:
+        self._transaction, self.rounds.is_held = State.IDLE, False
         self._lock.give()
 
-    def _answer_and_notify(self, batch: list[QueuedWrite], *, checkpoints: bool = False) -> None:
+    # The round after it.
+
+    def _answer_and_notify(
+        self, batch: list[QueuedWrite], traces: Sequence[Trace] = (), *, checkpoints: bool = False
+    ) -> None:
         """Answer the writers, then notify the watchers, both in slices; then maybe checkpoint."""
         commits = [commit for queued in batch if (commit := queued.commit) is not None]
-        self._waiting.note(batch)
+        self._queue.note(batch)
         self.rounds.add(answer_all(batch))
         if commits:
-            self.rounds.add(trace_round(batch, self._notify(commits)))
+            notify = self._notify(commits)
+            self.rounds.add(trace_round(traces, len(batch), notify) if traces else notify)
             # Before the round: no caller who knows of a write may still be served what was kept.
             self._on_committed(commits)
         if checkpoints:
             self.rounds.add(self._begin_checkpoint())
         self.rounds.is_held = False
         self.rounds.start()
-        self._resume_writes()
-
-    def _begin_checkpoint(self) -> Steps:
-        Deferred.fromCoroutine(self.upkeep.checkpoint())
-        yield
+        self.ended()
 
     def _answer_refused(self, batch: list[QueuedWrite], refusal: Callable[[], Exception]) -> None:
         """Refuse the writes of a batch with what `refusal` returns, before the next one begins."""
@@ -423,32 +527,44 @@ class GroupCommit:
         may_retry = isinstance(error, DiskFull) and not (self._recovery.is_full or self._is_ending)
         reason = self._recovery.begin(error)
         # The reserve will have made room for removals.
-        self._waiting.put_back(each for each in batch if may_retry and each.only_removes)
+        self._queue.put_back(each for each in batch if may_retry and each.only_removes)
         refused = [queued for queued in batch if not (may_retry and queued.only_removes)]
         if self._recovery.failure is not None:
-            refused += self._waiting.take_all()
+            refused += self._queue.take_all()
         self._answer_refused(refused, partial(Unavailable, reason))
-        self._resume_writes()
+        self.ended()
 
-    def _resume_writes(self) -> None:
-        self._lock.batch_over()
-        if self._waiting:
-            self._schedule()
-            return
-        self.rounds.start()
-        if self._maintenance is not None:
-            self._schedule()
-        elif self._may_begin:
-            self._lock.give()  # the writes that it was taken for were refused meanwhile
-        if self._closed is not None:
-            self._finish_closing()
+    # Work on the store in another thread.
 
-    def _finish_closing(self) -> None:
-        if self._closed is None or self._closed.called or self._is_working or len(self._waiting):
-            return
-        self._recovery.close()
-        self._waiting.close()
-        self._closed.callback(None)
+    def _is_checkpoint_due(self) -> bool:
+        return self._engine.needs_checkpoint and not self._recovery.is_full
+
+    def _begin_checkpoint(self) -> Steps:
+        Deferred.fromCoroutine(self._checkpoint())
+        yield
+
+    async def _checkpoint(self) -> None:
+        """Keep the log of the store short, under the lock that the batch has kept."""
+        await self._maintain_store(self._engine.checkpoint)
+
+    async def _maintain_store(self, work: Callable[[], None]) -> None:
+        try:
+            await self.run_in_thread(State.MAINTAINING, work)
+        finally:
+            self._lock.give()
+            self.ended()
+
+    async def run_in_thread(self, state: State, work: Callable[[], None]) -> None:
+        """Run what waits for the disk; the database has this state meanwhile. Raises as `work`."""
+        self._in_thread = state
+        try:
+            await self._runtime.run_in_thread(work)
+        finally:
+            self._in_thread = State.IDLE
+
+    def run_locked(self, work: Callable[[], None]) -> None:
+        """Run, in another thread, what writes to the store, when no other process does."""
+        self._lock.run(work)
 
 
 class WriteQueue:
@@ -457,6 +573,10 @@ class WriteQueue:
     Those that compete for a place may be held a moment (`Contention`). Writes that are refused
     leave the queue at once, and their writers are answered in slices, in the order in which they
     came.
+
+    Attributes:
+        ready: those that wait for the next batch, and are not held.
+
     """
 
     def __init__(
@@ -477,7 +597,7 @@ class WriteQueue:
         self._resume = resume
         self._clock = clock
         self._end: str | None = None
-        self._waiting: deque[QueuedWrite] = deque()
+        self.ready: deque[QueuedWrite] = deque()
         self._contention = Contention(clock, self._release)
         self._timer: IDelayedCall | None = None
         self._timer_at = math.inf
@@ -486,15 +606,11 @@ class WriteQueue:
     def __len__(self) -> int:
         """Return how many writes wait, for a batch or for their refusal."""
         held = 0 if self._contention.is_calm else self._contention.held
-        return len(self._waiting) + held + self._refused
-
-    def __bool__(self) -> bool:
-        """Return whether a write waits that is not held."""
-        return bool(self._waiting)
+        return len(self.ready) + held + self._refused
 
     def add(self, queued: QueuedWrite) -> None:
         """Add a write at the end."""
-        self._waiting.append(queued)
+        self.ready.append(queued)
         self._set_timer(queued.write.deadline)
 
     def put_back(self, writes: Iterable[QueuedWrite]) -> None:
@@ -503,7 +619,7 @@ class WriteQueue:
         if self._end is not None:
             self._refuse(listed, partial(Unavailable, self._end))
             return
-        self._waiting.extendleft(reversed(listed))
+        self.ready.extendleft(reversed(listed))
         for queued in listed:
             self._set_timer(queued.write.deadline)
 
@@ -516,8 +632,8 @@ class WriteQueue:
         batch: list[QueuedWrite] = []
         refused: dict[str, list[QueuedWrite]] = {}
         taken: set[int | None] = set()
-        while self._waiting and len(batch) < BATCH_WRITES:
-            queued = self._waiting.popleft()
+        while self.ready and len(batch) < BATCH_WRITES:
+            queued = self.ready.popleft()
             if not self._contention.is_calm:
                 # Not if an earlier one is in the batch, which may be put back before what is held.
                 contender = queued.write.contender
@@ -552,15 +668,15 @@ class WriteQueue:
     def take_all(self) -> list[QueuedWrite]:
         """Remove all writes that wait, those that are held included."""
         self._contention.end()
-        writes, self._waiting = self._waiting, deque()
+        writes, self.ready = self.ready, deque()
         return list(writes)
 
     def refuse_late(self) -> None:
         """Refuse the writes whose deadline has passed."""
         now = self._clock.seconds()
-        late = [queued for queued in self._waiting if _is_late(queued, now)]
+        late = [queued for queued in self.ready if _is_late(queued, now)]
         if late:
-            self._waiting = deque(each for each in self._waiting if not _is_late(each, now))
+            self.ready = deque(each for each in self.ready if not _is_late(each, now))
             self._refuse(late, self._refusal)
 
     def close(self) -> None:
@@ -604,8 +720,8 @@ class WriteQueue:
     def _on_timer(self) -> None:
         self._timer_at = math.inf
         self.refuse_late()
-        self._no_look_before = self._clock.seconds() + LOOK_SECONDS * len(self._waiting)
-        deadlines = [queued.write.deadline for queued in self._waiting]
+        self._no_look_before = self._clock.seconds() + LOOK_SECONDS * len(self.ready)
+        deadlines = [queued.write.deadline for queued in self.ready]
         self._set_timer(min((at for at in deadlines if at is not None), default=None))
 
 
@@ -613,152 +729,126 @@ def _is_late(queued: QueuedWrite, now: float) -> bool:
     return queued.write.deadline is not None and queued.write.deadline <= now
 
 
-@attrs.frozen(eq=False)
-class BatchApplier:
-    """Applies batches to `engine` in one transaction each, in steps; each write by `apply`.
+class Rounds:
+    """The rounds of one database.
 
-    A batch that has used its time ends with the write that is being applied: `requeue` takes the
-    writes that are left. `is_ending` returns whether the server is shutting down.
+    Theory of operation. After each commit the watchers are notified of it: one round. It goes in
+    slices, so other requests are served meanwhile, but no batch of this database begins before the
+    round is over. So everything in a round sees exactly the state that the commit left, rounds
+    neither overlap nor pile up, and a database with many watchers slows down its own writers only,
+    by no more than what notifying costs.
+
+    Other work needs the same stillness (`run_later`). It is run between batches too, when all
+    watchers have been notified of all that is durable. Waiting writes go first, one batch before
+    each further piece of such work, so that neither can hold up the other for ever.
+
+    Attributes:
+        is_held: set while a batch is being committed and answered; nothing is run then.
+        is_busy: whether a round is under way.
+
     """
-
-    engine: Engine
-    apply: Apply
-    requeue: Callable[[list[QueuedWrite]], None]
-    is_ending: Callable[[], bool]
-    clock: IReactorTime
 
     _log = Logger()
 
-    def apply_batch(self, batch: list[QueuedWrite]) -> Generator[Awaited, None, Transaction | None]:
-        """Apply the writes to one transaction and return it, None if none of them changed anything.
+    def __init__(
+        self, slices: Slices, are_writes_waiting: Callable[[], bool], done: Callable[[], None]
+    ) -> None:
+        """Call `done` when a batch may begin again."""
+        self.is_held = False
+        self._slices = slices
+        self._are_writes_waiting = are_writes_waiting
+        self._done = done
+        self._round: deque[Steps] = deque()
+        self._later: deque[Steps] = deque()
+        self.is_busy = False
 
-        A write that raises an unexpected error is removed from the batch and answered, and the
-        others start again from a clean transaction. Writes for which there was no time go back to
-        the queue.
-        """
-        while batch:
-            transaction = self.engine.begin()
-            try:
-                failed = yield from self._in_steps(partial(self._apply_each, batch, transaction))
-            except BaseException:
-                transaction.rollback()
-                raise
-            if failed is None:
-                if any(queued.must_be_committed for queued in batch):
-                    return transaction
-                yield from in_steps(transaction.rollback)
-                return None
-            transaction.rollback()
-            self._log.error("A write failed: {failure}", failure=failed.result)
-            batch.remove(failed)
-            failed.answer()
-        return None
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way and nothing waits."""
+        return not (self.is_busy or self._round or self._later)
 
-    def _in_steps(self, work: Callable[[], T]) -> Generator[Awaited, None, T]:
-        """Run `work` in steps; raise `Abandoned` if that takes long and the queue is ended."""
-        end = self.clock.seconds() + BATCH_SECONDS
-        steps = in_steps(work, self.clock.seconds)
-        while True:
-            try:
-                awaited = next(steps)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            if self.is_ending() and self.clock.seconds() > end:
-                steps.close()
-                raise Abandoned
-            yield awaited
+    def add(self, steps: Steps) -> None:
+        """Add to the round under way, or to the one that `start` begins."""
+        self._round.append(steps)
 
-    def _apply_each(self, batch: list[QueuedWrite], transaction: Transaction) -> QueuedWrite | None:
-        """Apply writes until the batch has used its time; return one that failed, if any did."""
-        end = self.clock.seconds() + BATCH_SECONDS
-        for at, queued in enumerate(batch):
-            try:
-                queued.result = self.apply(transaction, queued.write)
-            except _REFUSALS as refusal:
-                # Its traceback would hold this batch, and that the value that a refusal may show.
-                queued.result = Failure(refusal.with_traceback(None))
-            except (DiskFull, StoreFailed):
-                raise
-            except Exception:
-                queued.result = Failure()
-                return queued
-            if self.clock.seconds() > end:
-                self.requeue(batch[at + 1 :])
-                del batch[at + 1 :]
+    def run_later(self, steps: Steps) -> None:
+        """Run this when all watchers have been notified of what is durable."""
+        self._later.append(steps)
+        if not self._are_writes_waiting():
+            self.start()
+
+    def start(self) -> None:
+        """Begin what waits, unless something is under way; in this turn, if it is little."""
+        if (self._round or self._later) and not (self.is_busy or self.is_held):
+            self.is_busy = True
+            self._slices.start(self._run())
+
+    def _run(self) -> Steps:
+        while self._round or self._later:
+            while self._round:
+                yield from logged(self._round.popleft(), self._log)
+            if self._later:
+                yield from logged(self._later.popleft(), self._log)
+            if self._are_writes_waiting():
                 break
-            pause()
-        return None
-
-
-async def trace_commit(batch: Sequence[QueuedWrite], committing: Awaitable[None]) -> None:
-    """Await the commit of a batch, and record a span of it for each write that is sampled."""
-    traces = _traces_of(batch)
-    if not traces:
-        await committing
-        return
-    began, failed = now_ns(), True
-    try:
-        await committing
-        failed = False
-    finally:
-        for trace in traces:
-            trace.record("commit", began, {WRITES: len(batch)}, failed=failed)
-
-
-def trace_round(batch: Sequence[QueuedWrite], notify: Steps) -> Steps:
-    """Return steps that notify of a batch, and record a span for each write that is sampled."""
-    traces = _traces_of(batch)
-    return _recorded(traces, notify, len(batch)) if traces else notify
-
-
-def _recorded(traces: Sequence[Trace], notify: Steps, writes: int) -> Steps:
-    began = now_ns()
-    yield from notify
-    for trace in traces:
-        trace.record("notify", began, {WRITES: writes})
-
-
-def _traces_of(batch: Sequence[QueuedWrite]) -> list[Trace]:
-    return [trace for queued in batch if (trace := queued.write.trace) is not None]
+        self.is_busy = False
+        self._done()
 
 
 class MaintenanceList:
     """What is to be done to one store in the background, one after the other.
 
-    Indexes are built so, and what a database holds is counted.
+    Indexes are built so, and what a database holds is counted. No writer is answered and no watcher
+    notified.
+
+    Attributes:
+        waiting: what is to be done, the first of it now.
+
     """
 
     def __init__(self) -> None:
-        self._maintain: Callable[[Maintenance], None] | None = None
-        self._waiting: list[Maintenance] = []
+        self.waiting: list[Maintenance] = []
+        self._added: Callable[[], None] | None = None
+        self._is_over = False
 
-    def begin(self, maintain: Callable[[Maintenance], None]) -> None:
-        """Do it from now on by `maintain` (`GroupCommit.maintain`), which knows of one thing."""
-        self._maintain = maintain
-        if self._waiting:
-            maintain(self._do_step)
+    def attach(self, added: Callable[[], None]) -> None:
+        """Call `added` when there is something to be done."""
+        self._added = added
+        if self.waiting:
+            added()
 
     def add(self, work: Maintenance) -> None:
         """Do steps of `work` until there is nothing left of it to do."""
-        if work not in self._waiting:
-            self._waiting.append(work)
-        if self._maintain is not None:
-            self._maintain(self._do_step)
+        if self._is_over:
+            return
+        if work not in self.waiting:
+            self.waiting.append(work)
+        if self._added is not None:
+            self._added()
 
-    def _do_step(self, transaction: Transaction) -> bool:
-        while self._waiting:
-            work = self._waiting[0]
+    def end(self) -> None:
+        """Do nothing more, and forget what was to be done."""
+        self._is_over = True
+        self.waiting.clear()
+
+    def do_step(self, transaction: Transaction) -> bool:
+        """Do one step in a transaction; return False if there was nothing left to do."""
+        while self.waiting:
+            work = self.waiting[0]
             try:
                 if work(transaction):
                     return True
             except (DiskFull, StoreFailed):
                 raise  # it is tried again
             except Exception:
-                self._waiting.remove(work)
+                self._remove(work)
                 raise
-            self._waiting.remove(work)
+            self._remove(work)
         return False
+
+    def _remove(self, work: Maintenance) -> None:
+        if work in self.waiting:  # else everything was ended meanwhile
+            self.waiting.remove(work)
 
 
 def maintain_once(engine: Engine, work: Maintenance) -> Generator[None, None, Transaction | None]:
@@ -778,59 +868,6 @@ def maintain_once(engine: Engine, work: Maintenance) -> Generator[None, None, Tr
     return None
 
 
-class Upkeep:
-    """Checkpoints and compacts one store, between the batches.
-
-    Both wait for the disk in another thread. No batch begins meanwhile; reads go on.
-
-    Attributes:
-        is_busy: whether the store is being worked on, so that no batch may begin.
-
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        runtime: Runtime,
-        lock: WriteLock,
-        may_begin: Callable[[], bool],
-        resume_writes: Callable[[], None],
-    ) -> None:
-        """Work on `engine` when `may_begin`; call `resume_writes` when it is free again."""
-        self.is_busy = False
-        self._engine = engine
-        self._runtime = runtime
-        self._lock = lock
-        self._may_begin = may_begin
-        self._resume_writes = resume_writes
-
-    async def checkpoint(self) -> None:
-        """Keep the store short, under the lock that a batch has kept."""
-        await self._run(self._engine.checkpoint)
-
-    async def compact(self) -> tuple[int, int]:
-        """Give free space back to the file system; return the bytes before and after.
-
-        Raises `DiskFull` or `StoreFailed`.
-        """
-        if self._engine.read(lambda view: view.sequence()) == 0:
-            return 0, 0
-        before = self._engine.size()
-        while not (self._may_begin() and self._lock.take() and self._may_begin()):
-            await deferLater(self._runtime.clock, _POLL_S)
-        await self._run(self._engine.compact)
-        return before, self._engine.size()
-
-    async def _run(self, work: Callable[[], None]) -> None:
-        self.is_busy = True
-        try:
-            await self._runtime.run_in_thread(work)
-        finally:
-            self.is_busy = False
-            self._lock.give()
-            self._resume_writes()
-
-
 class Recovery:
     """Recovers one store after an error: a full disk, a failed sync.
 
@@ -845,7 +882,6 @@ class Recovery:
     reactor's thread; so it never runs during a commit, and no commit runs during it.
 
     Attributes:
-        is_busy: whether the store is being worked on, so that no commit may begin.
         is_full: whether the disk is full, so that only removals are accepted.
         failure: why no write is accepted at all, None if writes are.
 
@@ -853,26 +889,13 @@ class Recovery:
 
     _log = Logger()
 
-    def __init__(
-        self,
-        engine: Engine,
-        runtime: Runtime,
-        is_committing: Callable[[], bool],
-        resume_writes: Callable[[], None],
-        run_locked: Callable[[Callable[[], None]], None],
-    ) -> None:
-        """Call `resume_writes` when the store is free again; `is_committing` says if it is not.
-
-        `run_locked` runs what writes to the store, in a worker thread, when no other process does.
-        """
-        self._run_locked = run_locked
-        self.is_busy = False
+    def __init__(self, engine: Engine, runtime: Runtime, commits: GroupCommit) -> None:
+        """Recover `engine` between the batches of `commits`."""
         self.is_full = False
         self.failure: str | None = None
         self._engine = engine
         self._runtime = runtime
-        self._is_committing = is_committing
-        self._resume_writes = resume_writes
+        self._commits = commits
         self._next: IDelayedCall | None = None
         self._is_closed = False
         self._logged = ""
@@ -924,13 +947,11 @@ class Recovery:
 
     async def _run(self, work: Callable[[], None]) -> BaseException | None:
         """Run what waits for the disk; return the error if it failed."""
-        self.is_busy = True
+        locked = partial(self._commits.run_locked, work)
         try:
-            await self._runtime.run_in_thread(partial(self._run_locked, work))
+            await self._commits.run_in_thread(State.RECOVERING, locked)
         except Exception as error:
             return error
-        finally:
-            self.is_busy = False
         return None
 
     async def _release_reserve(self, error: DiskFull) -> None:
@@ -948,7 +969,7 @@ class Recovery:
         if is_first:
             self._log_full(error, next(iter(found), None))
         self._await_space()
-        self._resume_writes()
+        self._commits.ended()
 
     def _log_full(self, error: DiskFull, free: int | None) -> None:
         if error.file is None or free is None:
@@ -970,10 +991,10 @@ class Recovery:
     def _check_space(self) -> None:
         if self._refused is None:
             return
-        if self._is_committing() or self.is_busy:
-            self._await_space()
-        else:
+        if self._commits.is_store_free:
             Deferred.fromCoroutine(self._restore_reserve(self._refused))
+        else:
+            self._await_space()
 
     async def _restore_reserve(self, refused: _Refused) -> None:
         results: list[bool] = []
@@ -997,7 +1018,7 @@ class Recovery:
                     needed=refused.needed,
                 )
             self._await_space()
-        self._resume_writes()
+        self._commits.ended()
 
     def _schedule_recovery(self, attempt: int) -> None:
         pause = RECOVERY_PAUSES[min(attempt, len(RECOVERY_PAUSES) - 1)]
@@ -1016,7 +1037,7 @@ class Recovery:
             self._log.info("The store has been recovered and verified; it accepts writes again.")
             if self._refused is not None:
                 self._await_space()
-        self._resume_writes()
+        self._commits.ended()
 
 
 @attrs.define
@@ -1043,170 +1064,20 @@ class _Refused:
             return None
 
 
-class Contention:
-    """The places at which writes on a condition compete: the contender that loses often goes first.
-
-    Theory of operation. A transaction is a write on the condition that its place still holds the
-    value from which it was made. Of those made from one value one is done; the others are refused,
-    receive the present value, and come back with a new one. The nearest and the fastest contender
-    would always be first. So losses are counted for each contender and place. When a batch has
-    refused one that has lost `PATIENCE` times or more, the place is *reserved* for the one of them
-    that has lost most often: until it has written, the other writes on a condition at, above and
-    below the place are held. So it is refused once more at most: if another write of that batch
-    replaced the value that it received. Then those that were held are applied; they are refused,
-    and the next of them has the place. So a contender loses about as often as there are others.
-
-    A reservation ends after `RESERVED_S` in any case. If it came to nothing, because its contender
-    did not come or was still refused, that contender is waited for again only when it has lost
-    `PENALTY` times more. So one that is too slow, or loses on purpose, seldom delays others. A
-    write is held once at most, so it waits no longer than `RESERVED_S`, and not at all if it would
-    be late then.
-
-    Writes without a condition, large ones, and those at other places are never held. Two writes of
-    one contender are never reordered: when another one comes, the one that is held goes before it.
-    All this concerns one database in one process: what other processes write, or is written without
-    a condition, can still refuse the one for which a place is reserved.
-
-    Attributes:
-        is_calm: whether no place is reserved, so that nothing is held.
-
-    """
-
-    def __init__(
-        self, clock: IReactorTime, release: Callable[[Iterable[QueuedWrite]], None]
-    ) -> None:
-        """Give back to `release` what was held; it goes before all that waits."""
-        self.is_calm = True
-        self._clock = clock
-        self._release = release
-        self._losses: dict[_Claim, int] = {}
-        # By each path at or above its place: those at or below a path are found there.
-        self._reservations: dict[Path, dict[Path, _Reservation]] = {}
-        self._held: dict[int, _Reservation] = {}  # by the contender of what is held there
-
-    @property
-    def held(self) -> int:
-        """How many writes are held."""
-        return len(self._held)
-
-    def holds(self, queued: QueuedWrite) -> bool:
-        """Return whether a write that is to be applied has to wait; it is released later then."""
-        write, contender = queued.write, queued.write.contender
-        if contender is None:
-            return False
-        if (reservation := self._held.pop(contender, None)) is not None:
-            self._release((reservation.held.pop(contender), queued))
-            return True
-        if write.condition is None or queued.is_large or queued.was_held:
-            return False
-        found = self._find(write.condition.place.path)
-        if found is None or found.contender == contender:
-            return False
-        if write.deadline is not None and write.deadline <= found.end:
-            return False
-        queued.was_held = True
-        found.held[contender] = queued
-        self._held[contender] = found
-        return True
-
-    def note(self, writes: Iterable[QueuedWrite]) -> None:
-        """Record what has become of writes on a condition, before their writers are answered."""
-        lost: dict[_Claim, int] = {}
-        for queued in writes:
-            claim = _claim_of(queued.write)
-            if claim is None:
-                continue
-            losses, result = self._losses.pop(claim, 0), queued.result
-            if isinstance(result, Failure) and result.check(ConditionFailed):
-                self._losses[claim] = lost[claim] = losses + 1
-            else:
-                self._end_if_reserved(claim)
-        for claim in sorted(lost, key=lost.__getitem__, reverse=True):
-            if lost[claim] < PATIENCE or len(self._all) >= MAX_RESERVATIONS:
-                break
-            if self._find(claim[1]) is None:
-                self._reserve(*claim)
-        while len(self._losses) > MAX_CLAIMS:
-            del self._losses[next(iter(self._losses))]
-
-    def end(self) -> None:
-        """Release all that is held, and end all reservations."""
-        for reservation in list(self._all.values()):
-            self._end(reservation)
-
-    @property
-    def _all(self) -> dict[Path, _Reservation]:
-        return self._reservations.get((), {})
-
-    def _find(self, path: Path) -> _Reservation | None:
-        """Return a place at, above or below a path that is reserved."""
-        if self.is_calm:
-            return None
-        for below in self._reservations.get(path, {}).values():
-            return below
-        found = (self._reservations.get(above, {}).get(above) for above in _at_or_above(path))
-        return next((each for each in found if each is not None), None)
-
-    def _reserve(self, contender: int, path: Path) -> None:
-        timer = self._clock.callLater(LOOK_S, self._look, (contender, path))
-        end = self._clock.seconds() + RESERVED_S
-        reservation = _Reservation(contender, path, end, timer)
-        for above in _at_or_above(path):
-            self._reservations.setdefault(above, {})[path] = reservation
-        self.is_calm = False
-
-    def _look(self, claim: _Claim) -> None:
-        """Stop waiting for a contender that has not come back for long."""
-        reservation = self._all[claim[1]]
-        reservation.looks -= 1
-        if reservation.looks:
-            reservation.timer = self._clock.callLater(LOOK_S, self._look, claim)
-        else:
-            self._losses.pop(claim, None)
-            self._losses[claim] = -PENALTY
-            self._end_if_reserved(claim)
-
-    def _end_if_reserved(self, claim: _Claim) -> None:
-        contender, path = claim
-        reservation = self._all.get(path)
-        if reservation is not None and reservation.contender == contender:
-            self._end(reservation)
-
-    def _end(self, reservation: _Reservation) -> None:
-        if reservation.timer.active():
-            reservation.timer.cancel()
-        for above in _at_or_above(reservation.path):
-            near = self._reservations[above]
-            del near[reservation.path]
-            if not near:
-                del self._reservations[above]
-        self.is_calm = not self._reservations
-        held, reservation.held = reservation.held, {}
-        for contender in held:
-            del self._held[contender]
-        self._release(held.values())
+async def trace_commit(traces: Sequence[Trace], writes: int, committing: Awaitable[None]) -> None:
+    """Await the commit of a batch, and record a span of it for each write that is sampled."""
+    began, failed = now_ns(), True
+    try:
+        await committing
+        failed = False
+    finally:
+        for trace in traces:
+            trace.record("commit", began, {WRITES: writes}, failed=failed)
 
 
-@attrs.define(eq=False)
-class _Reservation:
-    """A place that is reserved for a contender, until a time in seconds of the clock.
-
-    `held` are the writes that wait for its end, by their contenders.
-    """
-
-    contender: int
-    path: Path
-    end: float
-    timer: IDelayedCall
-    looks: int = LOOKS
-    held: dict[int, QueuedWrite] = attrs.field(factory=dict)
-
-
-def _at_or_above(path: Path) -> Iterator[Path]:
-    return (path[:length] for length in range(len(path) + 1))
-
-
-def _claim_of(write: Write) -> _Claim | None:
-    if write.condition is None or write.contender is None:
-        return None
-    return write.contender, write.condition.place.path
+def trace_round(traces: Sequence[Trace], writes: int, notify: Steps) -> Steps:
+    """Notify of a batch, in steps, and record a span for each write that is sampled."""
+    began = now_ns()
+    yield from notify
+    for trace in traces:
+        trace.record("notify", began, {WRITES: writes})

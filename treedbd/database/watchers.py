@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 import attrs
 from twisted.logger import Logger
 
+from treedbd.database.group_commit import Rounds
 from treedbd.database.slices import Slices, StepQueue, Steps
-from treedbd.database.write_lock import Rounds
 from treedbd.limits import KIB
 from treedbd.store.engine import Engine
 from treedbd.store.nodes import Nodes, PresentNodes, spell_chunks
