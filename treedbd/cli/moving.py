@@ -45,7 +45,7 @@ from treedbd.store.lock import (
     is_aside,
     put_lock_back,
 )
-from treedbd.store.postgresql.cluster import PART, PostgresqlCluster, StoredDatabase
+from treedbd.store.postgresql.cluster import PART, PostgresqlCluster, StoredDatabase, list_all
 from treedbd.store.postgresql.commits import POSITION_KEY
 from treedbd.store.postgresql.connection import PostgresqlSettings, TimedConnection, rows_of
 from treedbd.store.postgresql.moving import (
@@ -63,7 +63,6 @@ from treedbd.store.postgresql.moving import (
     find_other_rules,
     freeze,
     has_entry,
-    list_all,
     read_all_rules,
     read_mark,
     remove_left_over,

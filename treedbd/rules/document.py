@@ -115,7 +115,7 @@ _MEMBER = re.compile(
 """What nearly every member begins with: what is not like this is parsed piece by piece."""
 _WORD = re.compile(r"[A-Za-z]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_CONSTANTS: Final = {"true": True, "false": False, "null": None}
+CONSTANTS: Final = {"true": True, "false": False, "null": None}
 _ITEMS_PER_STEP: Final = 100
 _AFTER_ITEM: Final = {
     '"': "Write a comma between two members.",
@@ -287,9 +287,9 @@ class _DocumentParser:
     def scalar(self) -> ScalarItem:
         begin = self.at
         word = _WORD.match(self.text, begin)
-        if word and word[0] in _CONSTANTS:
+        if word and word[0] in CONSTANTS:
             self.at = word.end()
-            return ScalarItem(begin, _CONSTANTS[word[0]])
+            return ScalarItem(begin, CONSTANTS[word[0]])
         number = _NUMBER.match(self.text, begin)
         if not number:
             self.fail("Parse error.", "Write expressions in double quotes." if self.next() else "")

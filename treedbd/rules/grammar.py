@@ -56,7 +56,7 @@ import attrs
 
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps
-from treedbd.rules.document import ExpressionError, suggest
+from treedbd.rules.document import CONSTANTS, ExpressionError, suggest
 from treedbd.rules.regex import Regex, parse_regex
 from treedbd.tree.value import canonical_number
 
@@ -336,7 +336,6 @@ _TOKEN_PATTERN: Final = re.compile(
 )
 """Any token at all, to be shown in an error."""
 
-_CONSTANTS: Final = {"true": True, "false": False, "null": None}
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
 _LETTERS: Final = {
     "b": "\b",
@@ -347,16 +346,6 @@ _LETTERS: Final = {
     "v": "\v",
     "0": "\0",
 }
-
-
-def _is_constant(name: str) -> bool:
-    """Return whether a name is `true`, `false` or `null`."""
-    return name in _CONSTANTS
-
-
-def _read_constant(name: str) -> bool | None:
-    """Return the value of `true`, `false` or `null`."""
-    return _CONSTANTS[name]
 
 
 def _read_number(token: str, offset: int) -> int | float:
@@ -530,8 +519,8 @@ class _ExpressionParser:
         self.expects_operand = False
 
     def name(self, name: str, offset: int) -> None:
-        if _is_constant(name):
-            self.set_operand(Literal(offset, _read_constant(name)))
+        if name in CONSTANTS:
+            self.set_operand(Literal(offset, CONSTANTS[name]))
         else:
             self.set_operand(Variable(offset, name))
 

@@ -93,11 +93,11 @@ from treedbd.tree.path import (
     BEYOND,
     INT_BYTES,
     INT_TAG,
+    SAME_RANK,
     ValueRank,
     are_indices,
     encode_key,
     encode_path,
-    rank_value,
 )
 from treedbd.tree.types import (
     CONTAINER,
@@ -336,10 +336,6 @@ def _members(cover: Cover, span: Span) -> Iterator[tuple[str, Value]]:
         if span is ALL or span.holds(member[0])
     ]
     return reversed(found) if span.reverse else iter(found)
-
-
-SAME_RANK: Final = rank_value(None)
-"""The rank of every child in a query by key."""
 
 
 class Child:

@@ -108,6 +108,8 @@ ValueRank: TypeAlias = tuple[int, Any]
 BELOW_ALL: ValueRank = (-1, 0)
 ABOVE_ALL: ValueRank = (6, 0)
 """Ranks before and after those of all values."""
+SAME_RANK: ValueRank = (0, 0)
+"""The rank of every child in a query by key: that of nothing."""
 
 INT_TAG = 0x02
 TEXT_TAG = 0x03

@@ -30,7 +30,15 @@ import attrs
 import orjson
 
 from treedbd.limits import MAX_WHERE_CONDITIONS, MAX_WHERE_ITEMS, Limits
-from treedbd.tree.path import KeyRank, ValueRank, check_key, parse_child, rank_key, rank_value
+from treedbd.tree.path import (
+    SAME_RANK,
+    KeyRank,
+    ValueRank,
+    check_key,
+    parse_child,
+    rank_key,
+    rank_value,
+)
 from treedbd.tree.types import ROOT, InvalidPath, InvalidQuery, Json, Path, QueryTooLarge, Value
 from treedbd.tree.value import as_json, canonical_number, leaf_of, plain, priority_of, value_at
 
@@ -62,7 +70,6 @@ _EXCLUSIVE: Final = (
 )
 _LIMIT_DIGITS = re.compile(r"[1-9][0-9]{0,99}")
 _HIGHEST_LIMIT: Final = 2**53
-_SAME_RANK: ValueRank = rank_value(None)
 _LONGEST_NAME: Final = 1024
 """Characters of a name; a longer one is replaced by its digest."""
 
@@ -170,7 +177,7 @@ class Query:
         """Return the rank of a child before its key; all have the same in a query by key."""
         kind = self.order.kind
         if kind == "key":
-            return _SAME_RANK
+            return SAME_RANK
         if kind == "priority":
             return rank_value(priority_of(child))
         return rank_value(leaf_of(value_at(child, self.order.path)))

@@ -23,7 +23,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import attrs
 
 from treedbd.tree.overlay import StateUnknown
-from treedbd.tree.path import ABOVE_ALL, BELOW_ALL, KeyRank, ValueRank, rank_key, rank_value
+from treedbd.tree.path import (
+    ABOVE_ALL,
+    BELOW_ALL,
+    SAME_RANK,
+    KeyRank,
+    ValueRank,
+    rank_key,
+    rank_value,
+)
 from treedbd.tree.query import Bound, FieldKind, Query
 from treedbd.tree.types import CONTAINER, Charge, Path, Value, View, free
 from treedbd.tree.value import leaf_of, priority_of, value_at
@@ -56,7 +64,6 @@ Placed: TypeAlias = tuple[Position, str]
 BELOW_ALL_KEYS: Final[KeyRank] = (-1, 0, "")
 ABOVE_ALL_KEYS: Final[KeyRank] = (2, 0, "")
 """Ranks before and after those of all keys."""
-_SAME_RANK: Final[ValueRank] = rank_value(None)
 _VALUES_OF_RANKS: Final = (None, False, True)
 """The values that have the lowest ranks; those of numbers and strings are in the rank."""
 _NUMBER: Final = rank_value(0)[0]
@@ -122,7 +129,7 @@ def position_of(query: Query, key: str, facts: Facts) -> Position | None:
     if facts is None:
         return None
     order = query.order
-    rank = _SAME_RANK if order.kind == "key" else facts[order.kind, order.path]
+    rank = SAME_RANK if order.kind == "key" else facts[order.kind, order.path]
     if not query.admits(rank, key):
         return None
     if query.where is not None:

@@ -55,15 +55,16 @@ T = TypeVar("T")
 
 _READ_RULES: Final = "SELECT rules, epoch FROM projects WHERE project = %s"
 _READ_EPOCH: Final = "SELECT epoch FROM projects WHERE project = %s"
-_PUT_RULES: Final = (
+PUT_RULES: Final = (
     "INSERT INTO projects (project, rules, epoch) VALUES (%s, %b, 2)"
     " ON CONFLICT (project) DO UPDATE SET rules = excluded.rules, epoch = projects.epoch + 1"
     " RETURNING epoch"
 )
-_SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
-_FIND_MOVED: Final = "SELECT value FROM meta WHERE name = %s"
+SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
+GET_META: Final = "SELECT value FROM meta WHERE name = %s"
 _ADD_PROJECT: Final = "INSERT INTO projects (project) VALUES (%s) ON CONFLICT DO NOTHING"
 _LOCK_PROJECT: Final = "SELECT epoch FROM projects WHERE project = %s FOR UPDATE"
+_ALL: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs ORDER BY project, name"
 _SELECT: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs WHERE project = %s"
 _FIND: Final = _SELECT + " AND name = %s"
 _LIST_NAMES: Final = _SELECT + ' ORDER BY name COLLATE "C"'
@@ -95,6 +96,11 @@ class StoredDatabase(NamedTuple):
     def is_served(self) -> bool:
         """Whether it is a database of a project, not one that only a move knows."""
         return not self.project.endswith((PART, OLD))
+
+
+def list_all(connection: TimedConnection) -> list[StoredDatabase]:
+    """Return all databases, also those that are incomplete or were replaced."""
+    return [StoredDatabase(*row) for row in rows_of(connection, _ALL)]
 
 
 class LookedUp(NamedTuple):
@@ -149,9 +155,9 @@ class ProjectStore:
 
         def put(connection: TimedConnection) -> int:
             connection.execute("BEGIN")
-            ((epoch,),) = rows_of(connection, _PUT_RULES, (project, text))
+            ((epoch,),) = rows_of(connection, PUT_RULES, (project, text))
             _refuse_moved(connection)
-            connection.execute(_SET_EPOCHS, (epoch, project))
+            connection.execute(SET_EPOCHS, (epoch, project))
             commit_confirmed(connection)
             return int(epoch)
 
@@ -218,7 +224,7 @@ def _refuse_moved(connection: TimedConnection) -> None:
 
     A statement that writes to `projects` must precede it: that waits for a move that is under way.
     """
-    if rows_of(connection, _FIND_MOVED, (MOVED,)):
+    if rows_of(connection, GET_META, (MOVED,)):
         raise StoreUnreachable("The data was moved away from this PostgreSQL.")
 
 

@@ -38,7 +38,14 @@ import psycopg
 from treedbd.errors import OperatorError
 from treedbd.names import DatabaseName
 from treedbd.store.engine import LogEntry, ReadView, StoreUnreachable
-from treedbd.store.postgresql.cluster import OLD, PART, StoredDatabase
+from treedbd.store.postgresql.cluster import (
+    GET_META,
+    OLD,
+    PART,
+    PUT_RULES,
+    SET_EPOCHS,
+    list_all,
+)
 from treedbd.store.postgresql.commits import END_OF_ROWS, Touched, new_token
 from treedbd.store.postgresql.connection import (
     PostgresqlSettings,
@@ -64,12 +71,10 @@ _FIRST_REV: Final = 2
 _TRY_LOCK: Final = f"SELECT pg_try_advisory_lock({LOCK_CLASS}, -1)"
 # A daemon that creates a database or puts rules waits for the end of the transaction.
 _LOCK_PROJECTS: Final = "LOCK TABLE projects IN SHARE ROW EXCLUSIVE MODE"
-_GET: Final = "SELECT value FROM meta WHERE name = %s"
 _SET: Final = (
     "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
 _UNSET: Final = "DELETE FROM meta WHERE name = %s"
-_ALL: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs ORDER BY project, name"
 _ALL_RULES: Final = "SELECT project, rules FROM projects ORDER BY project"
 _FIND: Final = "SELECT db FROM dbs WHERE project = %s AND name = %s"
 _STAGE: Final = "INSERT INTO dbs (project, name, epoch) VALUES (%s, %s, -1) RETURNING db"
@@ -77,11 +82,6 @@ _FREEZE: Final = "UPDATE dbs SET epoch = -1 WHERE epoch >= 0"
 _THAW: Final = (
     "UPDATE dbs SET epoch = p.epoch FROM projects p WHERE p.project = dbs.project AND dbs.epoch < 0"
 )
-_PUT_RULES: Final = (
-    "INSERT INTO projects (project, rules, epoch) VALUES (%s, %b, 2) ON CONFLICT (project)"
-    " DO UPDATE SET rules = excluded.rules, epoch = projects.epoch + 1 RETURNING epoch"
-)
-_SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
 _PUT_ASIDE: Final = (
     "UPDATE dbs SET project = project || %s, name = name || '.' || db, epoch = -1"
     " WHERE project = %s AND name = %s"
@@ -178,11 +178,6 @@ class MoveConnection:
         self._connection.close()
 
 
-def list_all(connection: TimedConnection) -> list[StoredDatabase]:
-    """Return all databases, also those that are incomplete or were replaced."""
-    return [StoredDatabase(*row) for row in rows_of(connection, _ALL)]
-
-
 def read_all_rules(connection: TimedConnection) -> dict[str, bytes | None]:
     """Return the rules of all projects, None for one without."""
     return dict(rows_of(connection, _ALL_RULES))
@@ -202,7 +197,7 @@ def has_entry(connection: TimedConnection, name: DatabaseName, entry: LogEntry) 
 
 def read_mark(connection: TimedConnection, mark: str) -> str | None:
     """Return where the data went to (`MOVED`) or came from (`MOVED_IN`)."""
-    found = rows_of(connection, _GET, (mark,))
+    found = rows_of(connection, GET_META, (mark,))
     return str(orjson.loads(found[0][0])["place"]) if found else None
 
 
@@ -253,8 +248,8 @@ def switch(
 
 
 def _put_rules(connection: TimedConnection, project: str, text: bytes | None) -> int:
-    ((epoch,),) = rows_of(connection, _PUT_RULES, (project, text))
-    connection.execute(_SET_EPOCHS, (epoch, project))
+    ((epoch,),) = rows_of(connection, PUT_RULES, (project, text))
+    connection.execute(SET_EPOCHS, (epoch, project))
     return int(epoch)
 
 

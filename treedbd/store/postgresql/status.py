@@ -16,7 +16,7 @@ import attrs
 import orjson
 
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.postgresql.cluster import StoredDatabase
+from treedbd.store.postgresql.cluster import StoredDatabase, list_all
 from treedbd.store.postgresql.commits import CommitCounts
 from treedbd.store.postgresql.connection import (
     PostgresqlSettings,
@@ -53,7 +53,6 @@ _DAEMONS: Final = (
     "SELECT daemon, address, version, extract(epoch FROM now() - seen)::float8, revs::text,"
     " commits, conflicts FROM daemons ORDER BY daemon"
 )
-_DATABASES: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs ORDER BY project, name"
 
 
 @attrs.frozen
@@ -198,7 +197,7 @@ def read_status(pool: SessionPool) -> ClusterStatus:
             )
             for row in rows_of(connection, _DAEMONS)
         )
-        every = [StoredDatabase(*row) for row in rows_of(connection, _DATABASES)]
+        every = list_all(connection)
         return ClusterStatus(
             daemons,
             tuple(each for each in every if each.is_served),

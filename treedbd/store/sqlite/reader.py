@@ -12,7 +12,7 @@ import contextlib
 import operator
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias, TypeVar
 
 import apsw
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Execute: TypeAlias = Callable[..., apsw.Cursor]
 T = TypeVar("T")
 
-_GET = "SELECT v FROM kv WHERE db = 1 AND k = ?"
+GET: Final = "SELECT v FROM kv WHERE db = 1 AND k = ?"
 # A long value is read only if it may be looked for: to copy 10 MB takes milliseconds.
 _FLOOR = (
     "SELECT k, CASE WHEN length(v) <= ?2 OR substr(?1, 1, length(k)) = k THEN v ELSE x'' END "
@@ -93,7 +93,7 @@ class SqliteReader:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`."""
-        value: bytes | None = self._execute(_GET, (key,)).get
+        value: bytes | None = self._execute(GET, (key,)).get
         return value
 
     def floor(self, key: bytes) -> Row | None:

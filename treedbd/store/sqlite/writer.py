@@ -78,11 +78,10 @@ from treedbd.store.sqlite.history import (
     has_content,
     last_sequence,
 )
-from treedbd.store.sqlite.reader import SqliteReader
+from treedbd.store.sqlite.reader import GET, SqliteReader
 
 _MISPLACED: Final = "was moved, removed or replaced; put it back."
 
-_GET = "SELECT v FROM kv WHERE db = 1 AND k = ?"
 _FLOOR = (
     "SELECT k, CASE WHEN length(v) <= ?2 THEN v END FROM kv WHERE db = 1 AND k <= ?1 "
     "ORDER BY k DESC LIMIT 1"
@@ -139,7 +138,7 @@ class SqliteTransaction(SqliteReader):
         row: Row | None = self._execute(_FLOOR, (key, _LONG_BYTES)).get
         if row is None or row[1] is not None:
             return row
-        return row[0], self._run_long(_GET, (row[0],)) if key.startswith(row[0]) else b""
+        return row[0], self._run_long(GET, (row[0],)) if key.startswith(row[0]) else b""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
