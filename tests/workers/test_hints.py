@@ -8,7 +8,8 @@ import pytest
 from twisted.internet.testing import MemoryReactor
 
 from treedbd.names import DatabaseName
-from treedbd.workers.process import Hints, create_hint_pairs
+from treedbd.workers.process import Hints
+from treedbd.workers.supervisor import create_hint_pairs
 
 NAMES = [DatabaseName("shop"), DatabaseName("shop", "eu")]
 

@@ -4,7 +4,7 @@ Theory of operation. Which indexes there are, and how far each is built, is in t
 (`store.indexes`), and every write keeps them in its own transaction. `Indexes` compares that with
 what the rules declare: when the database is used first, and when the rules change. What is missing
 is built, what is not declared is dropped, in small steps, each of which is a transaction between
-the batches of writes (`GroupCommit.maintain`) and leaves everything right, whatever happens then.
+the batches of writes (`MaintenanceList`) and leaves everything right, whatever happens then.
 Until an index is built queries read all children.
 """
 

@@ -1,7 +1,7 @@
 """Watchers of one database by path: who is notified of what, from which state on, and when.
 
 Theory of operation. `Watching` is what everything that watches uses. After each commit of a batch,
-of this process or another, comes a round (`write_lock.Rounds`). The writes of the batch are
+of this process or another, comes a round (`group_commit.Rounds`). The writes of the batch are
 followed one by one, in the order of their numbers: first the grants are checked whose rules have
 read what was written (`rights`), then it is found out what the write means to the watchers and to
 the watched queries that it concerns (`shared_window`). What all that needs to know of the state
@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 import attrs
 from twisted.logger import Logger
 
-from treedbd.database.group_commit import Rounds
 from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.limits import KIB
 from treedbd.store.engine import Engine
@@ -48,6 +47,7 @@ from treedbd.tree.window import Facts
 
 if TYPE_CHECKING:
     from treedbd.database.grants import ReadGrants
+    from treedbd.database.group_commit import Rounds
     from treedbd.database.resume import Moments, Replay
     from treedbd.database.shared_window import SharedWindow, WatchedCollection
 

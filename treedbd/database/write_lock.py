@@ -51,13 +51,13 @@ from treedbd.store.engine import (
     ReadView,
     StoreFailed,
 )
-from treedbd.store.sqlite.shared import SharedShelf
 from treedbd.tree.event import Commit, CommittedChange, Position, describe
 from treedbd.tree.types import ROOT
 
 if TYPE_CHECKING:
     from treedbd.database.database import Database
     from treedbd.database.group_commit import Rounds
+    from treedbd.store.sqlite.shared import SharedShelf
 
 RETRY_S: Final = 0.002
 """Seconds until the lock is tried again, if no hint says that it is free."""

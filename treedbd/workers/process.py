@@ -90,11 +90,6 @@ BEAT_S: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def create_hint_pairs(workers: int) -> list[tuple[socket.socket, socket.socket]]:
-    """Return a pair of sockets for each worker: where it receives hints, and where others send."""
-    return [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(workers)]
-
-
 class Hints(FileDescriptor):
     """Sends hints to the other workers, and receives theirs.
 

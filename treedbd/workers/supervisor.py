@@ -42,7 +42,6 @@ from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.shared import can_share
 from treedbd.web.activity import add_up
 from treedbd.workers.board import Board, create_board
-from treedbd.workers.process import create_hint_pairs
 from treedbd.workers.protocol import (
     BOARD,
     CHANNEL,
@@ -586,3 +585,8 @@ class Supervisor(Service):
         is_over = not any(worker.is_running for worker in self._workers)
         if is_over and not self._stopped.called:
             self._stopped.callback(None)
+
+
+def create_hint_pairs(workers: int) -> list[tuple[socket.socket, socket.socket]]:
+    """Return a pair of sockets for each worker: where it receives hints, and where others send."""
+    return [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(workers)]
