@@ -156,14 +156,13 @@ def test_a_closed_socket_keeps_nothing_of_long_queries(server: TreeServer) -> No
 def test_a_closed_socket_keeps_nothing_of_an_unfinished_message(
     server: TreeServer, is_parsed: bool
 ) -> None:
-    before = count_long()
+    before = count_long(), count(LongMessage)
     peer = open_socket(server)
     peer.send(print_frame(TEXT, b"3000") * is_parsed + print_frame(TEXT, LONG.encode())[:-9])
     server.clock.advance(0)
     peer.disconnect()
     server.clock.advance(0)
-    assert count_long() == before
-    assert count(LongMessage) == 0
+    assert (count_long(), count(LongMessage)) == before
 
 
 def drain(server: TreeServer, peer: Peer) -> None:
