@@ -795,3 +795,40 @@ def test_no_maintenance_is_begun_before_a_failed_store_is_recovered() -> None:
     world.disk.finish_all()
     world.advance()
     assert len(steps) == 1
+
+
+def compact_beside_a_commit() -> tuple[World, list[Any]]:
+    """Return a world in which a batch is being committed, and what becomes of a compaction."""
+    world, found = World(), list[Any]()
+    world.write(put(1, "a"))
+    world.advance()
+    world.disk.finish()
+    world.write(put(2, "b"))
+    world.advance()
+    Deferred.fromCoroutine(world.database.compact()).addBoth(found.append)
+    return world, found
+
+
+def test_a_compaction_goes_before_the_writes_that_wait() -> None:
+    world, found = compact_beside_a_commit()
+    write = world.write(put(3, "c"))
+    world.disk.finish()
+    world.advance()
+    assert world.database._group_commit.state is State.MAINTAINING
+    assert found == []
+    world.disk.finish()
+    world.advance()
+    assert len(found) == 1
+    assert found[0][0] > 0
+    assert world.disk.commits_next()
+    world.disk.finish()
+    assert isinstance(result(write), Outcome)
+
+
+def test_a_compaction_that_waits_ends_with_the_server() -> None:
+    world, found = compact_beside_a_commit()
+    closed = world.database._group_commit.close()
+    assert [type(each.value) for each in found] == [Unavailable]
+    world.disk.finish()
+    world.advance()
+    assert closed.called

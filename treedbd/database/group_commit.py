@@ -166,7 +166,7 @@ class GroupCommit:
         )
         runtime.statistics.queues.add(self._queue)
         self.rounds: Final = Rounds(runtime.slices, lambda: bool(self._queue.ready), self.ended)
-        self._recovery: Final = Recovery(engine, runtime, self)
+        self._recovery: Final = Recovery(engine, runtime, self._lock, self)
         self._transaction = State.IDLE  # APPLYING and COMMITTING, or IDLE
         self._in_thread = State.IDLE  # MAINTAINING and RECOVERING, or IDLE
         self._began = 0.0  # the batch under way
@@ -277,8 +277,7 @@ class GroupCommit:
             return  # its end calls this again
         if not (self._queue.ready or self._maintenance.waiting or self._compactions):
             self._lock.give()  # what it was taken for may have been refused meanwhile
-            if self._closed is not None:
-                self._finish_closing()
+            self._finish_closing()
         elif not is_due:
             self._due = self._due or self._clock.callLater(0, self._on_due)
         # What others have committed may begin a round here, for whose end the others would wait.
@@ -456,7 +455,7 @@ class GroupCommit:
         assert self._transaction is State.COMMITTING  # noqa: S101 - durable, then answered
         is_held = self._leave()
         self._transaction = State.IDLE
-        is_due = self._engine.needs_checkpoint and not self._recovery.is_full
+        is_due = self._is_checkpoint_due()
         if not is_due:
             self._lock.give()
         elif is_held:
@@ -465,8 +464,7 @@ class GroupCommit:
         else:
             # Before the writers are answered, so that what they send next waits for it.
             Deferred.fromCoroutine(self._checkpoint())
-        if self._recovery.is_full:
-            self._recovery.check_space()
+        self._recovery.check_space()
         self._answer_and_notify(batch, traces, checkpoints=is_due and is_held)
 
     async def _end_unchanged(self, batch: list[QueuedWrite]) -> None:
@@ -561,10 +559,6 @@ class GroupCommit:
             await self._runtime.run_in_thread(work)
         finally:
             self._in_thread = State.IDLE
-
-    def run_locked(self, work: Callable[[], None]) -> None:
-        """Run, in another thread, what writes to the store, when no other process does."""
-        self._lock.run(work)
 
 
 class WriteQueue:
@@ -889,12 +883,15 @@ class Recovery:
 
     _log = Logger()
 
-    def __init__(self, engine: Engine, runtime: Runtime, commits: GroupCommit) -> None:
-        """Recover `engine` between the batches of `commits`."""
+    def __init__(
+        self, engine: Engine, runtime: Runtime, lock: WriteLock, commits: GroupCommit
+    ) -> None:
+        """Recover `engine` between the batches of `commits`, when no other process writes to it."""
         self.is_full = False
         self.failure: str | None = None
         self._engine = engine
         self._runtime = runtime
+        self._lock = lock
         self._commits = commits
         self._next: IDelayedCall | None = None
         self._is_closed = False
@@ -947,9 +944,8 @@ class Recovery:
 
     async def _run(self, work: Callable[[], None]) -> BaseException | None:
         """Run what waits for the disk; return the error if it failed."""
-        locked = partial(self._commits.run_locked, work)
         try:
-            await self._commits.run_in_thread(State.RECOVERING, locked)
+            await self._commits.run_in_thread(State.RECOVERING, partial(self._lock.run, work))
         except Exception as error:
             return error
         return None

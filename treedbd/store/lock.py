@@ -42,8 +42,6 @@ LOCK_FILE: Final = "treedb.lock"
 """The name of the lock file in the directory."""
 _MAX_BYTES = 65_536
 _ATTEMPTS: Final = 100
-
-
 _ASIDE: Final = f"{LOCK_FILE}.aside"
 _NEW: Final = f"{LOCK_FILE}.new"
 

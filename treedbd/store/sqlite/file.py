@@ -74,9 +74,10 @@ _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
 BUSY_MS = 1000
 """Milliseconds to wait for another process that has locked the file."""
-_AWAITED_BUSY_MS: Final = 10
 TURN_BUSY_MS = 5
 """The same in a turn of the reactor, in which everything else waits."""
+_AWAITED_BUSY_MS = 10
+"""The same between two looks at the time, while the end of a transaction is awaited."""
 
 LOG = "-wal"
 """What the name of the write-ahead log has after that of the file."""
