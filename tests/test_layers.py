@@ -29,7 +29,7 @@ MAX_FILES: Final = {
     "GET of a leaf first": 19,
     "PUT of a leaf first": 39,
 }
-MAX_FRAMES: Final = {"GET of a leaf repeated": 40, "PUT of a leaf first": 400}
+MAX_FRAMES: Final = {"GET of a leaf repeated": 40, "PUT of a leaf first": 415}
 MAX_IMPORT_DEPTH: Final = 22
 MAX_LOADED: Final = 61
 
