@@ -205,7 +205,12 @@ class TreeResource(Resource):
         self._front_page = FrontPage(options, self._parser, catalog)
         self._documents = Documents(clock)
         without = missing_endpoints(options)
-        self._openapi = OpenApi(declared_routes(self.app, without), options, codes_by_status())
+        self._openapi = OpenApi(
+            routes=declared_routes(self.app, without),
+            limits=options.limits,
+            etag_headers=options.etag_headers,
+            codes=codes_by_status(),
+        )
         self.data: Final = DataHandlers(parts, self._refuse)
         self.streams: Final = self.data.streams
         self.realtime: Final = make_realtime(parts, catalog, self.data, self._refuse, self.find)

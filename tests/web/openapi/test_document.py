@@ -12,12 +12,24 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 
 from treedbd.http1 import parser as protocol
-from treedbd.limits import Limits
+from treedbd.limits import (
+    MAX_CALLBACK_CHARACTERS,
+    MAX_DEPTH,
+    MAX_KEY_BYTES,
+    MAX_LABEL_CHARACTERS,
+    MAX_PATCH_MEMBERS,
+    MAX_TIMEOUT_S,
+    MAX_TOKEN_CHARACTERS,
+    MAX_WHERE_CONDITIONS,
+    Limits,
+)
+from treedbd.names import NAME_PATTERN
+from treedbd.web.admin import DEFAULT_ENTRIES, MAX_ENTRIES
 from treedbd.web.errors import STATUS, codes_by_status
-from treedbd.web.openapi import BY_ENDPOINT, DEPTHS, WHEN, make_document
+from treedbd.web.openapi import DEPTHS, make_document
 from treedbd.web.options import WebOptions
 from treedbd.web.realtime.registry import WrongVersion
-from treedbd.web.request import KNOWN
+from treedbd.web.request import KNOWN, OVERRIDES, TIMEOUT_PATTERN
 from treedbd.web.resource import (
     PAGES,
     READ_METHODS,
@@ -34,7 +46,9 @@ METHODS = {"get", "head", "put", "post", "patch", "delete", "options"}
 def make(options: WebOptions | None = None, prefix: str = "", *, has_page: bool = True) -> Any:
     """Return the document as a client parses it."""
     routes = declared_routes(TreeResource.app, frozenset() if has_page else PAGES)
-    document = make_document(routes, options or WebOptions(), codes_by_status(), prefix)
+    options = options or WebOptions()
+    codes = codes_by_status()
+    document = make_document(routes, options.limits, options.etag_headers, codes, prefix)
     return json.loads(json.dumps(document))
 
 
@@ -92,7 +106,8 @@ def test_it_has_every_route_and_method_of_the_application_and_no_other() -> None
     of_tree = {(path, method) for path, method, shown in operations() if shown["tags"] == ["data"]}
     assert {(path, method) for path, method, _ in operations()} - of_tree == declared
     assert {method for path, method in of_tree if "priority" not in path} == METHODS
-    assert BY_ENDPOINT.keys() == {*RESERVED.values()} - UNDECLARED
+    declared_names = {each.endpoint for each in declared_routes(TreeResource.app, frozenset())}
+    assert declared_names >= {*RESERVED.values()} - UNDECLARED
 
 
 def test_places_are_listed_by_the_number_of_their_keys() -> None:
@@ -147,7 +162,6 @@ def test_it_has_every_status_and_code_of_errors_and_no_other() -> None:
             )
             shown |= {(int(name.removeprefix("Error")), code) for code in codes}
     assert shown == known
-    assert WHEN.keys() >= {status for status, _ in known}
     all_codes = COMPONENTS["schemas"]["Error"]["properties"]["error"]["enum"]
     assert all_codes == sorted({code for _, code in known})
     used = {int(each) for _, _, shown in operations() for each in shown["responses"]}
@@ -176,6 +190,33 @@ def test_limits_are_those_of_the_service() -> None:
     text = json.dumps(make(WebOptions(limits=limits)))
     assert all(each in text for each in ("1,234 bytes", "5,678 bytes", "99 lines"))
     assert not re.search(r"\{[a-z_]+_[a-z_]+\}", text)
+
+
+def test_bounds_in_schemas_are_those_of_the_code() -> None:
+    schemas = {name: each["schema"] for name, each in COMPONENTS["parameters"].items()}
+    for number in range(1, DEPTHS + 1):
+        assert schemas[f"key{number}"]["maxLength"] == MAX_KEY_BYTES
+    assert schemas["ns"]["maxLength"] == MAX_LABEL_CHARACTERS
+    assert schemas["ns"]["pattern"] == f"^(?:{NAME_PATTERN}--)?{NAME_PATTERN}$"
+    assert schemas["timeout"]["pattern"] == f"^{TIMEOUT_PATTERN}$"
+    assert schemas["callback"]["maxLength"] == MAX_CALLBACK_CHARACTERS
+    assert schemas["where"]["contentSchema"]["maxProperties"] == MAX_WHERE_CONDITIONS
+    assert schemas["limitToFirst.log"]["default"] == DEFAULT_ENTRIES
+    overrides = sorted(each.decode() for each in OVERRIDES)
+    assert schemas["x-http-method-override"]["enum"] == overrides
+    assert schemas["X-HTTP-Method-Override"]["enum"] == overrides
+    assert COMPONENTS["schemas"]["Patch"]["maxProperties"] == MAX_PATCH_MEMBERS
+
+
+def test_bounds_in_texts_are_those_of_the_code() -> None:
+    texts = {name: each["description"] for name, each in COMPONENTS["parameters"].items()}
+    assert texts["timeout"].endswith(f"at most {MAX_TIMEOUT_S / 60:.0f}min.")
+    assert f"{MAX_WHERE_CONDITIONS} at most" in texts["where"]
+    assert f"at most {MAX_ENTRIES} are shown" in texts["limitToFirst.log"]
+    assert f"up to {MAX_DEPTH} keys" in DOCUMENT["info"]["description"]
+    assert f"up to {DEPTHS} keys" in DOCUMENT["info"]["description"]
+    for scheme in COMPONENTS["securitySchemes"].values():
+        assert scheme["description"].endswith(f"at most {MAX_TOKEN_CHARACTERS} characters.")
 
 
 def test_only_what_admins_may_do_needs_a_token() -> None:
