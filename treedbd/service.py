@@ -44,7 +44,7 @@ from twisted.python.reflect import namedAny
 
 from treedbd.config.certificate import ServerContext
 from treedbd.config.credentials import Credentials
-from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE, Endpoint
+from treedbd.config.endpoints import Endpoint
 from treedbd.config.listening import CannotStart, Listening
 from treedbd.config.project_secrets import BadCredentials
 from treedbd.config.settings import HSTS_S, Settings, TracingSettings
@@ -91,14 +91,12 @@ from treedbd.tree.event import EVENT_BYTES
 from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
 from treedbd.web.auth.verifier import (
     ADMIN,
-    OWNER_TOKEN,
     Auth,
     Authenticator,
     HostLogin,
     Identify,
     identity_of,
 )
-from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.realtime.opening import RealtimeDoor
 from treedbd.web.request import RequestParser
 from treedbd.web.request_log import (
@@ -167,10 +165,9 @@ class TreeService(MultiService):
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         requests = RequestCounts(settings.projects, any_project=settings.development)
         self._activity = make_activity(settings, self._reactor, context, requests)
-        options = web_options(settings, context, requests)
         login = None if identify is None else HostLogin(identify, self._reactor)
-        self._resource = self._make_resource(options, login)
-        self._factory = self._make_factory(options)
+        self._resource = self._make_resource(requests, login)
+        self._factory = self._make_factory()
         self._listening = Listening(
             settings, self._reactor, None if context is None else context.adopt_port
         )
@@ -182,37 +179,41 @@ class TreeService(MultiService):
         )
         self._reloading = DeferredLock()
 
-    def _make_resource(self, options: WebOptions, login: HostLogin | None) -> TreeResource:
+    def _make_resource(self, requests: RequestCounts, login: HostLogin | None) -> TreeResource:
+        settings, context = self._settings, self._context
         resource = TreeResource(
             catalog=self._catalog,
-            options=options,
+            settings=settings,
             authenticator=self._authenticator,
             clock=self._reactor,
             wall_clock=time.time,
             activity=self._activity,
             login=login,
+            counts=None if context is None else context.counts,
+            levels=None if context is None else context.levels,
+            refused=requests.note_refusal if settings.ops_listen else None,
         )
-        if self._cluster is not None and self._settings.reads == "local":
+        if self._cluster is not None and settings.reads == "local":
             resource.writer.lag_ms = self._cluster.lag_ms
         return resource
 
-    def _make_factory(self, options: WebOptions) -> Http1Factory:
+    def _make_factory(self) -> Http1Factory:
         settings, tracer, log = self._settings, self._tracer, self._resource.log_request
         recall = self._authenticator.recall
-        request_log = make_request_log(settings, options, recall, self._reactor)
+        request_log = make_request_log(settings, recall, self._reactor)
         adapt = None if tracer is None else partial(traced, tracer=tracer, reserved=RESERVED)
         server = ServerOptions(
             logs=RequestLogging(log, log) if log else request_log.logging(),
-            refusal_headers=Cors(options.cors_origins).fixed or (),
+            refusal_headers=Cors(settings.http.cors_origins).fixed or (),
             secure_headers=secure_headers(settings),
-            counts=options.counts,
+            counts=None if self._context is None else self._context.counts,
             activity=self._activity,
             rates=self._resource.rates,
-            trusted_proxies=options.trusted_proxies,
+            trusted_proxies=settings.trusted_proxies,
             adapt_requests=adapt,
             held=self._resource.shared_reads.held,
         )
-        limits = attrs.evolve(options.limits, connections=self._plan.connections)
+        limits = attrs.evolve(settings.limits, connections=self._plan.connections)
         return Http1Factory(self._resource, limits, self._reactor, server)
 
     def _make_operations(self, requests: RequestCounts, runtime: Runtime) -> Operations:
@@ -498,9 +499,7 @@ def make_activity(
     )
 
 
-def make_request_log(
-    settings: Settings, options: WebOptions, find_identity: FindIdentity, reactor: Any
-) -> RequestLog:
+def make_request_log(settings: Settings, find_identity: FindIdentity, reactor: Any) -> RequestLog:
     """Return what logs requests, as the settings say."""
     form: AccessLogForm = "none"
     if settings.http.access_log:
@@ -508,7 +507,7 @@ def make_request_log(
     return RequestLog(
         RequestLogOptions(form, settings.log.sample, settings.log.slow_request_s),
         find_identity,
-        RequestParser(options),
+        RequestParser(settings),
         reactor.seconds,
     )
 
@@ -517,52 +516,12 @@ def _send_no_hint(_: DatabaseName) -> None:
     pass
 
 
-def web_options(
-    settings: Settings, context: WorkerContext | None, requests: RequestCounts
-) -> WebOptions:
-    """Return the options of the interface; refusals are counted by `requests` if there are metrics.
-
-    What has a limit is counted for all workers.
-    """
-    is_local = settings.development or settings.emulator
-    # A service that does not listen by itself is mounted in a program that knows its own hosts.
-    has_own_hosts = bool(settings.domains and settings.listen)
-    return WebOptions(
-        domains=settings.domains,
-        default_project=settings.default_project,
-        etag_headers=settings.http.etag_headers,
-        cors_origins=settings.http.cors_origins,
-        compression=settings.http.compression,
-        any_host=not is_local and not has_own_hosts,
-        only_local_pages=is_local,
-        own_hosts=_own_hosts(settings) if is_local else (),
-        admin_token=None if settings.network is None else settings.network.admin_token,
-        limits=settings.limits,
-        streams=settings.streams,
-        rates=settings.rates,
-        project_rates={
-            name: attrs.evolve(settings.rates, **project.rates)
-            for name, project in settings.projects.items()
-            if project.rates
-        },
-        counts=None if context is None else context.counts,
-        levels=None if context is None else context.levels,
-        trusted_proxies=settings.trusted_proxies,
-        logs_requests=settings.development and not settings.quiet,
-        has_page=settings.http.page,
-        has_realtime=settings.realtime.enabled,
-        development=_development_facts(settings) if settings.development else None,
-        refused=requests.note_refusal if settings.ops_listen else None,
-    )
-
-
 def secure_headers(settings: Settings) -> tuple[Header, ...]:
     """Return the headers of each response over TLS: `Strict-Transport-Security` (RFC 6797)."""
     seconds = settings.http.hsts_s
     if seconds is None:
         is_public = any(not endpoint.is_loopback for endpoint in settings.listen)
-        is_local = settings.development or settings.emulator or not is_public
-        seconds = 0 if is_local else HSTS_S
+        seconds = 0 if settings.is_local or not is_public else HSTS_S
     if not seconds:
         return ()
     directives = b"; includeSubDomains" if settings.http.hsts_subdomains else b""
@@ -572,17 +531,6 @@ def secure_headers(settings: Settings) -> tuple[Header, ...]:
 def trusted_on_endpoints(settings: Settings) -> TrustedProxies:
     """Return whose headers of the PROXY protocol count: of this machine, if none is configured."""
     return settings.trusted_proxies or _THIS_MACHINE
-
-
-def _own_hosts(settings: Settings) -> tuple[str, ...]:
-    # Names below `localhost` are this machine (RFC 6761, section 6.3).
-    return ("*.localhost", *(() if settings.network is None else settings.network.hosts))
-
-
-def _development_facts(settings: Settings) -> DevelopmentFacts:
-    token = OWNER_TOKEN if settings.emulator else None
-    name = LOCAL_CERTIFICATE if settings.network is None else AUTHORITY_CERTIFICATE
-    return DevelopmentFacts((settings.data / name).absolute(), token)
 
 
 def project_specs(settings: Settings) -> dict[str, ProjectSpec]:

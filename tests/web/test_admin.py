@@ -22,6 +22,8 @@ from tests.access import admin, secret_of
 from tests.database.test_rules_work import LARGE, WorkClock
 from tests.database.world import Disk
 from tests.oidc import AUDIENCE, KEYS, OidcProvider
+from tests.web.tree_server import LISTEN
+from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ProjectSpec
 from treedbd.database.runtime import Runtime
@@ -32,7 +34,6 @@ from treedbd.web.auth.fetch import FetchFailed
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import Provider, ProviderKeys
 from treedbd.web.auth.verifier import Authenticator, Verifier
-from treedbd.web.options import WebOptions
 from treedbd.web.request import FIREBASE
 from treedbd.web.resource import TreeResource
 
@@ -68,7 +69,7 @@ class World:
         self.authenticator = Authenticator({"shop": verifier}.get, self.clock, lambda: NOW)
         resource = TreeResource(
             catalog=self.catalog,
-            options=WebOptions(domains=("localhost",)),
+            settings=Settings(listen=LISTEN, domains=("localhost",)),
             authenticator=self.authenticator,
             clock=self.clock,
             wall_clock=lambda: NOW,

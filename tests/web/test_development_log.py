@@ -15,6 +15,7 @@ from twisted.logger import capturedLogs, eventAsText
 
 from tests.access import secret_of
 from tests.web.tree_server import OPTIONS, TreeServer
+from treedbd.config.endpoints import LocalNetwork
 from treedbd.http1.connection import RequestLogging, ServerOptions
 from treedbd.http1.request import Request
 from treedbd.http1.server import Http1Factory
@@ -38,7 +39,7 @@ def logging(log: Callable[[Request], None] | None) -> ServerOptions:
 
 @pytest.fixture
 def server(tmp_path: pathlib.Path) -> TreeServer:
-    options = attrs.evolve(OPTIONS, logs_requests=True)
+    options = attrs.evolve(OPTIONS, development=True)
     verifier = Verifier([secret_of("demo").encode()], open_keys=no_keys)
     made = TreeServer(tmp_path, RULES, options=options, verifier=lambda _: verifier)
     made.factory = Http1Factory(
@@ -144,7 +145,7 @@ def test_what_may_be_a_token_in_the_place_of_a_name_is_not_shown(
 
 def test_the_token_of_lan_is_not_shown_in_a_path(tmp_path: pathlib.Path, log: list[Any]) -> None:
     token = "0123456789abcdef0123456789abcdef"
-    options = attrs.evolve(OPTIONS, logs_requests=True, admin_token=token)
+    options = attrs.evolve(OPTIONS, development=True, network=LocalNetwork(token, (), ()))
     server = TreeServer(tmp_path, RULES, options=options)
     server.factory = Http1Factory(
         server.resource, OPTIONS.limits, server.clock, logging(server.resource.log_request)
@@ -197,7 +198,8 @@ def test_a_denied_write_is_explained_and_still_not_done(
 def test_a_denied_read_is_explained_whatever_form_it_asks_for(
     server: TreeServer, log: list[Any], parameter: str
 ) -> None:
-    assert server.request("GET", f"/notes/ada.json?{parameter}").status == 403
+    page = ["Referer: http://localhost:3000/"]
+    assert server.request("GET", f"/notes/ada.json?{parameter}", b"", page).status == 403
     denied, _ = lines(log)
     assert denied.startswith("warn: denied: No .read rule on the path is true.")
 

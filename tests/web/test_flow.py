@@ -12,7 +12,8 @@ import pytest
 
 from tests.database.world import TurnClock
 from tests.http1.peer import Peer
-from tests.web.tree_server import TreeServer
+from tests.web.tree_server import LISTEN, TreeServer
+from treedbd.config.settings import Settings
 from treedbd.database import apply as etags
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.http1.writer import MIN_BYTES, PACE_SECONDS, FlowSender
@@ -22,7 +23,6 @@ from treedbd.store.nodes import Nodes, Serialiser, etag_in_steps
 from treedbd.tree.hashes import etag
 from treedbd.tree.types import Json, Path
 from treedbd.web import reading as representation
-from treedbd.web.options import WebOptions
 from treedbd.web.reading import IN_MEMORY_BYTES
 from treedbd.web.request import FIREBASE, STANDARD
 
@@ -201,7 +201,9 @@ def test_http_1_0_ends_a_large_body_by_closing(server: TreeServer) -> None:
 
 def test_one_address_gets_no_more_than_its_share_of_what_waits(tmp_path: pathlib.Path) -> None:
     limits = Limits(waiting_file_bytes=len(TEXT) * 3 // 2, write_stalled_s=1e4)
-    server = TreeServer(tmp_path, options=WebOptions(domains=("localhost",), limits=limits))
+    server = TreeServer(
+        tmp_path, options=Settings(listen=LISTEN, domains=("localhost",), limits=limits)
+    )
     write_records(server)
     alone = server.get("/big.json", room=ROOM)
     run(server, 500)

@@ -12,13 +12,19 @@ import pytest
 from tests.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd import __version__
+from treedbd.config.settings import HttpSettings
 from treedbd.rules.ruleset import DENY
-from treedbd.web.options import DevelopmentFacts
 from treedbd.web.pages import MAX_SHOWN_DATABASES, curl_line
 
 AS_HTML = "Accept: text/html,application/xml;q=0.9,*/*;q=0.8"
-FACTS = DevelopmentFacts(pathlib.Path("/data here/ca.pem"), "owner")
-DEVELOPMENT = attrs.evolve(OPTIONS, default_project="demo", development=FACTS)
+DEVELOPMENT = attrs.evolve(
+    OPTIONS,
+    default_project="demo",
+    data=pathlib.Path("/data here"),
+    development=True,
+    quiet=True,
+    emulator=True,
+)
 
 
 class Served:
@@ -52,7 +58,7 @@ def development(tmp_path: pathlib.Path) -> Served:
 
 @pytest.fixture
 def configured(tmp_path: pathlib.Path) -> Served:
-    options = attrs.evolve(OPTIONS, default_project="demo", any_host=True)
+    options = attrs.evolve(OPTIONS, default_project="demo", listen=())
     return Served(TreeServer(tmp_path, options=options))
 
 
@@ -109,7 +115,7 @@ def test_where_rules_are_in_force_the_lines_have_the_token_that_all_know(
     page = Served(TreeServer(tmp_path, options=DEVELOPMENT, rules=DENY)).text()
     assert "'Authorization: Bearer owner'" in code(page, "curl")
     assert '"/hello.json?auth=owner&resume=true"' in code(page, "javascript")
-    secretive = attrs.evolve(DEVELOPMENT, development=attrs.evolve(FACTS, token=None))
+    secretive = attrs.evolve(DEVELOPMENT, emulator=False)
     page = Served(TreeServer(tmp_path, options=secretive, rules=DENY)).text()
     assert "owner" not in page
     assert "Where they deny, these lines need one." in page
@@ -135,7 +141,7 @@ def test_behind_a_proxy_with_tls_the_line_has_the_scheme_of_the_browser(configur
 
 
 def test_without_a_default_project_the_line_says_what_to_put_in(tmp_path: pathlib.Path) -> None:
-    options = attrs.evolve(OPTIONS, default_project="", any_host=True)
+    options = attrs.evolve(OPTIONS, default_project="", listen=())
     page = Served(TreeServer(tmp_path, options=options)).text("db.example.com")
     assert "?ns=PROJECT&shallow=true" in code(page, "curl")
     assert "Put the name of a project" in page
@@ -199,7 +205,7 @@ def test_the_icon_may_be_kept(development: Served) -> None:
 
 
 def test_the_page_icon_and_documents_can_be_switched_off(tmp_path: pathlib.Path) -> None:
-    server = TreeServer(tmp_path, options=attrs.evolve(DEVELOPMENT, has_page=False))
+    server = TreeServer(tmp_path, options=attrs.evolve(DEVELOPMENT, http=HttpSettings(page=False)))
     for target in ("/", "/favicon.ico", "/.docs/interface.md"):
         reply = server.request("GET", target, headers=(AS_HTML,))
         assert (reply.status, reply[b"content-type"][:16]) == (404, b"application/json")

@@ -12,6 +12,8 @@ import pytest
 
 from tests.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, TreeServer
+from treedbd.config.endpoints import LocalNetwork
+from treedbd.config.settings import HttpSettings
 from treedbd.web.auth.verifier import Verifier
 
 LOCAL = [
@@ -54,7 +56,7 @@ class World(TreeServer):
 
         verifier = Verifier((), open_keys=no_keys, emulator=True)
         options = attrs.evolve(
-            OPTIONS, cors_origins=("*", NAMED), only_local_pages=only_local_pages
+            OPTIONS, http=HttpSettings(cors_origins=("*", NAMED)), emulator=only_local_pages
         )
         super().__init__(folder, verifier=lambda _: verifier, options=options)
 
@@ -269,7 +271,7 @@ def test_the_refusal_says_how_to_allow_the_origin_in_both_dialects(world: World)
 
 
 def test_an_origin_that_is_the_host_itself_is_no_other_site(tmp_path: pathlib.Path) -> None:
-    options = attrs.evolve(OPTIONS, domains=("db.test",), only_local_pages=True)
+    options = attrs.evolve(OPTIONS, domains=("db.test",), emulator=True)
     server = TreeServer(tmp_path, options=options)
 
     def status(origin: str, *more: str) -> int:
@@ -301,10 +303,8 @@ class LanWorld(World):
             raise AssertionError
 
         verifier = Verifier((), open_keys=no_keys, admin_token=LAN_TOKEN)
-        hosts = ("box", "box.local", "192.168.7.5", "fd00::5", "*.local")
-        options = attrs.evolve(
-            OPTIONS, only_local_pages=True, own_hosts=hosts, admin_token=LAN_TOKEN
-        )
+        network = LocalNetwork(LAN_TOKEN, ("box", "box.local"), ("192.168.7.5", "fd00::5"))
+        options = attrs.evolve(OPTIONS, development=True, quiet=True, network=network)
         TreeServer.__init__(self, folder, verifier=lambda _: verifier, options=options)
 
 

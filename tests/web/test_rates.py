@@ -20,6 +20,7 @@ from tests.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, WALL, TreeServer
 from tests.websocket import upgrade_headers
 from tests.websocket_frames import CONTINUATION, PING, PONG, TEXT, parse_frame, print_frame
+from treedbd.config.settings import HttpSettings, ProjectSettings
 from treedbd.database.requests import ProjectSpec
 from treedbd.http1.connection import ServerOptions
 from treedbd.http1.server import Http1Factory
@@ -61,7 +62,7 @@ class World(TreeServer):
         **rates: Any,
     ) -> None:
         of_all = RateLimits(**{"burst_s": 1.0, **rates})
-        of_projects = {} if of_shop is None else {"shop": attrs.evolve(of_all, **of_shop)}
+        of_projects = {} if of_shop is None else {"shop": ProjectSettings(rates=of_shop)}
         verifier = Verifier([SECRET], open_keys=open_no_keys)
         super().__init__(
             folder,
@@ -69,7 +70,11 @@ class World(TreeServer):
             projects=[ProjectSpec(name) for name in projects],
             verifier=lambda _: verifier,
             options=attrs.evolve(
-                OPTIONS, rates=of_all, project_rates=of_projects, limits=limits, cors_origins=("*",)
+                OPTIONS,
+                rates=of_all,
+                projects=of_projects,
+                limits=limits,
+                http=HttpSettings(cors_origins=("*",)),
             ),
         )
 

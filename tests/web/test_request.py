@@ -7,6 +7,8 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.web.tree_server import LISTEN
+from treedbd.config.settings import HttpSettings, Settings
 from treedbd.http1.parser import Http1Parser
 from treedbd.http1.request import Request
 from treedbd.limits import Limits
@@ -21,7 +23,6 @@ from treedbd.web.addressing import (
     parse_short_path,
 )
 from treedbd.web.auth.identity import AuthOverride
-from treedbd.web.options import WebOptions
 from treedbd.web.request import (
     FIREBASE,
     STANDARD,
@@ -36,7 +37,7 @@ from treedbd.web.request import (
 )
 
 SHOP = DatabaseName("shop")
-OPTIONS = WebOptions(domains=("db.test",))
+OPTIONS = Settings(listen=LISTEN, domains=("db.test",))
 TREE = AllowedMethods.of(["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"])
 RULES = AllowedMethods.of(["GET", "HEAD", "PUT", "OPTIONS"])
 READS = ("GET", "HEAD")
@@ -55,7 +56,7 @@ def make_request(
     return Request(no_connection, parser)
 
 
-def locate(request: Request, options: WebOptions = OPTIONS) -> Location:
+def locate(request: Request, options: Settings = OPTIONS) -> Location:
     return RequestParser(options).locate(request)
 
 
@@ -64,7 +65,7 @@ def parse_request(
     allowed: AllowedMethods = TREE,
     dialect: DialectName = "auto",
     *,
-    options: WebOptions = OPTIONS,
+    options: Settings = OPTIONS,
     has_place: bool = True,
 ) -> DataRequest:
     parser = RequestParser(options)
@@ -101,7 +102,7 @@ def test_host_and_ns_name_the_database(target: str, host: str, name: DatabaseNam
 
 def test_without_both_the_default_project_is_addressed_if_there_is_one() -> None:
     request = make_request(hosts=("localhost",))
-    options = WebOptions(domains=("db.test",), default_project="main")
+    options = Settings(listen=LISTEN, domains=("db.test",), default_project="main")
     assert locate(request, options).name == DatabaseName("main")
     with pytest.raises(NoDatabaseNamed, match="names no project"):
         locate(request)
@@ -457,7 +458,7 @@ def test_an_etag_is_requested_by_one_of_the_configured_headers(
 
 
 def test_the_header_that_requests_an_etag_can_be_configured() -> None:
-    options = attrs.evolve(OPTIONS, etag_headers=("Mine",))
+    options = attrs.evolve(OPTIONS, http=HttpSettings(etag_headers=("Mine",)))
     for name, wanted in (("Mine", True), ("TreeDB", False)):
         request = make_request("/a.json", f"X-{name}-ETag: true")
         assert parse_request(request, options=options).wants_etag is wanted

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pathlib
 
-import attrs
-
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.http1.connection import ServerOptions
 from treedbd.http1.server import Http1Factory
@@ -16,11 +14,10 @@ class CountingServer(TreeServer):
     """A server whose requests and refusals are counted for metrics."""
 
     def __init__(self, folder: pathlib.Path, counts: RequestCounts) -> None:
-        options = attrs.evolve(OPTIONS, refused=counts.note_refusal)
-        super().__init__(folder, options=options)
+        super().__init__(folder, refused=counts.note_refusal)
         self.activity = Activity(self.clock, count_too=counts.add)
         self.factory = Http1Factory(
-            self.resource, options.limits, self.clock, ServerOptions(activity=self.activity)
+            self.resource, OPTIONS.limits, self.clock, ServerOptions(activity=self.activity)
         )
 
 

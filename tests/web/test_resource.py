@@ -12,6 +12,7 @@ from twisted.internet.defer import execute
 
 from tests.http1.peer import ScriptedResource, Server
 from tests.web.tree_server import TreeServer
+from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
 from treedbd.database.runtime import Runtime
 from treedbd.http1.interface import IHttp1Request
@@ -19,7 +20,6 @@ from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth.verifier import Authenticator
-from treedbd.web.options import WebOptions
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 from treedbd.web.resource import RESERVED, TreeResource, split_segments
 
@@ -123,7 +123,11 @@ class RecordingServer(Server):
         )
         authenticator = Authenticator(lambda _: None, self.clock, lambda: 0.0)
         self.resource = RecordingResource(
-            catalog, WebOptions(), authenticator, self.clock, lambda: 0.0
+            catalog=catalog,
+            settings=Settings(),
+            authenticator=authenticator,
+            clock=self.clock,
+            wall_clock=lambda: 0.0,
         )
         self.factory = Http1Factory(self.resource, Limits(), self.clock)
 

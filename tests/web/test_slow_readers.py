@@ -11,8 +11,8 @@ import pytest
 
 from tests.http1.peer import Peer
 from tests.web.tree_server import OPTIONS, PATIENT, StreamClient, TreeServer, put
+from treedbd.config.settings import Settings
 from treedbd.rules.ruleset import parse_rules
-from treedbd.web.options import WebOptions
 from treedbd.web.reading import IN_MEMORY_BYTES
 
 VALUE = {f"k{number:04}": "x" * 190 for number in range(1000)}
@@ -22,7 +22,7 @@ ROOM = 10_000
 EVENTS = "Accept: text/event-stream\r\n"
 
 
-def limited(**changed: Any) -> WebOptions:
+def limited(**changed: Any) -> Settings:
     """Return options of a server for which little may wait."""
     return attrs.evolve(
         OPTIONS, limits=attrs.evolve(PATIENT, **({"waiting_bytes": LIMIT} | changed))

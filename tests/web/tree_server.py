@@ -13,6 +13,8 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 
 from tests.http1.peer import ParsedReply, Peer, ScriptedResource, Server
+from treedbd.config.endpoints import parse_endpoint
+from treedbd.config.settings import Settings
 from treedbd.database.answers import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ProjectSpec
@@ -22,14 +24,19 @@ from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits, StreamLimits
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.web.auth.verifier import Authenticator, Verifier
-from treedbd.web.options import WebOptions
+from treedbd.web.errors import NoteRefusal
 from treedbd.web.resource import TreeResource
 
 WALL = 1_700_000_000.0
 BUFFER_BYTES = 10_000
 PATIENT = Limits(idle_s=1e4, write_stalled_s=1e4)
-OPTIONS = WebOptions(
-    domains=("localhost",), limits=PATIENT, streams=StreamLimits(buffer_bytes=BUFFER_BYTES)
+LISTEN = (parse_endpoint("tcp:80", pathlib.Path()),)
+"""With it hosts outside of the domains are misdirected; nothing listens."""
+OPTIONS = Settings(
+    listen=LISTEN,
+    domains=("localhost",),
+    limits=PATIENT,
+    streams=StreamLimits(buffer_bytes=BUFFER_BYTES),
 )
 
 
@@ -55,9 +62,10 @@ class TreeServer(Server):
         engine: str = "memory",
         projects: Iterable[ProjectSpec] = (),
         verifier: Callable[[str], Verifier | None] = lambda _: None,
-        options: WebOptions = OPTIONS,
+        options: Settings = OPTIONS,
         run_in_thread: RunInThread = execute,
         entropy: Callable[[int], bytes] = os.urandom,
+        refused: NoteRefusal | None = None,
     ) -> None:
         """Serve `projects`, or any project without them; `verifier` returns that of a project."""
         super().__init__(ScriptedResource())
@@ -79,10 +87,11 @@ class TreeServer(Server):
         )
         self.resource = TreeResource(
             catalog=self.catalog,
-            options=options,
+            settings=options,
             authenticator=Authenticator(verifier, self.clock, lambda: WALL),
             clock=self.clock,
             wall_clock=lambda: WALL,
+            refused=refused,
         )
         self.factory = Http1Factory(
             self.resource,

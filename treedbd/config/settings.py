@@ -22,7 +22,14 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from treedbd.config.endpoints import Endpoint, InvalidEndpoint, LocalNetwork, parse_endpoint
+from treedbd.config.endpoints import (
+    AUTHORITY_CERTIFICATE,
+    LOCAL_CERTIFICATE,
+    Endpoint,
+    InvalidEndpoint,
+    LocalNetwork,
+    parse_endpoint,
+)
 from treedbd.config.values import (
     ConfigError,
     SettingLocation,
@@ -480,6 +487,42 @@ class Settings:
     def is_cluster(self) -> bool:
         """Whether the data is in PostgreSQL, and other daemons may serve it too."""
         return self.engine.startswith(POSTGRESQL_SCHEMES)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only pages of this machine may send requests."""
+        return self.development or self.emulator
+
+    @property
+    def logs_requests(self) -> bool:
+        """Whether development mode logs each request, and what its sender may have overlooked."""
+        return self.development and not self.quiet
+
+    @property
+    def any_host(self) -> bool:
+        """Whether a host outside of `domains` names nothing, and is not refused.
+
+        A service that does not listen by itself is mounted in a program that knows its own hosts.
+        """
+        return not self.is_local and not (self.domains and self.listen)
+
+    @property
+    def own_hosts(self) -> tuple[str, ...]:
+        """Hosts that name no database: of this machine, or patterns such as `*.localhost`."""
+        # Names below `localhost` are this machine (RFC 6761, section 6.3).
+        hosts = () if self.network is None else self.network.hosts
+        return ("*.localhost", *hosts) if self.is_local else ()
+
+    @property
+    def admin_token(self) -> str | None:
+        """The token of an admin of development mode that other machines reach, else None."""
+        return None if self.network is None else self.network.admin_token
+
+    @property
+    def created_certificate(self) -> pathlib.Path:
+        """The file that verifies a service in development mode."""
+        name = LOCAL_CERTIFICATE if self.network is None else AUTHORITY_CERTIFICATE
+        return (self.data / name).absolute()
 
     def lets_others_reach(self, endpoint: Endpoint) -> bool:
         """Return whether an endpoint may be open to other machines; with `network`, by TLS only."""

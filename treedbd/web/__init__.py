@@ -13,7 +13,6 @@ queues            what one stream has to send, within bounds
 rates             what callers do in a second: 429; bodies that wait to be parsed
 origins           which pages of browsers may send requests
 context           what handlers share, users whom the application has logged in
-options           what the interface is configured with
 admin             what admins read and change: rules, databases, activity, the change log
 activity          how many requests, how long they take, which are slowest; counts for metrics
 request_log       the access log, warnings of slow requests, spans of traced ones

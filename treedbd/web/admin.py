@@ -67,7 +67,7 @@ class AdminHandlers:
         """Serve `catalog`; `activity` is what clients do with its databases."""
         self._data = data
         self._catalog = catalog
-        self._body_limit = parts.options.limits.write_body_bytes
+        self._body_limit = parts.settings.limits.write_body_bytes
         self._clock = parts.clock
         self._slices = parts.reads.slices
         self._activity = activity or Activity(parts.clock)

@@ -7,35 +7,41 @@ has logged in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
 from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.interface import IHttp1Request
+from treedbd.loop import Counting, Levelling
 from treedbd.web.auth.identity import Identity
 from treedbd.web.auth.verifier import Authenticator, HostLogin
-from treedbd.web.options import WebOptions
 from treedbd.web.origins import OriginGuard, make_guard
 from treedbd.web.rates import Rates, make_rates
 from treedbd.web.reading import SharedReads
 from treedbd.web.request import DataRequest, RequestParser
 from treedbd.web.response import Cors, ResponseWriter
 
+if TYPE_CHECKING:
+    from treedbd.config.settings import Settings
+
 
 @attrs.frozen(eq=False)
 class WebParts:
     """Shared by the handlers of one service.
 
-    `wall_clock` returns the seconds since 1970. `guard` refuses pages of other sites, None if
-    nothing does; `users` are those of the program that embeds the service, None if it names none;
-    `rates` bound what callers do, None if nothing does.
+    `wall_clock` returns the seconds since 1970. `counts` are the connections and streams of all
+    processes that serve the same clients, None if there is one. `guard` refuses pages of other
+    sites, None if nothing does; `users` are those of the program that embeds the service, None if
+    it names none; `rates` bound what callers do, None if nothing does.
     """
 
-    options: WebOptions
+    settings: Settings
     authenticator: Authenticator
     clock: IReactorTime
     wall_clock: Callable[[], float]
+    counts: Counting | None
     parser: RequestParser
     reads: SharedReads
     writer: ResponseWriter
@@ -73,24 +79,32 @@ class Users:
 
 
 def make_parts(
-    options: WebOptions,
+    *,
+    settings: Settings,
     authenticator: Authenticator,
     clock: IReactorTime,
     wall_clock: Callable[[], float],
+    counts: Counting | None,
+    levels: Levelling | None,
     login: HostLogin | None,
 ) -> WebParts:
-    """Return the parts of a service with these options; `login` is that of its program."""
-    reads = SharedReads(options.limits, clock)
-    cors = Cors(options.cors_origins)
+    """Return the parts of a service with these settings.
+
+    `levels` are what callers have used of their rates in all processes, None if there is one;
+    `login` is that of the program that embeds the service.
+    """
+    reads = SharedReads(settings.limits, clock)
+    cors = Cors(settings.http.cors_origins)
     return WebParts(
-        options=options,
+        settings=settings,
         authenticator=authenticator,
         clock=clock,
         wall_clock=wall_clock,
-        parser=RequestParser(options),
+        counts=counts,
+        parser=RequestParser(settings),
         reads=reads,
-        writer=ResponseWriter(cors, reads.memory, clock, compresses=options.compression),
-        guard=make_guard(options),
-        users=None if login is None else Users(login, options.cors_origins),
-        rates=make_rates(options, authenticator, clock.seconds),
+        writer=ResponseWriter(cors, reads.memory, clock, compresses=settings.http.compression),
+        guard=make_guard(settings),
+        users=None if login is None else Users(login, settings.http.cors_origins),
+        rates=make_rates(settings, levels, authenticator, clock.seconds),
     )

@@ -12,7 +12,7 @@ import re
 import select
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 import orjson
@@ -29,10 +29,12 @@ from treedbd.http1.request import HIDDEN, Request
 from treedbd.rules.ruleset import format_explanation
 from treedbd.tree.types import InvalidData
 from treedbd.web.auth.jwt import BadToken, parse
-from treedbd.web.options import WebOptions
 from treedbd.web.request import KNOWN, DataRequest, Question
 from treedbd.web.response import Response
 from treedbd.web.write import FREE_BYTES
+
+if TYPE_CHECKING:
+    from treedbd.config.settings import Settings
 
 MAX_SHOWN: Final = 60
 """Characters of a name that a client chose."""
@@ -147,10 +149,10 @@ class DevelopmentLog:
 
 
 def make_development_log(
-    options: WebOptions, handlers: Mapping[bytes, Explain]
+    settings: Settings, handlers: Mapping[bytes, Explain]
 ) -> DevelopmentLog | None:
     """Return what logs the requests, None if nothing does."""
-    return DevelopmentLog(handlers, options.admin_token) if options.logs_requests else None
+    return DevelopmentLog(handlers, settings.admin_token) if settings.logs_requests else None
 
 
 def _wanted_of(request: Any) -> DataRequest | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 from twisted.logger import Logger
@@ -232,6 +232,9 @@ def _response(dialect: Dialect, status: int, code: str, message: str, *headers: 
     return Response(status, dialect.error_body(code, message), (JSON_TYPE, *headers))
 
 
+NoteRefusal: TypeAlias = Callable[[IHttp1Request, BaseException, str], None]
+
+
 class ErrorSender:
     """Answers with errors, each in the dialect of its request."""
 
@@ -240,7 +243,7 @@ class ErrorSender:
         parser: RequestParser,
         writer: ResponseWriter,
         setting_of: Callable[[DatabaseName], DialectName],
-        note: Callable[[IHttp1Request, BaseException, str], None] | None = None,
+        note: NoteRefusal | None = None,
     ) -> None:
         """`setting_of` returns the dialect that is set for the project of a database.
 

@@ -94,7 +94,6 @@ class DataHandlers:
         self, parts: WebParts, refuse: Callable[[IHttp1Request, BaseException], None]
     ) -> None:
         """`refuse` answers a stream that cannot begin."""
-        options = parts.options
         self._rates = parts.rates
         self._authenticator = parts.authenticator
         self._clock, self._wall_clock = parts.clock, parts.wall_clock
@@ -105,12 +104,12 @@ class DataHandlers:
             **writes.methods,
         }
         self.streams: Final = StreamRegistry(
-            options.limits,
-            options.streams,
-            parts.clock,
-            parts.wall_clock,
-            options.counts,
-            parts.rates,
+            limits=parts.settings.limits,
+            stream_limits=parts.settings.streams,
+            clock=parts.clock,
+            wall_clock=parts.wall_clock,
+            counts=parts.counts,
+            rates=parts.rates,
         )
         self._writes = writes
         self.gate: Final = writes.gate
@@ -327,7 +326,7 @@ class RepeatedReads:
         self._rates = parts.rates
         self._guard = parts.guard
         self._refuse = refuse
-        self._leaves_denials = parts.options.logs_requests
+        self._leaves_denials = parts.settings.logs_requests
         self._catalog = catalog
         self._authenticator = parts.authenticator
         self._writer = parts.writer

@@ -18,14 +18,16 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from treedbd.http1.headers import Headers, first
 from treedbd.http1.interface import IHttp1Request
 from treedbd.names import without_mapping
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.verifier import OWNER_TOKEN
-from treedbd.web.options import WebOptions
+
+if TYPE_CHECKING:
+    from treedbd.config.settings import Settings
 
 SENT_FOR_PAGES: Final = frozenset({b"origin", b"sec-fetch-site"})
 """Header fields of which a browser sends at least one for a page; only an old one posts without."""
@@ -148,12 +150,12 @@ class OriginGuard:
         return is_loopback(origin) or (_host_of(origin) or "").strip("[]") in self._own_hosts
 
 
-def make_guard(options: WebOptions) -> OriginGuard | None:
+def make_guard(settings: Settings) -> OriginGuard | None:
     """Return what refuses pages of other sites; None outside development mode."""
-    if not options.only_local_pages:
+    if not settings.is_local:
         return None
-    token = options.admin_token or OWNER_TOKEN
-    return OriginGuard(options.cors_origins, options.own_hosts, token)
+    token = settings.admin_token or OWNER_TOKEN
+    return OriginGuard(settings.http.cors_origins, settings.own_hosts, token)
 
 
 def _find_origin(headers: Headers) -> str | None:

@@ -32,7 +32,7 @@ from html import escape
 from importlib.resources import files
 from itertools import pairwise
 from string import Template
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 import attrs
@@ -58,12 +58,14 @@ from treedbd.web.addressing import NoDatabaseNamed
 from treedbd.web.auth.identity import AuthRequired, Identity, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
-from treedbd.web.auth.verifier import Authenticator, IdentifyFailed
+from treedbd.web.auth.verifier import OWNER_TOKEN, Authenticator, IdentifyFailed
 from treedbd.web.context import Users
-from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.origins import ForeignOrigin, is_loopback, is_loopback_address
 from treedbd.web.request import READING, RequestParser, find_token
 from treedbd.web.response import JSON_TYPE, Response, address_of
+
+if TYPE_CHECKING:
+    from treedbd.config.settings import Settings
 
 MAX_ICON_AGE_S: Final = 86_400
 
@@ -195,9 +197,9 @@ class _Visit:
 class FrontPage:
     """Answers browsers that ask for the root of the service."""
 
-    def __init__(self, options: WebOptions, parser: RequestParser, catalog: Catalog) -> None:
-        """Show the databases of `catalog` if `options` are those of development mode."""
-        self._facts = options.development
+    def __init__(self, settings: Settings, parser: RequestParser, catalog: Catalog) -> None:
+        """Show the databases of `catalog` if the settings are those of development mode."""
+        self._settings = settings
         self._parser = parser
         self._catalog = catalog
 
@@ -208,11 +210,10 @@ class FrontPage:
     async def answer(self, request: IHttp1Request) -> Response:
         """Return the page; raise the error of a host or an `ns` that names no database."""
         visit = self._parse(request)
-        if self._facts is None:
-            page = _show_configured(visit)
+        if self._settings.development:
+            page = self._show_development(visit, is_loopback_address(address_of(request)))
         else:
-            is_near = is_loopback_address(address_of(request))
-            page = self._show_development(visit, self._facts, is_near=is_near)
+            page = _show_configured(visit)
         # It repeats the host and `ns` of the request, and may show a token: the length of such a
         # page, when it is compressed, says something about the token (BREACH).
         return attrs.evolve(page, may_be_encoded=False)
@@ -243,12 +244,12 @@ class FrontPage:
             by_host is not None,
         )
 
-    def _show_development(
-        self, visit: _Visit, facts: DevelopmentFacts, *, is_near: bool
-    ) -> Response:
+    def _show_development(self, visit: _Visit, is_near: bool) -> Response:
         is_open = visit.name is None or self._catalog.rules(visit.name.project).current is OPEN
-        token = None if is_open else facts.token
-        certificate = _show_file(facts.certificate, is_near=is_near) if visit.is_secure else None
+        token = OWNER_TOKEN if self._settings.emulator and not is_open else None
+        certificate = None
+        if visit.is_secure:
+            certificate = _show_file(self._settings.created_certificate, is_near=is_near)
         body = ("-X", "PUT", "-d", '"world"')
         main = _DEVELOPMENT.substitute(
             icon=ICON_URL,

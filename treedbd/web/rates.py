@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -27,9 +27,11 @@ from treedbd.limits import RateLimits
 from treedbd.loop import Levelling, Levels, network_of
 from treedbd.web.auth.identity import Identity, uid_of
 from treedbd.web.auth.verifier import Authenticator
-from treedbd.web.options import WebOptions
 from treedbd.web.request import Question
 from treedbd.web.response import address_of
+
+if TYPE_CHECKING:
+    from treedbd.config.settings import Settings
 
 _HEALTH: Final = [b".health"]
 
@@ -260,11 +262,19 @@ def _make_pair(rates: RateLimits, levels: Levelling) -> tuple[_Buckets, _Buckets
 
 
 def make_rates(
-    options: WebOptions, authenticator: Authenticator, seconds: Callable[[], float]
+    settings: Settings,
+    levels: Levelling | None,
+    authenticator: Authenticator,
+    seconds: Callable[[], float],
 ) -> Rates | None:
-    """Return what counts as the options say, None if there is no limit at all."""
-    rates, of_projects = options.rates, options.project_rates
+    """Return what counts as the settings say, None if there is no limit at all."""
+    rates = settings.rates
+    of_projects = {
+        name: attrs.evolve(rates, **project.rates)
+        for name, project in settings.projects.items()
+        if project.rates
+    }
     plain = RateLimits(burst_s=rates.burst_s)
     if rates == plain and all(each == plain for each in of_projects.values()):
         return None
-    return Rates(rates, of_projects, authenticator, seconds, options.levels)
+    return Rates(rates, of_projects, authenticator, seconds, levels)

@@ -48,9 +48,9 @@ from treedbd.web.addressing import (
     split_target,
 )
 from treedbd.web.auth.identity import AuthOverride, Identity, parse_override
-from treedbd.web.options import WebOptions
 
-if TYPE_CHECKING:  # they load Twisted
+if TYPE_CHECKING:  # they are of a layer above, or load Twisted
+    from treedbd.config.settings import Settings
     from treedbd.database.database import Database
     from treedbd.http1.interface import IHttp1Request
 
@@ -580,17 +580,17 @@ class Question:
 class RequestParser:
     """Parses requests by the settings of one service."""
 
-    def __init__(self, options: WebOptions) -> None:
-        self._body_limit = options.limits.write_body_bytes
-        self._where_children = options.limits.where_children
+    def __init__(self, settings: Settings) -> None:
+        self._body_limit = settings.limits.write_body_bytes
+        self._where_children = settings.limits.where_children
         self._addressing = Addressing(
-            options.domains,
-            options.default_project,
-            any_host=options.any_host,
-            own_hosts=options.own_hosts,
+            settings.domains,
+            settings.default_project,
+            any_host=settings.any_host,
+            own_hosts=settings.own_hosts,
         )
         self._etag_headers = frozenset(
-            f"x-{name}-etag".lower().encode() for name in options.etag_headers
+            f"x-{name}-etag".lower().encode() for name in settings.http.etag_headers
         )
 
     def check_host(self, request: IHttp1Request) -> DatabaseName | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 from klein import Klein
@@ -26,17 +26,16 @@ from treedbd.http1.adapter import AdaptedRequest, size_of_body
 from treedbd.http1.content import WaitingBytesRefused
 from treedbd.http1.interface import IHttp1Request, IHttp1Resource
 from treedbd.http1.request import Request
-from treedbd.loop import Turns
+from treedbd.loop import Counting, Levelling, Turns
 from treedbd.names import DatabaseName
 from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.verifier import Authenticator, HostLogin
 from treedbd.web.context import make_parts
 from treedbd.web.development_log import make_development_log
-from treedbd.web.errors import ErrorSender, codes_by_status
+from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
 from treedbd.web.handlers import DataHandlers, Handler, RepeatedReads, drive
 from treedbd.web.openapi import DeclaredRoute, OpenApi
-from treedbd.web.options import WebOptions
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, UnnamedPage
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents, FrontPage, Health
 from treedbd.web.rates import TooManyRequests
@@ -51,6 +50,9 @@ from treedbd.web.request import (
 )
 from treedbd.web.response import Response
 from treedbd.web.write import FREE_BYTES
+
+if TYPE_CHECKING:
+    from treedbd.config.settings import Settings
 
 Answer: TypeAlias = Callable[[IHttp1Request], Coroutine[Any, Any, None]]
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
@@ -150,10 +152,10 @@ def declared_routes(app: Klein, without: frozenset[str]) -> list[DeclaredRoute]:
     ]
 
 
-def missing_endpoints(options: WebOptions) -> frozenset[str]:
-    """Return the endpoints that a service with these options is without."""
-    pages = frozenset() if options.has_page else PAGES
-    return pages if options.has_realtime else pages | REALTIME
+def missing_endpoints(settings: Settings) -> frozenset[str]:
+    """Return the endpoints that a service with these settings is without."""
+    pages = frozenset() if settings.http.page else PAGES
+    return pages if settings.realtime.enabled else pages | REALTIME
 
 
 _ECHOING: Final = frozenset({b"PUT", b"PATCH"})
@@ -179,36 +181,50 @@ class TreeResource(Resource):
 
     def __init__(
         self,
+        *,
         catalog: Catalog,
-        options: WebOptions,
+        settings: Settings,
         authenticator: Authenticator,
         clock: IReactorTime,
         wall_clock: Callable[[], float],
         activity: Activity | None = None,
         login: HostLogin | None = None,
+        counts: Counting | None = None,
+        levels: Levelling | None = None,
+        refused: NoteRefusal | None = None,
     ) -> None:
         """Serve `catalog`; `wall_clock` returns the seconds since 1970.
 
         `activity` is shown to admins. `login` says who sends a request, before its token does; None
-        if only tokens do.
+        if only tokens do. `counts` and `levels` are those that processes share which serve the same
+        clients. `refused` is called with each request that is answered with an error, that error,
+        and its code.
         """
         Resource.__init__(self)
         self._catalog = catalog
         self._moment = catalog.moment
-        self._body_limit = options.limits.write_body_bytes
-        self._proxies = options.trusted_proxies
-        parts = make_parts(options, authenticator, clock, wall_clock, login)
+        self._body_limit = settings.limits.write_body_bytes
+        self._proxies = settings.trusted_proxies
+        parts = make_parts(
+            settings=settings,
+            authenticator=authenticator,
+            clock=clock,
+            wall_clock=wall_clock,
+            counts=counts,
+            levels=levels,
+            login=login,
+        )
         self._parser, self._guard, self._users = parts.parser, parts.guard, parts.users
         self.shared_reads, self.rates, self.writer = parts.reads, parts.rates, parts.writer
         self._health = Health(catalog, authenticator, self._parser, self._users)
-        self._refuse = ErrorSender(self._parser, self.writer, catalog.dialect, options.refused)
-        self._front_page = FrontPage(options, self._parser, catalog)
+        self._refuse = ErrorSender(self._parser, self.writer, catalog.dialect, refused)
+        self._front_page = FrontPage(settings, self._parser, catalog)
         self._documents = Documents(clock)
-        without = missing_endpoints(options)
+        without = missing_endpoints(settings)
         self._openapi = OpenApi(
             routes=declared_routes(self.app, without),
-            limits=options.limits,
-            etag_headers=options.etag_headers,
+            limits=settings.limits,
+            etag_headers=settings.http.etag_headers,
             codes=codes_by_status(),
         )
         self.data: Final = DataHandlers(parts, self._refuse)
@@ -221,7 +237,7 @@ class TreeResource(Resource):
             sockets=self.realtime.door.sockets,
             activity=activity,
         )
-        self._development_log = make_development_log(options, self.data.methods)
+        self._development_log = make_development_log(settings, self.data.methods)
         self._repeated_reads = RepeatedReads(parts, self.data, catalog, self._refuse)
         self._routes = make_routes(self, self.app, self.admin)
         self._reserved = reserved_answers(self._routes, RESERVED, without)

@@ -352,7 +352,7 @@ class WriteHandlers:
 
     def __init__(self, parts: WebParts, data: DataHandlers) -> None:
         """Write for the callers that `data` identifies, at its time."""
-        self._limits = limits = parts.options.limits
+        self._limits = limits = parts.settings.limits
         self._data = data
         self._clock = clock = parts.clock
         self._now_ms = data.now_ms

@@ -11,6 +11,7 @@ import attrs
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 
+from treedbd.config.settings import HttpSettings, Settings
 from treedbd.http1 import parser as protocol
 from treedbd.limits import (
     MAX_CALLBACK_CHARACTERS,
@@ -27,7 +28,6 @@ from treedbd.names import NAME_PATTERN
 from treedbd.web.admin import DEFAULT_ENTRIES, MAX_ENTRIES
 from treedbd.web.errors import STATUS, codes_by_status
 from treedbd.web.openapi import DEPTHS, make_document
-from treedbd.web.options import WebOptions
 from treedbd.web.realtime.registry import WrongVersion
 from treedbd.web.request import KNOWN, OVERRIDES, TIMEOUT_PATTERN
 from treedbd.web.resource import (
@@ -43,12 +43,12 @@ PROBES = {"live", "ready"}
 METHODS = {"get", "head", "put", "post", "patch", "delete", "options"}
 
 
-def make(options: WebOptions | None = None, prefix: str = "", *, has_page: bool = True) -> Any:
+def make(options: Settings | None = None, prefix: str = "", *, has_page: bool = True) -> Any:
     """Return the document as a client parses it."""
     routes = declared_routes(TreeResource.app, frozenset() if has_page else PAGES)
-    options = options or WebOptions()
+    options = options or Settings()
     codes = codes_by_status()
-    document = make_document(routes, options.limits, options.etag_headers, codes, prefix)
+    document = make_document(routes, options.limits, options.http.etag_headers, codes, prefix)
     return json.loads(json.dumps(document))
 
 
@@ -82,12 +82,12 @@ def references(found: Any) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("options", "prefix", "has_page"),
     [
-        (WebOptions(), "", True),
-        (WebOptions(etag_headers=()), "/tree", False),
-        (WebOptions(limits=attrs.evolve(Limits(), write_body_bytes=7)), "/a/b%20c", True),
+        (Settings(), "", True),
+        (Settings(http=HttpSettings(etag_headers=())), "/tree", False),
+        (Settings(limits=attrs.evolve(Limits(), write_body_bytes=7)), "/a/b%20c", True),
     ],
 )
-def test_it_is_valid_openapi_3_1(options: WebOptions, prefix: str, has_page: bool) -> None:
+def test_it_is_valid_openapi_3_1(options: Settings, prefix: str, has_page: bool) -> None:
     document = make(options, prefix, has_page=has_page)
     validate(document, cls=OpenAPIV31SpecValidator)
     assert document["openapi"].startswith("3.1.")
@@ -135,7 +135,7 @@ def test_it_has_every_parameter_that_the_parser_knows_and_no_other() -> None:
 
 
 def test_it_has_the_headers_of_the_settings() -> None:
-    shown = make(WebOptions(etag_headers=("Mine",)))["components"]["parameters"]
+    shown = make(Settings(http=HttpSettings(etag_headers=("Mine",))))["components"]["parameters"]
     assert [name for name in shown if name.endswith("-ETag")] == ["X-Mine-ETag"]
     found = {name for name, each in COMPONENTS["parameters"].items() if each["in"] == "header"}
     assert found >= {"If-Match", "If-None-Match", "Last-Event-ID", "X-TreeDB-Explain"}
@@ -187,7 +187,7 @@ def test_operations_have_names_of_their_own() -> None:
 
 def test_limits_are_those_of_the_service() -> None:
     limits = Limits(write_body_bytes=1234, request_line_bytes=5678, header_count=99)
-    text = json.dumps(make(WebOptions(limits=limits)))
+    text = json.dumps(make(Settings(limits=limits)))
     assert all(each in text for each in ("1,234 bytes", "5,678 bytes", "99 lines"))
     assert not re.search(r"\{[a-z_]+_[a-z_]+\}", text)
 

@@ -11,6 +11,7 @@ import pytest
 from twisted.web.resource import Resource
 
 from tests.web.tree_server import OPTIONS, TreeServer
+from treedbd.config.settings import HttpSettings
 from treedbd.http1.server import Http1Factory
 
 TARGET = "/.openapi.json"
@@ -63,7 +64,7 @@ def test_a_client_that_has_it_does_not_receive_it_again(server: TreeServer) -> N
 
 
 def test_without_a_page_for_browsers_it_is_there(tmp_path: pathlib.Path) -> None:
-    server = TreeServer(tmp_path, options=attrs.evolve(OPTIONS, has_page=False))
+    server = TreeServer(tmp_path, options=attrs.evolve(OPTIONS, http=HttpSettings(page=False)))
     paths = json.loads(server.request("GET", TARGET).body)["paths"]
     assert TARGET in paths
     assert "/.docs/interface.md" not in paths

@@ -307,13 +307,13 @@ def make_realtime(
     find: Callable[[DatabaseName], Database],
 ) -> RealtimeEndpoint:
     """Return what answers the requests of the real-time protocol."""
-    options, clock = parts.options, parts.clock
+    settings, clock = parts.settings, parts.clock
     registry = SocketRegistry(
-        options.limits, options.streams, clock, parts.wall_clock, options.counts
+        settings.limits, settings.streams, clock, parts.wall_clock, parts.counts
     )
     shared = RealtimeParts(
-        limits=options.limits,
-        buffer_bytes=options.streams.buffer_bytes,
+        limits=settings.limits,
+        buffer_bytes=settings.streams.buffer_bytes,
         registry=registry,
         authenticator=parts.authenticator,
         guard=parts.guard,
@@ -327,7 +327,7 @@ def make_realtime(
         now_ms=data.now_ms,
         acquire=lambda database: catalog.acquire(database, DEFAULT_TIMEOUT_S),
         release=catalog.release,
-        explains_denials=options.development is not None,
-        accepts_unsigned=options.only_local_pages and options.admin_token is None,
+        explains_denials=settings.development,
+        accepts_unsigned=settings.is_local and settings.admin_token is None,
     )
     return RealtimeEndpoint(RealtimeDoor(shared, os.urandom), parts, refuse, find)

@@ -504,7 +504,7 @@ class StreamOpening:
 
         Nothing is stored for a stream that would be refused.
         """
-        limits = self.parts.options.limits
+        limits = self.parts.settings.limits
         edit = parse_on_disconnect(wanted.parameters, wanted.place.path, limits)
         read = self.admit(wanted, database, identity, counted_address_of(request))
         database.read(partial(read.check, database))
