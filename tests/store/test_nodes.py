@@ -11,7 +11,7 @@ import pytest
 from tests.store.normal_form import normal_form
 from treedbd.limits import MAX_WHOLE_NODES
 from treedbd.loop import in_steps
-from treedbd.store import pages as page_writer
+from treedbd.store import node_writer, pages
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import MERGE_ROWS, NodeWriter
@@ -508,7 +508,8 @@ def test_a_change_in_a_long_row_is_divided_into_steps(
     put(nodes, "a", TEXT if is_priority else {"b": 1})
     change = make_put(Place(("a",), True), 5) if is_priority else make_put(Place(("a", "b")), 2)
     plain_steps = len(list(in_steps(lambda: nodes.apply(change.changes))))
-    monkeypatch.setattr(page_writer, "_PUT_BYTES", 1)
+    for module in (pages, node_writer):
+        monkeypatch.setattr(module, "LONG_ROW_BYTES", 1)
     again = make_put(change.place, 7)
     steps = len(list(in_steps(lambda: nodes.apply(again.changes))))
     # It is found, parsed, printed, sealed, each in a step of its own.

@@ -408,7 +408,7 @@ class KeptReads:
     def note_changes(self, transaction: object, changes: Sequence[Change]) -> None:
         """Drop what changes in the open transaction concern."""
         if transaction is not self._transaction:
-            self.end_transaction()  # there is one at a time, so the one before it has ended
+            self._changed.clear()  # there is one at a time, so the one before it has ended
             self._transaction = transaction
         paths = [change.place.path for change in changes[: MAX_CHANGES + 1]]
         if len(self._changed) <= MAX_CHANGES:

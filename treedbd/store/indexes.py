@@ -256,10 +256,11 @@ class IndexStates:
     """All indexes of a database."""
 
     states: tuple[IndexState, ...] = ()
+    kept: tuple[ChildIndex, ...] = attrs.field(init=False, eq=False)
+    """The indexes whose entries every write must keep."""
 
-    @property
-    def kept(self) -> tuple[ChildIndex, ...]:
-        """The indexes whose entries every write must keep."""
+    @kept.default
+    def _kept(self) -> tuple[ChildIndex, ...]:
         return tuple(each.index for each in self.states if each.stage != "dropping")
 
     def find(self, path: Path, order: Order) -> ChildIndex | None:

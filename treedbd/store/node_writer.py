@@ -44,7 +44,7 @@ from treedbd.limits import MAX_WHOLE_BYTES, MAX_WHOLE_NODES, MIN_WHOLE_BYTES
 from treedbd.loop import pause, paused
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.nodes import Nodes
-from treedbd.store.pages import PAGE_BYTES, PageWriter, pause_if_long
+from treedbd.store.pages import LONG_ROW_BYTES, PAGE_BYTES, PageWriter
 from treedbd.store.rows import (
     END,
     FIRST,
@@ -62,8 +62,8 @@ from treedbd.store.rows import (
 )
 from treedbd.tree.edit import has_more_nodes, set_priority, set_value
 from treedbd.tree.path import BEYOND, MAX_CHARACTER_BYTES, encode_key, encode_path
-from treedbd.tree.types import CONTAINER, Change, InvalidData, Path, Place, Priority, Value
-from treedbd.tree.value import as_priority, compact, leaf_of, members, nest, priority_of
+from treedbd.tree.types import VALUE, Change, InvalidData, Path, Place, Priority, Value
+from treedbd.tree.value import as_priority, compact, members, nest, priority_of
 
 if TYPE_CHECKING:
     from treedbd.store.indexes import IndexWriter
@@ -111,8 +111,8 @@ class NodeWriter(Nodes):
 
         Short rows of siblings share pages of at most `page_bytes`.
         """
-        super().__init__(transaction)
-        self.rows = self._transaction = PageWriter(transaction, page_bytes)
+        self._transaction = PageWriter(transaction, page_bytes)
+        super().__init__(self._transaction)
         self._row_bytes = row_bytes
         self.indexes: IndexWriter | None = None
         self._next_path: Path | None = None
@@ -156,9 +156,9 @@ class NodeWriter(Nodes):
         """Apply the changes one after the other, as `tree.edit.apply` defines them."""
         if self.indexes is not None:
             self.indexes.note(changes)
-        paths = [change.place.path for change in changes]
-        for change, self._next_path in zip_longest(changes, paths[1:]):
+        for change, following in zip_longest(changes, changes[1:]):
             path, is_priority = change.place
+            self._next_path = None if following is None else following.place.path
             if self._editor is not None:
                 inside = self._editor.inside(path)
                 if inside is not None and self._editor.change(inside, change.value, is_priority):
@@ -168,7 +168,8 @@ class NodeWriter(Nodes):
                 self.check_room((path,))
             self._change(path, change.value, is_priority)
             pause()
-        self._write_back()
+        if self._editor is not None:
+            self._write_back()
         self._transaction.flush()
         self._empty = self._count = None
         if self.indexes is not None:
@@ -306,7 +307,8 @@ class NodeWriter(Nodes):
         if raw is None:
             self._spread(key, value)
         else:
-            pause_if_long(raw)
+            if len(raw) > LONG_ROW_BYTES:
+                pause()
             self._transaction.put(key, raw)
 
     def _spread(self, key: bytes, value: Value) -> None:
@@ -346,7 +348,8 @@ class NodeWriter(Nodes):
 
     def _row_of(self, key: bytes, value: Value) -> bytes | None:
         """Return the row of a node at an encoded path, None if it is to be spread."""
-        may_spread = leaf_of(value) is CONTAINER and len(key) <= SPREAD_BYTES
+        is_container = type(value) is dict and VALUE not in value
+        may_spread = is_container and len(key) <= SPREAD_BYTES
         if may_spread and is_surely_longer(value, self._row_bytes):
             return None
         raw = encode_row(value)
@@ -406,5 +409,6 @@ class NodeWriter(Nodes):
 def _load(raw: bytes) -> Value:
     """Return what a row holds; a long one is parsed in a step of its own."""
     value = load_row(raw)
-    pause_if_long(raw)
+    if len(raw) > LONG_ROW_BYTES:
+        pause()
     return value

@@ -144,7 +144,8 @@ class Nodes:
     """The tree at one moment, read from its rows; a `View`."""
 
     def __init__(self, rows: ReadView) -> None:
-        self.rows = PagedRows(rows)
+        """Read the rows of an engine's view, or those of `PagedRows` that exist already."""
+        self.rows = rows if isinstance(rows, PagedRows) else PagedRows(rows)
 
     def get(self, path: Path) -> Value:
         """Return the whole subtree at `path` with its priorities."""

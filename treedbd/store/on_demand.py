@@ -226,7 +226,8 @@ class ReopeningEngine:
     """An engine over a file that is opened by `open_file`, closed when idle, and opened again.
 
     Attributes:
-        read, begin: those of the engine that is open, so that no call passes through here.
+        read, begin, pin, advance: those of the engine that is open, so that no call passes through
+            here.
         cache_size: what `limit_cache` was given last, in bytes; 0 if the engine is not open.
 
     """
@@ -254,10 +255,12 @@ class ReopeningEngine:
         self._damage: str | None = None
         self._is_over = False
         self.cache_size = 0
-        self.read = self._open_and_read if first is None else first.read
-        self.begin: Callable[[], Transaction] = (
-            self._open_and_begin if first is None else first.begin
-        )
+        self.read = self._open_and_read
+        self.begin: Callable[[], Transaction] = self._open_and_begin
+        self.pin: Callable[[], None] = self._open_and_pin
+        self.advance: Callable[..., EngineSnapshot | None] = _advance_nothing
+        if first is not None:
+            self._bind(first)
 
     @property
     def is_open(self) -> bool:
@@ -322,6 +325,8 @@ class ReopeningEngine:
         self._engine = None
         self.read = self._open_and_read
         self.begin = self._open_and_begin
+        self.pin = self._open_and_pin
+        self.advance = _advance_nothing
 
     def close_detached(self) -> None:
         """Close the file, in any thread, unless the engine has been opened again since."""
@@ -331,14 +336,6 @@ class ReopeningEngine:
                 self.cache_size = 0
                 self._left = _state_of(file)
                 file.close()
-
-    def pin(self) -> None:
-        """Let reads show the present moment until `advance`."""
-        self._opened().pin()
-
-    def advance(self, *, holds: bool = False) -> EngineSnapshot | None:
-        """Let reads show what has been committed; no effect if the file is closed."""
-        return None if self._engine is None else self._engine.advance(holds=holds)
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -391,11 +388,13 @@ class ReopeningEngine:
             if engine is not None:
                 engine.close()
 
-    def _bind(self, file: FileEngine) -> None:
-        self._file = self._engine = file
+    def _bind(self, engine: Engine) -> None:
+        self._engine = engine
         if self._damage is None:
-            self.read = file.read
-        self.begin = file.begin
+            self.read = engine.read
+        self.begin = engine.begin
+        self.pin = engine.pin
+        self.advance = engine.advance
 
     def _open_as_left(self) -> FileEngine:
         file = self._open_file()
@@ -434,6 +433,13 @@ class ReopeningEngine:
 
     def _open_and_begin(self) -> Transaction:
         return self._opened().begin()
+
+    def _open_and_pin(self) -> None:
+        self._opened().pin()
+
+
+def _advance_nothing(*, holds: bool = False) -> None:
+    """Show the same: the file is closed, so nothing was committed."""
 
 
 def _state_of(engine: Engine) -> _State | None:

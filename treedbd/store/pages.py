@@ -72,8 +72,8 @@ _MEMBER_BYTES: Final = ENTRY.size + len(",")
 
 _RUN_PAGES: Final = 8
 """A run is stored when it is as long as that many pages."""
-_PUT_BYTES: Final = 8 * PAGE_BYTES
-"""Of many rows so many bytes are stored at once."""
+LONG_ROW_BYTES: Final = 8 * PAGE_BYTES
+"""A longer row is read, parsed and stored in steps of its own; so many of short ones in one."""
 
 
 def size_of(member: Member) -> int:
@@ -380,9 +380,8 @@ class PageWriter(PagedRows):
 
     def find(self, key: bytes) -> Row | None:
         """Return the row whose key is `key` or begins it; None if there is none."""
-        run = self._run_around(key)
+        run = self._run and self._run_around(key)
         if run is None:
-            self.flush()
             return super().find(key)
         end = end_of_key(key, len(run.container))
         member = run.members.get(key[len(run.container) : end])
@@ -390,9 +389,8 @@ class PageWriter(PagedRows):
 
     def floor(self, key: bytes) -> Row | None:
         """Return the row with the greatest key that is at most `key`."""
-        run = self._run_around(key)
+        run = self._run and self._run_around(key)
         if run is None:
-            self.flush()
             return super().floor(key)
         found = run.keys[bisect_right(run.keys, key[len(run.container) :]) - 1]
         return run.container + found, raw_of(run.members[found])
@@ -404,7 +402,7 @@ class PageWriter(PagedRows):
 
     def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
         """Iterate over the keys alone, as `scan` does."""
-        run = None if reverse else self._run_around(low)
+        run = None if reverse or self._run is None else self._run_around(low)
         if run is not None:
             for key in run.keys[bisect_left(run.keys, low[len(run.container) :]) :]:
                 if run.container + key >= high:
@@ -418,9 +416,7 @@ class PageWriter(PagedRows):
 
     def put(self, key: bytes, raw: bytes) -> None:
         """Set the row at `key`."""
-        run = self._run_around(key)
-        if run is None:
-            self.flush()
+        run = self._run and self._run_around(key)
         container = container_of_row(key)
         member = None
         if container is not None:
@@ -454,16 +450,15 @@ class PageWriter(PagedRows):
 
     def _put_packed(self, packed: Iterable[Row]) -> None:
         """Store rows and pages, with a pause after some of them."""
-        for some in batches(packed, _PUT_BYTES):
+        for some in batches(packed, LONG_ROW_BYTES):
             put_all = self._transaction.put_all
             self._put(*some[0]) if len(some) == 1 else put_all(map(seal_row, some))
             pause()
 
     def delete(self, key: bytes) -> None:
         """Remove the row at `key` if it exists."""
-        run = self._run_around(key)
+        run = self._run and self._run_around(key)
         if run is None:
-            self.flush()
             found = self._look_up(key)
             if found is None:
                 return
@@ -516,23 +511,33 @@ class PageWriter(PagedRows):
         if self._found is None or self._found[0] != key:
             found = self.stored.floor(key + PAGE_END)
             if found is not None:
-                pause_if_long(found[1])
+                is_long = len(found[1]) > LONG_ROW_BYTES
+                if is_long:
+                    pause()
                 found = unseal_near(key, found)
-                pause_if_long(found[1])
+                if is_long:
+                    pause()
             self._found = key, found
         return self._found[1]
 
     def _run_around(self, key: bytes) -> Run | None:
-        """Return the open run if no row that is not a member can be at `key` or above it."""
+        """Return the open run if no row that is not a member can be at `key` or above it.
+
+        Else the run is stored.
+        """
         run = self._run
-        if run is None or not key.startswith(run.container):
-            return None
+        if run is not None and self._surrounds(run, key):
+            return run
+        self.flush()
+        return None
+
+    def _surrounds(self, run: Run, key: bytes) -> bool:
         segment = key[len(run.container) :]
-        if segment < run.keys[0]:
-            return None
+        if not key.startswith(run.container) or segment < run.keys[0]:
+            return False
         if segment > run.keys[-1] and not segment.startswith(run.keys[-1]):
-            return run if key < self._bound(run).removesuffix(PAGE_END) else None
-        return run
+            return key < self._bound(run).removesuffix(PAGE_END)
+        return True
 
     def _bound(self, run: Run) -> bytes:
         """Return the key of what is stored next after a run."""
@@ -550,7 +555,8 @@ class PageWriter(PagedRows):
             run = self._load_sibling(found, container, segment)
             if run is not None:
                 return run
-            self._divide(found, key)
+            if is_page(found[0]):
+                self._divide(found, key)
         run = Run(container)
         if found is not None and found[0] == key:
             run.stored[key] = found[1]
@@ -603,14 +609,13 @@ class PageWriter(PagedRows):
 
     def _divide_at(self, key: bytes) -> None:
         """Divide the page that has members on both sides of a row; remove the row from it."""
-        self.flush()
+        if self._run is not None:
+            self.flush()
         found = self._look_up(key)
-        if found is not None:
+        if found is not None and is_page(found[0]):
             self._divide(found, key)
 
     def _divide(self, found: Row, key: bytes) -> None:
-        if not is_page(found[0]):
-            return
         run = load_run(*found, self._page_bytes)
         if run.container + run.keys[-1] < key:
             return
@@ -647,11 +652,6 @@ class PageWriter(PagedRows):
     def _put(self, key: bytes, content: bytes) -> None:
         self._found = None
         sealed = seal(key, content)
-        pause_if_long(content)
+        if len(content) > LONG_ROW_BYTES:
+            pause()
         self._transaction.put(key, sealed)
-
-
-def pause_if_long(content: bytes) -> None:
-    """Let others run after a long row was read, parsed or printed."""
-    if len(content) > _PUT_BYTES:
-        pause()

@@ -438,22 +438,23 @@ def is_surely_longer(value: Value, limit: int) -> bool:
 
     False means that printing the value is cheap, not that it is short enough.
     """
-    return _least_length(value, limit) > limit
-
-
-def _least_length(value: Value, limit: int) -> int:
-    if isinstance(value, str):
-        return len(value) + 2
-    if not isinstance(value, dict):
-        return _LEAST_DOUBLE if type(value) is float else 1
-    total = len(value) * _LEAST_MEMBER
-    for key, child in value.items():
-        if total > limit:
-            break
-        if len(key) > _LONGEST_INDEX:
-            total += len(key)
-        total += _least_length(child, limit - total)
-    return total
+    length = 0
+    left = [value]
+    while left and length <= limit:
+        node = left.pop()
+        if isinstance(node, str):
+            length += len(node) + 2
+        elif not isinstance(node, dict):
+            length += _LEAST_DOUBLE if type(node) is float else 1
+        elif len(node) > limit:  # each member has a comma at least
+            return True
+        else:
+            length += len(node) * _LEAST_MEMBER
+            for key in node:
+                if len(key) > _LONGEST_INDEX:
+                    length += len(key)
+            left.extend(node.values())
+    return length > limit
 
 
 def part_at(json: Json, path: Path) -> Json:

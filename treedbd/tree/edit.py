@@ -635,22 +635,24 @@ def set_value(node: Value, path: Path, value: Value) -> Value:
     A container left without children vanishes; a leaf that gets a child becomes a container and
     keeps its priority.
     """
-    if not path:
-        return value
-    key = path[0]
-    container = container_of(node)
-    present = None if container is None else container.get(key)
-    child = set_value(present, path[1:], value)
-    if child is None:
-        if container is None or present is None:
-            return node
-        rest = {name: item for name, item in container.items() if name != key}
-        return rest if rest.keys() - {PRIORITY} else None
-    if container is None:
-        return with_priority({key: child}, priority_of(node))
-    if key in container:
-        return {**container, key: child}
-    return sort_members({**container, key: child})
+    nodes = []
+    for key in path:
+        container = node if isinstance(node, dict) and VALUE not in node else None
+        nodes.append((key, node, container))
+        node = None if container is None else container.get(key)
+    for key, node, container in reversed(nodes):
+        if value is None:
+            if container is None or key not in container:
+                value = node
+            else:
+                rest = {name: item for name, item in container.items() if name != key}
+                value = rest if rest.keys() - {PRIORITY} else None
+        elif container is None:
+            value = with_priority({key: value}, priority_of(node))
+        else:
+            changed = {**container, key: value}
+            value = changed if key in container else sort_members(changed)
+    return value
 
 
 def set_priority(node: Value, path: Path, priority: Priority | None) -> Value:

@@ -279,12 +279,13 @@ def parse(body: bytes) -> Json:
 
 def compact(json: Json | Value) -> bytes:
     """Print JSON without white space; a long string with pauses."""
-    if type(json) is not str:
-        return _dump(json, 0)
-    if len(json) <= TEXT_AT_ONCE:
-        return orjson.dumps(json)
-    text = b"".join(print_text(json))
-    pause()
+    if type(json) is str and len(json) > TEXT_AT_ONCE:
+        text = b"".join(print_text(json))
+        pause()
+        return text
+    text = orjson.dumps(json)
+    if type(json) is not str and _EXPONENT.search(text):
+        return orjson.dumps(_with_printed_doubles(json))
     return text
 
 

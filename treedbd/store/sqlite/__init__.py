@@ -1,7 +1,7 @@
 """The embedded engine: one SQLite file for each database.
 
-engine    the engine of one file: its connections, its reserve on the disk, its close
-reader    rows read over a connection, at one moment
+engine    the engine of one file: created, opened and closed; its reserve on the disk
+reader    the reading connections, and rows read over them at one moment
 writer    the writing connection: transactions, space, checkpoints, failure, recovery
 file      the file: created, recognised, connected to; page check sums; what errors of SQLite mean
 history   whether changes are missing that the file once held: the mark, frames of the log

@@ -1,8 +1,8 @@
 """The engine of one SQLite file, `<database>.shelf`: its connections, and its reserve on the disk.
 
 It has three kinds of connections: one that writes and checkpoints (`writer`), one for reads of the
-present moment, each of which ends before anything else can run, and one for each snapshot; the
-last two are in `Readers`. Beside the file are its write-ahead log, the index of the log (both
+present moment, each of which ends before anything else can run, and one for each snapshot (both in
+`reader`). Beside the file are its write-ahead log, the index of the log (both
 SQLite's), its mark (`history`) and the reserve (`Reserve`).
 """
 
@@ -23,14 +23,11 @@ from treedbd.files import (
     sync_directory,
     write_atomically,
 )
-from treedbd.limits import KIB
 from treedbd.store.engine import (
     CannotOpenStore,
     Damage,
     DiskFull,
-    PresentView,
     ReadView,
-    StoreFailed,
     StoreInaccessible,
 )
 from treedbd.store.lock import DirectoryLock
@@ -43,12 +40,11 @@ from treedbd.store.sqlite.file import (
     OlderFormat,
     beside,
     check_file,
-    connect_reader,
     empty_file,
     read_format,
 )
 from treedbd.store.sqlite.history import MARK
-from treedbd.store.sqlite.reader import CachedConnection, PresentReader
+from treedbd.store.sqlite.reader import PresentReader, Readers, ignore_damage
 from treedbd.store.sqlite.writer import SqliteWriter, apply_log
 
 if TYPE_CHECKING:
@@ -63,148 +59,6 @@ _SUFFIXES: Final = ("", LOG, "-shm", _RESERVE, MARK)
 DESCRIPTORS_PER_FILE: Final = 9
 """Descriptors of one open engine: two of each of three connections (writer, reader, a spare one for
 snapshots), one that holds the locks of the file, the index of the log, and the mark."""
-
-_SPARE_CONNECTIONS: Final = 1
-_AT_ONCE_BYTES: Final = 64 * KIB
-"""What is in a smaller file is read at once, and no moment of it held."""
-_SNAPSHOT_CACHE_BYTES: Final = 1024 * 1024
-"""Enough for the inner pages of the tree: a reader of a moment mostly reads each page once."""
-
-
-class Readers:
-    """The reading connections of one file: one of the present moment, and one for each held one.
-
-    Attributes:
-        present: reads the present moment; another one after it was held.
-        snapshots: the moments that are held.
-        report_damage: called when a read finds the file damaged.
-
-    """
-
-    def __init__(self, path: pathlib.Path, writer: SqliteWriter) -> None:
-        """Connect; `writer` has the same file open."""
-        self._path = path
-        self._writer = writer
-        self._cache_bytes: int | None = None
-        self._begun: Callable[[ReadView], None] | None = None
-        self.report_damage: Callable[[Damage], None] = _ignore
-        self.present = PresentReader(CachedConnection(connect_reader(path)), self)
-        self.snapshots: Final[set[PresentReader]] = set()
-        self._spare: list[CachedConnection] = []
-        if path.stat().st_size > _AT_ONCE_BYTES:  # so that it can be read when it is removed
-            other = self._try_spare()
-            if other is not None:
-                self.release(other)
-
-    def follow(self, begun: Callable[[ReadView], None]) -> None:
-        """Call `begun` with each moment that `present` begins to show from now on."""
-        self.present.let_go()
-        self._begun = self.present.begun = begun
-
-    def hold(self) -> PresentReader:
-        """Hold the present moment open; raise `StoreFailed`."""
-        snapshot = self._take_spare().begin_held()
-        snapshot.cached.limit(_SNAPSHOT_CACHE_BYTES)
-        self.snapshots.add(snapshot)
-        return snapshot
-
-    def advance(self, *, holds: bool) -> PresentReader | None:
-        """Let reads show what has been committed; with `holds` return the moment before, held.
-
-        None if that is not open any more, or no other connection can be opened.
-        """
-        reader = self.present
-        other = self._try_spare() if holds else None
-        if other is None or not reader.keep_open():
-            reader.advance()
-            if other is not None:
-                self.release(other)
-            return None
-        self._show_by(other, reader)
-        return reader
-
-    def renew(self) -> None:
-        """Show the moment that is shown by a transaction that begins now, if nothing is newer.
-
-        One that began before the log was checkpointed keeps it from being restarted.
-        """
-        reader = self.present
-        if reader.is_pinned:
-            return
-        other = self._try_spare()
-        if other is None:
-            return
-        other.pin()
-        if other.shows_as(reader) and reader.keep_open():
-            self._show_by(other, reader)
-            reader.close()
-        else:
-            self.release(other)
-        other.is_pinned = False
-
-    def limit_cache(self, size: int) -> None:
-        """Keep about `size` bytes of pages for the present; a snapshot keeps a few of its own."""
-        self._cache_bytes = size
-        self.present.cached.limit(size)
-
-    def let_go(self) -> bool:
-        """Let go of the present moment (`PresentReader.let_go`); may be called in any thread."""
-        return self.present.let_go()
-
-    def close(self) -> None:
-        """Close all connections, and the snapshots with them."""
-        for snapshot in list(self.snapshots):
-            snapshot.close()
-        for cached in (*self._spare, self.present.cached):
-            cached.connection.close()
-        self._spare.clear()
-
-    def _take_spare(self) -> PresentReader:
-        if self._spare:
-            return PresentReader(self._spare.pop(), self)
-        self._writer.check_in_place()
-        return PresentReader(CachedConnection(connect_reader(self._path)), self)
-
-    def _try_spare(self) -> PresentReader | None:
-        """Return a reader; None if there is none: no descriptor may be left, for one thing."""
-        try:
-            return self._take_spare()
-        except StoreFailed:
-            return None
-
-    def replace(self, reader: PresentReader) -> bool:
-        """Let another reader show the present moment from now on; return whether it can.
-
-        It cannot if a commit has taken effect that was not shown yet, or without a connection.
-        """
-        other = self._try_spare()
-        if other is None:
-            return False
-        other.pin()
-        if not other.shows_as(reader):
-            other.advance()
-            self.release(other)
-            return False
-        other.is_pinned = reader.is_pinned
-        self._show_by(other, reader)
-        reader.cached.limit(_SNAPSHOT_CACHE_BYTES)
-        return True
-
-    def _show_by(self, other: PresentReader, held: PresentReader) -> None:
-        """Let another reader show the present moment from now on: `held` keeps its own."""
-        if self._cache_bytes is not None:
-            other.cached.limit(self._cache_bytes)
-        other.begun, held.begun = self._begun, None
-        self.present = other
-        self.snapshots.add(held)
-
-    def release(self, reader: PresentReader) -> None:
-        """Take back the connection of a reader that shows nothing any more."""
-        self.snapshots.discard(reader)
-        if len(self._spare) < _SPARE_CONNECTIONS:
-            self._spare.append(reader.cached)
-        else:
-            reader.cached.connection.close()
 
 
 class Reserve:
@@ -264,6 +118,7 @@ class SqliteEngine:
         writer: writes to it.
         readers: read from it.
         begin: opens the one transaction (`SqliteWriter.begin`).
+        read, pin, advance: those of `readers`.
         was_closed_cleanly: whether all of the file was sound when it was closed, and nothing has
             changed since then: it need not be checked again.
         warning: what an operator should know about the opening, in one sentence; None if nothing.
@@ -385,22 +240,20 @@ class SqliteEngine:
         self.warning: Final = writer.history.warning
         self._reserve = reserve
         self.readers: Final = Readers(path, writer)
+        self.read: Final = self.readers.read
+        self.pin: Final = self.readers.pin
+        self.advance: Final = self.readers.advance
         self.shared: SharedShelf | None = None
         writer.let_reads_go = self.readers.let_go
-        self.report_damage(_ignore)
+        self.report_damage(ignore_damage)
         self.restore_reserve()
 
-    def read(self, work: Callable[[PresentView], T]) -> T:
-        """Run `work` on the present moment and return its result; raise `StoreFailed`."""
-        return self.readers.present.read(work)
+    def snapshot(self) -> PresentReader:
+        """Hold the present moment open; raise `StoreFailed`.
 
-    def pin(self) -> None:
-        """Let reads show the present moment until `advance`."""
-        self.readers.present.pin()
-
-    def advance(self, *, holds: bool = False) -> PresentReader | None:
-        """Let reads show what has been committed; with `holds` return the moment before."""
-        return self.readers.advance(holds=holds)
+        Until it is closed the log cannot be restarted, and grows.
+        """
+        return self.readers.hold()
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -414,13 +267,6 @@ class SqliteEngine:
     def compact(self) -> None:
         """Write the file again without free space; raise `DiskFull` or `StoreFailed`."""
         self.writer.compact()
-
-    def snapshot(self) -> PresentReader:
-        """Hold the present moment open; raise `StoreFailed`.
-
-        Until it is closed the log cannot be restarted, and grows.
-        """
-        return self.readers.hold()
 
     @property
     def has_snapshots(self) -> bool:
@@ -541,10 +387,6 @@ def _try_apply_log(path: pathlib.Path, *, accept_loss: bool) -> bool:
     except SQLITE_ERRORS:
         return False
     return True
-
-
-def _ignore(_: Damage) -> None:
-    """Receive damage, for which the read or the write has an error already."""
 
 
 def remove_files(path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a shelf file at one moment, read over a connection.
+"""The reading connections of a shelf file, and its rows at one moment.
 
 A moment is one transaction of a connection. To begin and to end one, SQLite locks files, which is
 half of what a small read costs: so the transaction of `PresentReader` stays open over many reads,
@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import pathlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias, TypeVar
 
 import apsw
 
+from treedbd.limits import KIB
 from treedbd.store.engine import (
     LONG_BYTES,
+    Damage,
     DamagedPage,
     DiskFull,
     EngineSnapshot,
@@ -31,12 +34,19 @@ from treedbd.store.sqlite.file import (
     SLEEP_US,
     SQLITE_ERRORS,
     classify_error,
+    connect_reader,
     set_cache_size,
     this_thread,
 )
 
 if TYPE_CHECKING:
-    from treedbd.store.sqlite.engine import Readers
+    from treedbd.store.sqlite.writer import SqliteWriter
+
+_SPARE_CONNECTIONS: Final = 1
+_AT_ONCE_BYTES: Final = 64 * KIB
+"""What is in a smaller file is read at once, and no moment of it held."""
+_SNAPSHOT_CACHE_BYTES: Final = 1024 * 1024
+"""Enough for the inner pages of the tree: a reader of a moment mostly reads each page once."""
 
 Execute: TypeAlias = Callable[..., apsw.Cursor]
 T = TypeVar("T")
@@ -321,6 +331,154 @@ class PresentReader(SqliteReader):
             self._execute = self._guarded
             self.begun(self)
         self._invalidate()
+
+
+class Readers:
+    """The reading connections of one file: one of the present moment, and one for each held one.
+
+    Attributes:
+        present: reads the present moment; another one after it was held.
+        snapshots: the moments that are held.
+        report_damage: called when a read finds the file damaged.
+
+    """
+
+    def __init__(self, path: pathlib.Path, writer: SqliteWriter) -> None:
+        """Connect; `writer` has the same file open."""
+        self._path = path
+        self._writer = writer
+        self._cache_bytes: int | None = None
+        self._begun: Callable[[ReadView], None] | None = None
+        self.report_damage: Callable[[Damage], None] = ignore_damage
+        self.present = PresentReader(CachedConnection(connect_reader(path)), self)
+        self.snapshots: Final[set[PresentReader]] = set()
+        self._spare: list[CachedConnection] = []
+        if path.stat().st_size > _AT_ONCE_BYTES:  # so that it can be read when it is removed
+            other = self._try_spare()
+            if other is not None:
+                self.release(other)
+
+    def follow(self, begun: Callable[[ReadView], None]) -> None:
+        """Call `begun` with each moment that `present` begins to show from now on."""
+        self.present.let_go()
+        self._begun = self.present.begun = begun
+
+    def read(self, work: Callable[[PresentReader], T]) -> T:
+        """Run `work` on the present moment and return its result; raise `StoreFailed`."""
+        return self.present.read(work)
+
+    def pin(self) -> None:
+        """Pin the present moment: reads show it until `advance`."""
+        self.present.pin()
+
+    def hold(self) -> PresentReader:
+        """Hold the present moment open; raise `StoreFailed`."""
+        snapshot = self._take_spare().begin_held()
+        snapshot.cached.limit(_SNAPSHOT_CACHE_BYTES)
+        self.snapshots.add(snapshot)
+        return snapshot
+
+    def advance(self, *, holds: bool = False) -> PresentReader | None:
+        """Let reads show what has been committed; with `holds` return the moment before, held.
+
+        None if that is not open any more, or no other connection can be opened.
+        """
+        reader = self.present
+        other = self._try_spare() if holds else None
+        if other is None or not reader.keep_open():
+            reader.advance()
+            if other is not None:
+                self.release(other)
+            return None
+        self._show_by(other, reader)
+        return reader
+
+    def renew(self) -> None:
+        """Show the moment that is shown by a transaction that begins now, if nothing is newer.
+
+        One that began before the log was checkpointed keeps it from being restarted.
+        """
+        reader = self.present
+        if reader.is_pinned:
+            return
+        other = self._try_spare()
+        if other is None:
+            return
+        other.pin()
+        if other.shows_as(reader) and reader.keep_open():
+            self._show_by(other, reader)
+            reader.close()
+        else:
+            self.release(other)
+        other.is_pinned = False
+
+    def limit_cache(self, size: int) -> None:
+        """Keep about `size` bytes of pages for the present; a snapshot keeps a few of its own."""
+        self._cache_bytes = size
+        self.present.cached.limit(size)
+
+    def let_go(self) -> bool:
+        """Let go of the present moment (`PresentReader.let_go`); may be called in any thread."""
+        return self.present.let_go()
+
+    def close(self) -> None:
+        """Close all connections, and the snapshots with them."""
+        for snapshot in list(self.snapshots):
+            snapshot.close()
+        for cached in (*self._spare, self.present.cached):
+            cached.connection.close()
+        self._spare.clear()
+
+    def _take_spare(self) -> PresentReader:
+        if self._spare:
+            return PresentReader(self._spare.pop(), self)
+        self._writer.check_in_place()
+        return PresentReader(CachedConnection(connect_reader(self._path)), self)
+
+    def _try_spare(self) -> PresentReader | None:
+        """Return a reader; None if there is none: no descriptor may be left, for one thing."""
+        try:
+            return self._take_spare()
+        except StoreFailed:
+            return None
+
+    def replace(self, reader: PresentReader) -> bool:
+        """Let another reader show the present moment from now on; return whether it can.
+
+        It cannot if a commit has taken effect that was not shown yet, or without a connection.
+        """
+        other = self._try_spare()
+        if other is None:
+            return False
+        other.pin()
+        if not other.shows_as(reader):
+            other.advance()
+            self.release(other)
+            return False
+        other.is_pinned = reader.is_pinned
+        self._show_by(other, reader)
+        reader.cached.limit(_SNAPSHOT_CACHE_BYTES)
+        return True
+
+    def _show_by(self, other: PresentReader, held: PresentReader) -> None:
+        """Let another reader show the present moment from now on: `held` keeps its own."""
+        if self._cache_bytes is not None:
+            other.cached.limit(self._cache_bytes)
+        other.begun, held.begun = self._begun, None
+        self.present = other
+        self.snapshots.add(held)
+
+    def release(self, reader: PresentReader) -> None:
+        """Take back the connection of a reader that shows nothing any more."""
+        self.snapshots.discard(reader)
+        if len(self._spare) < _SPARE_CONNECTIONS:
+            self._spare.append(reader.cached)
+        else:
+            reader.cached.connection.close()
+
+
+def ignore_damage(_: Damage) -> None:
+    """Receive damage, for which the read or the write has an error already."""
 
 
 def _raise_over(*_: object) -> NoReturn:

@@ -35,7 +35,6 @@ pages go to the log (`FileSpace`).
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import pathlib
 import sys
@@ -550,7 +549,8 @@ class SqliteWriter:
 
     def begin(self) -> SqliteTransaction:
         """Open the one transaction; raise `StoreFailed`."""
-        self._report_damage()
+        if self._damage is not None:
+            self._report_damage()
         if self._failure is not None:
             raise StoreFailed(self._failure)
         if self._transaction is not None:
@@ -602,7 +602,10 @@ class SqliteWriter:
         self._space.keep()
         if newest is not None:
             self._last = newest[0]
-            self._try_mark(functools.partial(self.history.advance, *newest))
+            try:
+                self.history.advance(*newest)
+            except OSError as error:  # the commit is durable all the same
+                self._mark_failed(error)
         if self.let_reads_go() and self.needs_checkpoint:
             self.checkpoint()
 
@@ -641,7 +644,10 @@ class SqliteWriter:
             is_long = self._log_length.is_long
             self._try(lambda: checkpoint_some(self._connection, waits=is_long))
             self.let_reads_go()  # who has read meanwhile would keep the log from being restarted
-            self._try_mark(self.history.sync)
+            try:
+                self.history.sync()
+            except OSError as error:
+                self._mark_failed(error)
             self._failure = self._failure or self.find_misplaced()
 
     def compact(self) -> None:
@@ -768,13 +774,6 @@ class SqliteWriter:
             checkpoint()
         except SQLITE_ERRORS as error:
             self._record(error)
-
-    def _try_mark(self, write: Callable[[], None]) -> None:
-        """Write to the mark after a commit, which is durable even if that fails."""
-        try:
-            write()
-        except OSError as error:
-            self._mark_failed(error)
 
     def _mark_failed(self, error: OSError) -> DiskFull | StoreFailed:
         """Record that the mark could not be written; return what to raise for it."""
