@@ -24,7 +24,7 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 from zope.interface import implementer
 
 from treedbd.config.certificate import ServerContext, ensure_local_certificate
-from treedbd.http1.interface import IHttp1Request, IHttp1Resource
+from treedbd.http1.request import IHttp1Request, IHttp1Resource
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 

@@ -23,8 +23,8 @@ from tests.postgresql import OWNER, PostgresqlNode, PostgresqlServers, wait_unti
 from tests.rest import OPEN_RULES, Client
 from tests.stream_follower import Follower
 from tests.tcp_proxy import TcpProxy
+from treedbd.store.postgresql.cluster import trim
 from treedbd.store.postgresql.connection import PostgresqlSettings, SessionPool
-from treedbd.store.postgresql.status import trim
 
 OWNER_TOKEN: Final = {"Authorization": "Bearer owner"}
 COMMIT: Final = b"\0win\0", b"COMMIT\0"

@@ -16,7 +16,7 @@ from zope.interface.verify import verifyObject
 from tests.http1.peer import GET, ParsedReply, Peer, ScriptedResource, Server
 from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.content import Content, WaitingBytes
-from treedbd.http1.interface import IHttp1Request, IHttp1Resource
+from treedbd.http1.request import IHttp1Request, IHttp1Resource
 from treedbd.limits import Limits
 from treedbd.names import parse_trusted_proxies
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.rules.evaluating import ERROR, NOW, evaluate, view
+from treedbd.rules.compile import MAX_STRING
 from treedbd.rules.context import NullBound, QueryFacts
-from treedbd.rules.operators import MAX_STRING
 
 NODE = {
     "s": "text",

@@ -8,8 +8,8 @@ import pytest
 
 from tests.rules.evaluating import view
 from treedbd.limits import MAX_DEPTH
+from treedbd.rules.compile import Snapshot, equal, split_path
 from treedbd.rules.context import Budget, Context, EvaluationError, Scope
-from treedbd.rules.operators import Snapshot, equal, split_path
 from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, free
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.store import format_1 as frozen
 from tests.store.normal_form import normal_form
 from treedbd.store.engine import Row, Transaction
-from treedbd.store.formats import OLDER
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.store.rows import seal
+from treedbd.store.sqlite.convert import OLDER
 from treedbd.store.verify import verify
 from treedbd.tree.path import encode_path
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.store.older_files import check_content, ignore, unpack_file
 from treedbd.store.engine import CannotOpenStore, Row
-from treedbd.store.formats import OLDER
-from treedbd.store.sqlite.convert import check_older
+from treedbd.store.sqlite.convert import OLDER, check_older
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect
 from treedbd.tree.path import encode_path

@@ -6,8 +6,15 @@ from itertools import count, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.tree.path import TEXT_TAG, check_key, encode_key, sort_keys
-from treedbd.tree.push_id import ALPHABET, PushIds, is_later
+from treedbd.tree.path import (
+    ALPHABET,
+    TEXT_TAG,
+    PushIds,
+    check_key,
+    encode_key,
+    is_later,
+    sort_keys,
+)
 
 NOW = 1_700_000_000_123
 LOWEST, HIGHEST = b"\x00" * 9, b"\xff" * 9

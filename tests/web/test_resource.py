@@ -15,7 +15,7 @@ from tests.web.tree_server import TreeServer
 from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
 from treedbd.database.runtime import Runtime
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import OPEN

@@ -11,17 +11,18 @@ import orjson
 from treedbd.cli.exit import CommandFailed
 from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreUnreachable
-from treedbd.store.postgresql.cluster import PART, StoredDatabase
-from treedbd.store.postgresql.connection import PostgresqlSettings, SessionPool, cannot_connect
-from treedbd.store.postgresql.moving import read_mark
-from treedbd.store.postgresql.schema import MOVED, read_schema
-from treedbd.store.postgresql.status import (
+from treedbd.store.postgresql.cluster import (
+    PART,
     ClusterReport,
     ClusterStatus,
     DaemonStatus,
+    StoredDatabase,
     examine,
     read_status,
 )
+from treedbd.store.postgresql.connection import PostgresqlSettings, SessionPool, cannot_connect
+from treedbd.store.postgresql.moving import read_mark
+from treedbd.store.postgresql.schema import MOVED, read_schema
 
 ALIVE_S: Final = 60.0
 """A daemon that was not seen for longer counts as stopped."""

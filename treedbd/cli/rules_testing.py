@@ -57,8 +57,7 @@ from treedbd.rules.document import (
 from treedbd.rules.evaluate import READ, WRITE, Rule, RuleResult
 from treedbd.rules.ruleset import DEFAULT_LIMITS, RuleSet, format_auth, format_rules
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
-from treedbd.tree.path import make_place
-from treedbd.tree.push_id import PushIds
+from treedbd.tree.path import PushIds, make_place
 from treedbd.tree.query import PARAMETERS, WHERE
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Place
 from treedbd.tree.value import compact

@@ -36,10 +36,14 @@ from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.on_demand import CreateOnWriteEngine, ReopeningEngine
-from treedbd.store.postgresql.cluster import DatabaseState, ProjectStore, StoredDatabase
+from treedbd.store.postgresql.cluster import (
+    DatabaseState,
+    ProjectStore,
+    StoredDatabase,
+    read_status,
+)
 from treedbd.store.postgresql.engine import PostgresqlEngine
 from treedbd.store.postgresql.fetching import DatabaseMissing
-from treedbd.store.postgresql.status import read_status
 from treedbd.store.sqlite.engine import remove_files
 from treedbd.store.sqlite.file import check_library
 

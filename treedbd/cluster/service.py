@@ -33,15 +33,17 @@ from treedbd.database.session_owners import DeadOwner, NotedDatabases, OwnerFile
 from treedbd.names import DatabaseName
 from treedbd.store.changelog import FOLLOWED_ENTRIES
 from treedbd.store.engine import StoreUnreachable
-from treedbd.store.postgresql.cluster import LEASE_S, LeaseOver, Leases
-from treedbd.store.postgresql.connection import PostgresqlSettings
-from treedbd.store.postgresql.status import (
+from treedbd.store.postgresql.cluster import (
+    LEASE_S,
+    LeaseOver,
+    Leases,
     check_cluster,
     clock_offset,
     forget_daemon,
     send_heartbeat,
     trim,
 )
+from treedbd.store.postgresql.connection import PostgresqlSettings
 
 T = TypeVar("T")
 

@@ -63,8 +63,7 @@ from treedbd.tree.edit import (
 from treedbd.tree.event import EVENT_BYTES, describe, describe_large
 from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.hashes import etag
-from treedbd.tree.path import format_path
-from treedbd.tree.push_id import is_later
+from treedbd.tree.path import format_path, is_later
 from treedbd.tree.types import Change, Chunks, InvalidData, Path, Place, View
 from treedbd.tree.value import compact
 

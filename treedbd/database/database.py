@@ -45,7 +45,7 @@ from treedbd.store.engine import Engine, StoreDamaged
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree.edit import resolve
 from treedbd.tree.event import Commit
-from treedbd.tree.push_id import PushIds
+from treedbd.tree.path import PushIds
 from treedbd.tree.query import Query
 from treedbd.tree.types import Path, Place
 

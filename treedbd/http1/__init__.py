@@ -1,9 +1,8 @@
 """The HTTP/1.1 server: from bytes to requests, and from replies to bytes.
 
-interface    what resources see of a request and of an upgraded connection
 headers      header fields, media types that a client accepts, codings of request bodies
 parser       bytes to requests, without I/O; the errors that the server sends by itself
-request      requests and their replies, request ids, paths as logs show them
+request      what resources see of a request, its reply; request ids, paths as logs show them
 content      bytes that wait for readers: shared, counted, bounded, complete or growing
 writer       bytes sent: directly, as clients read, in turns; upgraded connections
 connection   one connection; the registry that admits, times and drains all of them

@@ -18,10 +18,9 @@ from zope.interface import implementer
 
 from treedbd.http1.content import Content, ContentReader
 from treedbd.http1.headers import Header, Headers
-from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff, HeadMemory
 from treedbd.http1.proxies import ForwardedRequest, read_forwarded
-from treedbd.http1.request import request_id_of
+from treedbd.http1.request import IHttp1Request, request_id_of, size_of_body
 from treedbd.limits import KIB
 from treedbd.names import NO_PROXIES, TrustedProxies
 
@@ -205,13 +204,3 @@ class _ContentProducer:
     def stopProducing(self) -> None:
         """Release the content: it is no longer read."""
         self._reader.close()
-
-
-def size_of_body(request: Any) -> int:
-    """Return the bytes of the body of a request."""
-    body = request.content
-    if body is None:
-        return 0
-    size: int = body.seek(0, 2)
-    body.seek(0)
-    return size

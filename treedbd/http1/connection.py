@@ -62,7 +62,6 @@ from treedbd.database.slices import in_turns
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytes, HeldBytesRefused
 from treedbd.http1.content import SHARES
 from treedbd.http1.headers import Header
-from treedbd.http1.interface import IHttp1Resource
 from treedbd.http1.parser import (
     BODY_TIMEOUT,
     BODY_TOO_LARGE,
@@ -80,7 +79,7 @@ from treedbd.http1.parser import (
     format_reply,
 )
 from treedbd.http1.proxies import proxied_request
-from treedbd.http1.request import Request, identified
+from treedbd.http1.request import IHttp1Resource, Request, identified
 from treedbd.http1.writer import ConnectionWriter, Ring
 from treedbd.limits import Limits
 from treedbd.loop import Counting, Counts, network_of

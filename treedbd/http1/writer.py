@@ -50,13 +50,12 @@ from zope.interface import implementer
 
 from treedbd.database.slices import Slices, Steps
 from treedbd.http1.content import Buffer, Content, ContentReader, FlowReader
-from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff
 from treedbd.limits import KIB, MIB
 
 if TYPE_CHECKING:
     from treedbd.http1.connection import Connections, Http1Connection
-    from treedbd.http1.request import Request
+    from treedbd.http1.request import IHttp1Request, Request
 
 _log = Logger()
 

@@ -5,8 +5,7 @@ grammar     expressions: their syntax tree, the tables of types, the parser, err
 regex       the language's own regular expressions, matched in linear time
 typecheck   the static type of an expression, or the error in it
 context     the circumstances of a request, its budget, and the views through which rules read
-operators   snapshots, operators and string methods, as they work while a rule is evaluated
-compile     the compiler from a checked syntax tree to closures
+compile     the compiler from a checked syntax tree to closures; the operators that these call
 rights      partial evaluation: whether a rule can be true, known before data is read
 evaluate    which rules run for a read or a write, in which order, and their verdict
 ruleset     the rules of a project: built from a document, asked for each request, explained

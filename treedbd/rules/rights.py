@@ -20,7 +20,19 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from treedbd.loop import Steps
-from treedbd.rules.compile import STRING_FUNCTIONS, Evaluate, call_string_method, match_regex
+from treedbd.rules.compile import (
+    BINARY,
+    EQUALITIES,
+    STRING_FUNCTIONS,
+    Evaluate,
+    auth_member,
+    call_string_method,
+    equal,
+    index_name,
+    length,
+    match_regex,
+    negate,
+)
 from treedbd.rules.context import BudgetExceeded, EvaluationError, KnownScope
 from treedbd.rules.grammar import (
     STRING_METHODS,
@@ -41,15 +53,6 @@ from treedbd.rules.grammar import (
     Visit,
     each,
     fold,
-)
-from treedbd.rules.operators import (
-    BINARY,
-    EQUALITIES,
-    auth_member,
-    equal,
-    index_name,
-    length,
-    negate,
 )
 from treedbd.rules.typecheck import TypeTable
 

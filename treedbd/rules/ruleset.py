@@ -31,7 +31,7 @@ import orjson
 
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps, finish
-from treedbd.rules.compile import compile_rule
+from treedbd.rules.compile import EQUALITIES, compile_rule
 from treedbd.rules.context import (
     AT_ONCE_PART,
     Budget,
@@ -73,7 +73,6 @@ from treedbd.rules.evaluate import (
     Verdict,
 )
 from treedbd.rules.grammar import Binary, Literal, Member, Pattern, Type, Variable, parse_expression
-from treedbd.rules.operators import EQUALITIES
 from treedbd.rules.rights import compile_partial
 from treedbd.rules.typecheck import TypeTable, typecheck_rule
 from treedbd.tree.overlay import Overlay

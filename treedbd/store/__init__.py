@@ -16,5 +16,4 @@ usage             how much a database holds, for quotas
 verify            all rows and index entries read, and what is wrong with them
 lock              the lock of a data directory, and how a command takes it over
 shelf             the file of a database as a mapping, for Python programs
-formats           rows of older formats, and how they become rows of the next one
 """

@@ -1,7 +1,7 @@
 """The tree as pure values: what is stored, addressed, changed, selected and watched.
 
 types       the words of the tree as types (paths, places, values, changes, views), and its errors
-path        the syntax of paths and keys, the order of keys and values, and that order as bytes
+path        the syntax of paths and keys, their order, that order as bytes; push ids
 value       the normal form of values, their numbers, parsing and printing JSON
 edit        writes as lists of changes: parsed bodies, server values, and their effect on a value
 overlay     the tree after edits, as a view over the tree before them
@@ -10,5 +10,4 @@ query       queries, `where` and shallow reads: which children a read selects, i
 window      the children that a watched query shows, and who enters and leaves
 event       the events that one write is for each listener
 hashes      entity tags with their conditions, and the hashes of the real-time protocol
-push_id     push ids: keys that sort in the order in which they were made
 """

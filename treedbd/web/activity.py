@@ -22,8 +22,7 @@ from twisted.web.http import SWITCHING
 
 from treedbd.database.requests import PermissionDenied
 from treedbd.http1.connection import AnsweredRequest
-from treedbd.http1.interface import IHttp1Request
-from treedbd.http1.request import shown_path
+from treedbd.http1.request import IHttp1Request, shown_path
 from treedbd.loop import Histogram
 from treedbd.names import DatabaseName
 from treedbd.tree.path import format_path

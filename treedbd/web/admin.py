@@ -20,7 +20,7 @@ from treedbd.database.active_rules import ActiveRules
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.http1.headers import parse_coding
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.limits import KIB, MIB
 from treedbd.store.changelog import LoggedEntry, describe_entry
 from treedbd.store.engine import LogEntry

@@ -13,7 +13,7 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 
 from treedbd.http1.adapter import AdaptedRequest
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.loop import Counting, Levelling
 from treedbd.web.auth.identity import Identity
 from treedbd.web.auth.verifier import Authenticator, HostLogin

@@ -22,10 +22,8 @@ from twisted.web.http import OK, SWITCHING
 from treedbd.database.database import Database
 from treedbd.database.requests import PermissionDenied, TooLarge
 from treedbd.errors import in_one_line
-from treedbd.http1.adapter import size_of_body
-from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import decode_leniently
-from treedbd.http1.request import HIDDEN, Request
+from treedbd.http1.request import HIDDEN, IHttp1Request, Request, size_of_body
 from treedbd.rules.ruleset import format_explanation
 from treedbd.tree.types import InvalidData
 from treedbd.web.auth.jwt import BadToken, parse

@@ -26,7 +26,7 @@ from treedbd.database.database import Database
 from treedbd.database.requests import Caller, DeadlinePassed, PermissionDenied
 from treedbd.database.rights import trace_rules
 from treedbd.http1.content import Flow
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.rules.context import Context
 from treedbd.rules.evaluate import Verdict
 from treedbd.store.nodes import Nodes

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Literal
 
 from treedbd.http1.headers import Headers, first
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.names import without_mapping
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.verifier import OWNER_TOKEN

@@ -48,7 +48,7 @@ from treedbd.database.runtime import Problem
 from treedbd.database.slices import Slices, Steps
 from treedbd.files import SAMPLES, find_project_file
 from treedbd.http1.headers import Header, first, prefers_html
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.loop import Turns
 from treedbd.names import DatabaseName

@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.slices import Slices, Steps
 from treedbd.http1.content import SMALL_BYTES, Buffer, Content, ContentReader, WaitingBytesRefused
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.http1.writer import ContentWriter
 from treedbd.limits import KIB
 

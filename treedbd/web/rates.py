@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from treedbd.http1.adapter import AdaptedRequest, size_of_body
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.parser import ErrorReply
+from treedbd.http1.request import IHttp1Request, size_of_body
 from treedbd.limits import RateLimits
 from treedbd.loop import Levelling, Levels, network_of
 from treedbd.web.auth.identity import Identity, uid_of

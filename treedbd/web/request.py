@@ -52,7 +52,7 @@ from treedbd.web.auth.identity import AuthOverride, Identity, parse_override
 if TYPE_CHECKING:  # they are of a layer above, or load Twisted
     from treedbd.config.settings import Settings
     from treedbd.database.database import Database
-    from treedbd.http1.interface import IHttp1Request
+    from treedbd.http1.request import IHttp1Request
 
 Parameters: TypeAlias = dict[str, str]
 

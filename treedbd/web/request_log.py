@@ -30,10 +30,9 @@ from twisted.python.failure import Failure
 from twisted.web.http import SWITCHING
 
 from treedbd.errors import LineBudget, in_one_line
-from treedbd.http1.adapter import size_of_body
 from treedbd.http1.connection import NO_LOGGING, Http1Connection, RequestLogging
 from treedbd.http1.parser import Http1Parser
-from treedbd.http1.request import Request, hide_tokens, shown_path
+from treedbd.http1.request import Request, hide_tokens, shown_path, size_of_body
 from treedbd.names import DatabaseName
 from treedbd.traces import Tracer
 from treedbd.web.auth.identity import Identity

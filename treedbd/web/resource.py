@@ -22,10 +22,9 @@ from zope.interface import implementer
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import AbsentDatabase, Database
 from treedbd.database.requests import SHUTTING_DOWN, Unavailable, UnknownDatabase
-from treedbd.http1.adapter import AdaptedRequest, size_of_body
+from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.content import WaitingBytesRefused
-from treedbd.http1.interface import IHttp1Request, IHttp1Resource
-from treedbd.http1.request import Request
+from treedbd.http1.request import IHttp1Request, IHttp1Resource, Request, size_of_body
 from treedbd.loop import Counting, Levelling, Turns
 from treedbd.names import DatabaseName
 from treedbd.web.activity import Activity

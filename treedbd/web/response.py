@@ -35,7 +35,7 @@ from treedbd.http1.content import (
     WaitingBytes,
 )
 from treedbd.http1.headers import Coding, Header, Headers, first, joined
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.http1.writer import FlowSender
 from treedbd.limits import KIB
 from treedbd.loop import network_of

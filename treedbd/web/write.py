@@ -45,7 +45,7 @@ from treedbd.database.requests import (
 from treedbd.database.slices import Slices, Steps
 from treedbd.http1.content import SMALL_BYTES, Content, JoinedContent
 from treedbd.http1.headers import Coding, decode_body, decode_pieces, parse_coding
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.limits import KIB, MAX_DEPTH, MIB, Limits
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put, make_remove

@@ -13,9 +13,8 @@ from tests.cli.moving.places import Places, commit
 from tests.command import error_of, output_of
 from treedbd.files import read_installation
 from treedbd.store.engine import Conflict
-from treedbd.store.postgresql.cluster import PostgresqlCluster
+from treedbd.store.postgresql.cluster import PostgresqlCluster, send_heartbeat
 from treedbd.store.postgresql.connection import PostgresqlSettings
-from treedbd.store.postgresql.status import send_heartbeat
 
 
 @pytest.fixture

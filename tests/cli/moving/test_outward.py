@@ -16,9 +16,8 @@ from treedbd.cli.check import verify_file
 from treedbd.store.engine import Conflict, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql import moving
-from treedbd.store.postgresql.cluster import PostgresqlCluster
+from treedbd.store.postgresql.cluster import PostgresqlCluster, trim
 from treedbd.store.postgresql.connection import PostgresqlSettings
-from treedbd.store.postgresql.status import trim
 from treedbd.store.shelf import open_shelf
 from treedbd.store.sqlite.engine import SqliteEngine
 

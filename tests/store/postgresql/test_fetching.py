@@ -9,7 +9,7 @@ import pytest
 from tests.postgresql import PostgresqlServers
 from tests.store.postgresql.daemons import DaemonSide
 from treedbd.store.postgresql import fetching
-from treedbd.store.postgresql.status import trim
+from treedbd.store.postgresql.cluster import trim
 
 
 def test_a_new_copy_has_all_rows(one: DaemonSide, tmp_path: pathlib.Path) -> None:

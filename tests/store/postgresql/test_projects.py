@@ -11,8 +11,15 @@ import pytest
 from tests.postgresql import PostgresqlServers, wait_until
 from tests.store.postgresql.daemons import DaemonSide
 from treedbd.store.engine import StoreUnreachable
-from treedbd.store.postgresql.cluster import FIRST_EPOCH, StoredRules, TooManyDatabases
-from treedbd.store.postgresql.status import clock_offset, forget_daemon, read_status, send_heartbeat
+from treedbd.store.postgresql.cluster import (
+    FIRST_EPOCH,
+    StoredRules,
+    TooManyDatabases,
+    clock_offset,
+    forget_daemon,
+    read_status,
+    send_heartbeat,
+)
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from tests.postgresql import PostgresqlServers
 from tests.store.postgresql.daemons import DaemonSide
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable
 from treedbd.store.postgresql import schema
-from treedbd.store.postgresql.cluster import PostgresqlCluster
+from treedbd.store.postgresql.cluster import PostgresqlCluster, check_cluster
 from treedbd.store.postgresql.connection import PostgresqlSettings, SessionPool, TimedConnection
 from treedbd.store.postgresql.schema import TABLES, VERSION, prepare_schema
-from treedbd.store.postgresql.status import check_cluster
 
 ROLE = "limited"
 

@@ -12,8 +12,8 @@ import pytest
 from tests.postgresql import PostgresqlServers, wait_until
 from tests.store.postgresql.daemons import DaemonSide
 from treedbd.store.engine import Conflict, InDoubt, StoreUnreachable
+from treedbd.store.postgresql.cluster import check_cluster
 from treedbd.store.postgresql.connection import PostgresqlSettings
-from treedbd.store.postgresql.status import check_cluster
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ commits      one commit: what it compares and adds, how it is sent, and doubt ab
 connection   connections with deadlines, their settings, pools and pipelines
 schema       the tables, created and migrated
 fetching     what a copy lacks, read at one moment
-cluster      what daemons share: projects and rules, the read index, hints, leases of owners
-status       the state for operators: the server checked, heartbeats, old records trimmed
+cluster      what daemons share: projects, rules, the read index, hints, leases, their state
 moving       a move of all databases in or out: what it changes there, and how it is compared
 """

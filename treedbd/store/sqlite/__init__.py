@@ -5,7 +5,7 @@ reader    the reading connections, and rows read over them at one moment
 writer    the writing connection: transactions, space, checkpoints, failure, recovery
 file      the file: created, recognised, connected to; page check sums; what errors of SQLite mean
 history   whether changes are missing that the file once held: the mark, frames of the log
-convert   files of older formats brought to the present one
+convert   files and rows of older formats brought to the present one
 shared    a file that several processes have open: write lock, and news of commits
 check     damage looked for in a whole file, at once or while it is in use
 copy      a copy of a file at one moment, for backups

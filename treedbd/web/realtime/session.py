@@ -38,7 +38,7 @@ from treedbd.database.watchers import Notification
 from treedbd.held_bytes import SMALL_HELD_BYTES
 from treedbd.http1.connection import HeldBody
 from treedbd.http1.content import WaitingBytesRefused
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.http1.writer import UpgradedConnection
 from treedbd.limits import DEFAULT_TIMEOUT_S, KIB, MAX_CLAIM_LEVELS
 from treedbd.names import DatabaseName

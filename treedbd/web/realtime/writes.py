@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, HashCondition, LargeBody, Outcome, Write
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, Place
@@ -33,13 +33,7 @@ from treedbd.web.realtime.messages import (
     place_of,
     value_of,
 )
-from treedbd.web.write import (
-    FREE_BYTES,
-    LARGE_BODY_BYTES,
-    LARGE_BODY_NODES,
-    Admission,
-    parse_whole,
-)
+from treedbd.web.write import FREE_BYTES, LARGE_BODY_BYTES, LARGE_BODY_NODES, Admission, parse_whole
 
 METHODS: Final[dict[str, Method]] = {"p": "put", "m": "patch"}
 

@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
 from treedbd.database.slices import in_turns
-from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import IHttp1Request
 from treedbd.limits import Limits, StreamLimits
 from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName

@@ -38,8 +38,8 @@ from treedbd.database.watchers import Notification
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
 from treedbd.http1.content import Buffer, Content, ContentReader, WaitingBytes, WaitingBytesRefused
 from treedbd.http1.headers import Header
-from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff
+from treedbd.http1.request import IHttp1Request
 from treedbd.limits import Limits
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
