@@ -508,7 +508,7 @@ class LocalCopy:
             await deferLater(self._clock, SETTLE_PAUSES[min(attempt, len(SETTLE_PAUSES) - 1)])
             attempt += 1
             try:
-                is_applied = await self._connections.run(self.file.settle)
+                is_applied = await self._connections.run(self.file.find_outcome)
                 if is_applied:
                     await self._bring_in()
                     return

@@ -23,7 +23,7 @@ MAX_ENTRY_BYTES: Final = 65_536
 TRIM_EVERY: Final = 64
 """Old entries are dropped this many at a time."""
 FOLLOWED: Final = 64
-"""Entries after which the body of a long one is not needed any more."""
+"""Entries after which the body of a long one is no longer needed."""
 FOLLOWED_LARGE: Final = 4
 """The same of one that is longer than `LARGE_BYTES`."""
 LARGE_BYTES: Final = 1_048_576
@@ -57,7 +57,7 @@ class Writer:
     is_admin: bool = False
 
 
-NOBODY: Final = Writer()
+ANONYMOUS: Final = Writer()
 
 
 def encode(
@@ -65,7 +65,7 @@ def encode(
     now: int,
     max_bytes: int = MAX_ENTRY_BYTES,
     *,
-    writer: Writer = NOBODY,
+    writer: Writer = ANONYMOUS,
     printed: bytes | None = None,
     size: int = 0,
     rules: str = "",
@@ -77,7 +77,7 @@ def encode(
     is `printed`, if it is there, and has `size` bytes. `rules` is the fingerprint of the rules that
     were in force, by which `resume` knows whether a client could read the write then. `pushed` is
     the millisecond of the newest push id; it is in the entry if it is later than `now`, which it is
-    while the clock is behind. An entry longer than `max_bytes` is encoded without its body. Raises
+    while the clock is slow. An entry longer than `max_bytes` is encoded without its body. Raises
     ValueError if there are server values left.
     """
     if edit.has_placeholders:

@@ -8,7 +8,7 @@ serves it, as long as that runs. Each write is one row:
     8 hex digits       a number: the writes of a session are run in this order
 
 The content is JSON with a check sum: who has set the write, and what it sends. Server values are in
-it as they were sent. None of these rows is data: they are not served, counted or indexed.
+it as they were sent. These rows are not data: they are not served, counted or indexed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ engine:
 - `read` shows one moment: the state that the last durable commit left. It never waits for a writer
   and never shows what a transaction has not committed. After `pin` it shows the same moment until
   `advance`, whatever is committed meanwhile: so a commit that ends in another thread is seen by all
-  reads from the same turn on.
+  reads from the same moment on.
 - An `EngineSnapshot` is such a moment held open until it is closed, at a cost to the engine; it is
   for readers that need many turns of the reactor.
 - There is one `Transaction` at a time. It sees its own changes. `commit` returns only when they are
@@ -23,7 +23,7 @@ engine:
 - The engine of a database that several processes write (`postgresql`) may also raise `Conflict`,
   `StoreUnreachable` and `InDoubt` from `commit`. Each has ended the transaction and changed nothing
   that a reader of this process can see; after the last one the engine opens no transaction until
-  `settle` has found out what became of the commit.
+  `find_outcome` has found whether the commit was applied.
 - After `StoreFailed`, the engine opens no transaction until `recover` has brought it back from disk
   and verified it; reads go on. After `DiskFull` nothing is lost and it opens transactions at once.
 
@@ -42,7 +42,7 @@ from treedbd.errors import OperatorError
 T = TypeVar("T")
 
 LONG_BYTES: Final = 65_536
-"""Bytes of a value that takes long enough to read for doing it only if it is needed."""
+"""A value of more bytes takes so long to read that it is read only if it is needed."""
 Row: TypeAlias = tuple[bytes, bytes]
 """A key and its value: a bare tuple, since a read may return a hundred thousand of them."""
 
@@ -72,7 +72,7 @@ class DamagedPage(StoreFailed):
 
 
 class DiskFull(Exception):
-    """There is no space for what was to be written; nothing of the transaction was written.
+    """The disk has no room for the transaction, of which nothing was written.
 
     Attributes:
         file: the file that was to be written; None if that is not known.
@@ -109,7 +109,7 @@ class StoreUnreachable(Exception):
 class InDoubt(Exception):
     """Whether the commit was applied is not known yet; it was applied whole or not at all.
 
-    It must not be reported as made or as failed before the engine has settled it.
+    It must not be reported as made or as failed before the engine knows its outcome.
     """
 
 
@@ -164,7 +164,7 @@ class PresentView(ReadView, Protocol):
     """The present moment, as `Engine.read` shows it."""
 
     def hold(self) -> EngineSnapshot | None:
-        """Hold this very moment open; the iterators over this view go on with it.
+        """Hold this moment open; the iterators over this view go on with it.
 
         The snapshot replaces the view. None if the moment cannot be held at present.
         """
@@ -227,17 +227,17 @@ class Engine(Protocol):
         ...
 
     def pin(self) -> None:
-        """Let reads show the present moment until `advance`, which precedes the next `begin`.
+        """Pin the present moment: reads show it until `advance`, which precedes the next `begin`.
 
         Must precede a commit in another thread, unless nothing is read before it has returned.
         """
         ...
 
     def advance(self, *, holds: bool = False) -> EngineSnapshot | None:
-        """Let reads show what has been committed.
+        """Show the last commit to reads from now on.
 
-        With `holds`, returns the moment that they showed until now, held; None if that is not open
-        any more.
+        With `holds`, returns the moment that they showed until now, held; None if that is no longer
+        open.
         """
         ...
 
@@ -247,14 +247,14 @@ class Engine(Protocol):
         ...
 
     def checkpoint(self) -> None:
-        """Do what keeps the store short; blocks, and may be called in another thread.
+        """Keep the log of the store short; blocks, and may be called in another thread.
 
         No transaction may be open meanwhile. Raises nothing; a failure shows at the next `begin`.
         """
         ...
 
     def compact(self) -> None:
-        """Give the space back that nothing occupies; blocks, and may be called in another thread.
+        """Release unused space of the store; blocks, and may be called in another thread.
 
         No transaction may be open meanwhile; reads go on. Raises `DiskFull` or `StoreFailed`; then
         nothing has changed.
@@ -318,7 +318,7 @@ class Arrivals(Protocol):
     def has_news(self) -> bool:
         """Return whether anything was committed since the last call that returned True.
 
-        What this process commits is news too, from the moment when others can see it.
+        Commits of this process count too, from the moment when others can see them.
         """
         ...
 

@@ -20,8 +20,8 @@ are equal up to there are in no certain order, and the content of the entry hold
 
 **States.** One row, beside the entries, says which indexes there are and how far each is built
 (`IndexStates`). An index is `building` until all children of all its collections have entries;
-writes keep what is there already. It is `built` from then on, and read by queries. When it is not
-declared any more it is `dropping` until it has no entries.
+writes keep what is there already. It is `built` from then on, and read by queries. When it is no
+longer declared it is `dropping` until it has no entries.
 
 **Building and dropping** are done in small steps (`build_some`, `drop_some`). Each step is a
 transaction of its own, which also changes the row of states, so it goes on where it was after a
@@ -116,7 +116,7 @@ _STRING_END: Final = b"\x00\x00"
 _SIGN: Final = 1 << 63
 
 Pattern: TypeAlias = tuple[str | None, ...]
-"""The path of collections; None stands for any key."""
+"""The path of collections; None matches any key."""
 
 
 @attrs.frozen
@@ -337,7 +337,7 @@ _LEAVES: Final = {0: None, 1: False, 2: True, 5: CONTAINER}
 
 
 def value_of(rank: ValueRank) -> Leaf | Container | None:
-    """Return what has a rank; of a string as much as an entry may hold."""
+    """Return the value that is ranked; of a string as much as an entry may hold."""
     kind, content = rank
     if isinstance(content, str):
         return content[:VALUE_BYTES]
@@ -613,7 +613,7 @@ class IndexWriter:
     def _update_child(
         self, collection: bytes, key: str, before: _Noted, after: _Noted, at: int
     ) -> list[Row]:
-        """Remove an entry that is not right any more; return that which is to be entered."""
+        """Remove an entry that is no longer right; return the one that replaces it."""
         if isinstance(before, _Unknown):
             self._remove_unknown(collection, key)
         elif not isinstance(before, _NoChild):
@@ -711,7 +711,7 @@ def batched(members: Iterable[Member]) -> Iterator[list[Member]]:
 def ranks_of(nodes: Nodes, path: Path, query: Query, batch: Sequence[Member]) -> list[ValueRank]:
     """Return the rank of each child of `path` in a batch, with pauses; raise `DamagedRow`.
 
-    Of each child only what it is ordered by is looked at. The rows of a batch are parsed by one
+    Of each child only what it is ordered by is read. The rows of a batch are parsed by one
     call, which takes a fraction of the time of one call for each. They are not brought into normal
     form: in a plain row an array is an array, and an index in the path of the order finds its item.
     """
@@ -870,7 +870,7 @@ class Ranking:
             yield None
 
     def free_beside(self) -> None:
-        """Forget the children that are left: who asked for them has gone."""
+        """Free the children that are left: their reader has gone."""
         free_beside(self._runs)
 
     def _end_run(self) -> None:

@@ -53,11 +53,11 @@ class MemoryEngine:
                 view.end_unless_held()
 
     def pin(self) -> None:
-        """Let reads show the present moment until `advance`."""
+        """Pin the present moment: reads show it until `advance`."""
         self._store.is_pinned = True
 
     def advance(self, *, holds: bool = False) -> _MemoryPresentView | None:
-        """Let reads show what has been committed; with `holds` return the moment before."""
+        """Show the last commit to reads; with `holds` return the moment before."""
         held = self.snapshot() if holds else None
         self._store.advance()
         return held
@@ -89,14 +89,14 @@ class MemoryEngine:
         """Do nothing: memory does not fail."""
 
     def release_reserve(self) -> None:
-        """Do nothing: there is no reserve."""
+        """Do nothing: memory has no reserve."""
 
     def restore_reserve(self) -> bool:
-        """Return True: there is no reserve to allocate."""
+        """Return True: memory needs no reserve."""
         return True
 
     def find_misplaced(self) -> None:
-        """Return None: there are no files."""
+        """Return None: memory has no files."""
 
     def verify(self) -> list[str]:
         """Return no damage."""
@@ -131,14 +131,14 @@ class _Store:
         self._committed: tuple[list[LogEntry], int] | None = None  # what reads must not see yet
 
     def commit(self, log: list[LogEntry], last: int) -> None:
-        """Let reads see the changes that have been made, at once or after `advance`."""
+        """Show the changes of the transaction to reads, at once or after `advance`."""
         with self.lock:
             self._committed = log, last
             if not self.is_pinned:
                 self.advance()
 
     def advance(self) -> None:
-        """Let reads see what has been committed."""
+        """Show to reads what has been committed."""
         with self.lock:
             self.is_pinned = False
             if self._committed is not None:
@@ -258,7 +258,7 @@ class _MemoryPresentView(_MemoryReadView):
         self._is_held = False
 
     def hold(self) -> _MemoryPresentView:
-        """Hold this very moment open."""
+        """Hold this moment open."""
         with self._store.lock:
             self.overlay = self.overlay.copy()
             self._is_held = True

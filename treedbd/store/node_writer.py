@@ -15,8 +15,8 @@ row left and receives a child again. An empty tree becomes one row at the root.
 Where rows have been removed, the containers above are checked, upwards: one without rows below it
 is removed with its priority row; one with few rows (at most `MERGE_ROWS`) that are short together
 is merged into one row of its own. Short means half of `row_bytes`, so that a container whose size
-varies around the limit is not split and merged at every write; few, so that a check costs no more
-than reading a handful of keys. A container that became short through changes inside its rows is
+varies around the limit is not split and merged at every write; few, so that a check costs at
+most the reading of some keys. A container that became short through changes inside its rows is
 merged when a row below it is removed, or never; for readers it makes no difference.
 
 The cost of a change depends on its own size and on that of the row it touches, never on that of the
@@ -74,7 +74,7 @@ _MAX_COUNTED: Final = 1024
 
 
 class EmptyRange(NamedTuple):
-    """There is no row from `low` to `high`; `low` is just after the subtree of a node."""
+    """A range without rows, from `low` to `high`; `low` is just after the subtree of a node."""
 
     low: bytes
     high: bytes | None

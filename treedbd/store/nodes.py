@@ -4,16 +4,15 @@ Theory of operation
 -------------------
 A row holds a whole subtree, as long as its bytes (see `rows`) are at most `row_bytes`. A larger
 container is *spread*: it has no row, its children have rows of their own, each by the same rule,
-and so on down. A leaf is a row of any size. The root is no exception: a small database is one row
+and so on down. A leaf is a row of any size. The root is the same: a small database is one row
 with the empty key. A spread container with a priority has one more row, its *priority row*, which
 holds the priority and nothing else.
 
 The key of a row is the encoded path of its node (`tree.path`), so the rows below a path are one
-range, in key order. There are no rows below a row, except below a priority row. So the row that
+range, in key order. No row is below another one, unless that is a priority row. So the row that
 covers a node, if there is one, is the row with the greatest key that is at most the node's, and its
 key is a prefix of the node's key; one lookup (`floor`) finds it or shows that there is none. If
-there is none, the rows below the node's key are the node; if there are no such rows either, nothing
-is there.
+there is none, the rows below the node's key are the node; without such rows, nothing is there.
 
 Row keys have at most `ROW_KEY_BYTES` (480) bytes. A child of a spread container whose key would be
 longer is in a *bucket*: a row whose key is the first 480 bytes and whose value is an object of all
@@ -28,7 +27,7 @@ another matter (`rows`): here and in `node_writer` a row is a row.
 
 Invariants (`verify` checks them):
 
-- there are no rows below a row that is not a priority row; below a priority row there are some;
+- only a priority row has rows below it, and it has at least one;
 - a row is printed in one way only: `encode_row(load_row(raw)) == raw`;
 - which containers are spread depends on history too: a container that shrank may stay spread
   (`node_writer` says when it is merged again). Readers must not conclude anything from it.
@@ -193,7 +192,7 @@ class Nodes:
         return cover is None and self._is_spread(encoded)
 
     def keys(self, path: Path, span: Span = ALL) -> Iterator[str]:
-        """Iterate over the keys of the children of `path`, reading no more than is consumed."""
+        """Iterate over the keys of the children of `path`, reading only what is consumed."""
         encoded, cover = self._find(path)
         if cover is None:
             return child_keys(self.rows, encoded, span)
@@ -231,7 +230,7 @@ class Nodes:
         return _print_covered(cover)
 
     def children(self, path: Path, span: Span = ALL) -> Iterator[Child]:
-        """Iterate over the children of `path`, reading no more than is consumed."""
+        """Iterate over the children of `path`, reading only what is consumed."""
         for key, source in self.sources(path, span):
             yield Child(self, path, key, source)
 
@@ -301,7 +300,7 @@ class PresentNodes(Nodes):
         self._view = view
 
     def hold(self) -> HeldNodes | None:
-        """Hold this very moment, so that reading it goes on in later turns.
+        """Hold this moment, so that reading it goes on in later turns.
 
         None if it cannot be held now.
         """
@@ -879,7 +878,7 @@ def _spell_text(text: bytes, was_in_string: bool) -> bytes:
 
 
 def _has_long_run(text: bytes, *, is_of_tree: bool) -> bool:
-    """Return whether 19 digits stand one after the other; False if none can be spelled."""
+    """Return whether a text has 19 digits in a row; False if no number needs another spelling."""
     # Of such a run two are among each ninth byte, and six among each third, which no time in
     # milliseconds has. That costs 0.2 and 0.5 ns for each byte, a pattern of 19 digits 13 ns.
     if len(text) < 19 or b"00" not in text[::9].translate(_AS_ZEROS):
@@ -895,7 +894,7 @@ def _ends_in_string(text: bytes, was_in_string: bool) -> bool:
     """Return whether the end of a text is inside a string; `was_in_string` if its beginning is."""
     if not text:
         return was_in_string
-    is_odd, at = False, len(text)  # how many quotes are behind `at`
+    is_odd, at = False, len(text)  # how many quotes come after `at`
     for _ in range(_MAX_QUOTES):
         at = text.rfind(b'"', 0, at)
         if at < 0:

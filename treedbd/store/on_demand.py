@@ -1,6 +1,6 @@
 """Engines whose file is created, closed and opened again as the database is used.
 
-Two engines stand before the real one; whatever does not concern its file, they pass on.
+Two engines wrap the real one and pass on what does not concern its file.
 
 `CreateOnWriteEngine` is an engine whose file is created at the first commit. A database that was
 never written to is empty and has no file. The changes of its first transaction are kept in memory
@@ -121,11 +121,11 @@ class CreateOnWriteEngine(Generic[E]):
         self.begin: Callable[[], Transaction] = self._begin_first
 
     def pin(self) -> None:
-        """Let reads show the present moment until `advance`."""
+        """Pin the present moment: reads show it until `advance`."""
         self._engine.pin()
 
     def advance(self, *, holds: bool = False) -> EngineSnapshot | None:
-        """Let reads show what has been committed."""
+        """Show the last commit to reads."""
         return self._engine.advance(holds=holds)
 
     @property
@@ -134,11 +134,11 @@ class CreateOnWriteEngine(Generic[E]):
         return self._engine.needs_checkpoint
 
     def checkpoint(self) -> None:
-        """Do what keeps the store short."""
+        """Keep the log of the store short."""
         self._engine.checkpoint()
 
     def compact(self) -> None:
-        """Give the space back that nothing occupies."""
+        """Release unused space."""
         self._engine.compact()
 
     def snapshot(self) -> EngineSnapshot:
@@ -312,7 +312,7 @@ class ReopeningEngine:
             self.cache_size = size
 
     def refuse_reads(self, damage: str) -> None:
-        """Let reads raise `StoreDamaged` from now on: the file shows less than was written to it.
+        """Refuse reads with `StoreDamaged` from now on: the file shows less than was written to it.
 
         Snapshots that are held already go on.
         """
@@ -343,11 +343,11 @@ class ReopeningEngine:
         return self._engine is not None and self._engine.needs_checkpoint
 
     def checkpoint(self) -> None:
-        """Do what keeps the store short."""
+        """Keep the log of the store short."""
         self._opened().checkpoint()
 
     def compact(self) -> None:
-        """Give the space back that nothing occupies."""
+        """Release unused space."""
         self._opened().compact()
 
     def snapshot(self) -> EngineSnapshot:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Which rows share a page is decided by `Member`s, rows as they stand in a body: `encode_page` makes a
+Which rows share a page is decided by `Member`s, rows as they are in a body: `encode_page` makes a
 page of them, `split_members` and `pack` divide many among several. `set_member` and `remove_member`
 change one member in the bytes of a page without reading the others; what comes out is what
 `encode_page` makes of the changed members.
@@ -479,7 +479,7 @@ class PageWriter(PagedRows):
             self.flush()
 
     def discard(self, key: bytes) -> bool:
-        """Remove the row at `key` without reading it; return False if it has none of its own."""
+        """Remove the row at `key` without reading it; return False if it has no row of its own."""
         self.flush()
         self._found = None
         is_there = self._transaction.get(key) is not None
@@ -640,7 +640,7 @@ class PageWriter(PagedRows):
                 run.load(key, content, other.in_order(), other.size)
 
     def _store(self, before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
-        """Replace what is stored, changing no more than is different."""
+        """Replace what is stored, changing only what is different."""
         self._found = None
         for key in before:
             if key not in after:

@@ -491,8 +491,8 @@ class RowEditor:
     change by change, the row would have been split by then. Its length is estimated from above, as
     that of its export, which has keys where the row has an array. An export is never much shorter
     than the row: a member of an array has at least six bytes there (`"0":1,`), and where keys are
-    missing the row prints no more nulls than there are members, one byte more for each than its key
-    takes.
+    missing the row prints at most as many nulls as it has members, one byte more for each than its
+    key takes.
     """
 
     path: Path
@@ -599,8 +599,8 @@ def unseal(key: bytes, stored: bytes) -> bytes:
 def unseal_near(key: bytes, stored: Row) -> Row:
     """Return a row that was found by `floor` without its check sum; raise `DamagedRow`.
 
-    A long one that does not hold what is at `key` is not looked at, and comes empty. No page is
-    long: one that is empty is damaged.
+    A long one that does not hold what is at `key` is not read, and comes empty. No page is long:
+    one that is empty is damaged.
     """
     at, value = stored
     if 0 < len(value) <= LONG_BYTES or is_page(at) or key.startswith(at):
@@ -768,7 +768,7 @@ class PagedRows:
         for key in self.stored.scan_keys(low, high, reverse=reverse):
             if is_page(key):
                 if not reverse:
-                    yield key.removesuffix(PAGE_END)  # who wants the first key only reads no page
+                    yield key.removesuffix(PAGE_END)  # if only this one is needed, no page is read
                 stored = self.stored.get(key)
                 if stored is None:
                     continue  # it was removed after its first key was returned

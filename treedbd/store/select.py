@@ -1,4 +1,4 @@
-"""The children of a node that a query selects, in its order, reading no more than it needs.
+"""The children of a node that a query selects, in its order, reading only what it needs.
 
 There are three ways. A query by key is a range of rows and reads only what it selects. A query by
 an index reads its entries (`by_index`), and of the children only those that are shown. Any other
@@ -44,7 +44,7 @@ from treedbd.tree.value import leaf_of, priority_of
 from treedbd.tree.window import Placed
 
 YIELD_AFTER: Final = 16
-"""Entries, keys or children that are looked at between two pauses."""
+"""Entries, keys or children that are examined between two pauses."""
 KEPT_BYTES: Final = 4 * 1_048_576
 """Bytes of rows of children that meet the conditions, kept in memory until all are found."""
 _ABOVE_ALL: Final = b"\xff"
@@ -315,7 +315,7 @@ def select_passing(
     """Yield those of the children that meet `query.where`, in the query's order, within its limit.
 
     Of each child only what the conditions name is looked at: rows are parsed some at a time, and of
-    a spread child single places are looked up. All children are looked through before the first is
+    a spread child single places are looked up. All children are examined before the first is
     yielded, so that a read which would have to look through too many fails before any of its answer
     is sent. Their rows are kept in memory up to `KEPT_BYTES`; the others are read again.
 

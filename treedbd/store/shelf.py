@@ -12,8 +12,8 @@ is opened for writing holds the lock of the data directory, so no daemon can run
 writes are one transaction until `sync`, and they enter the change log like any other, so a stream
 that resumes later does not miss them.
 
-Behind a `Shelf` is a store, which runs work on the nodes of the file: a `ReadingStore`, or a
-`WritingStore` under the lock of the directory. What a path and a value are only the shelf knows.
+A `Shelf` has a store, which runs work on the nodes of the file: a `ReadingStore`, or a
+`WritingStore` under the lock of the directory. Only the shelf knows paths and values.
 """
 
 from __future__ import annotations
@@ -266,10 +266,10 @@ class ReadingStore:
         raise ReadOnlyShelf
 
     def commit(self) -> None:
-        """Do nothing: there are no changes."""
+        """Do nothing: nothing was changed."""
 
     def rollback(self) -> None:
-        """Do nothing: there are no changes."""
+        """Do nothing: nothing was changed."""
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -57,7 +57,7 @@ class Usage:
 
 
 def read_usage(view: ReadView, *, counts_nodes: bool) -> Usage:
-    """Return what is known of a database; what is not true any more counts as nothing."""
+    """Return how much a database holds; what is out of date counts as nothing."""
     stored, sequence = view.get(USAGE_KEY), view.sequence()
     usage = None if stored is None else _decode(stored)
     if usage is not None and usage.sequence == sequence:

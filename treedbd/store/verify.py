@@ -254,7 +254,7 @@ def verify_indexes(view: ReadView) -> Iterator[str]:
 
 
 def _verify_unknown(view: ReadView, states: IndexStates) -> Iterator[str]:
-    """Look for entries of indexes that there are not."""
+    """Yield the entries of indexes that do not exist."""
     low = INDEX_FIRST
     for begin, end in sorted(each.index.range for each in states.states):
         if next(view.scan_keys(low, begin), None) is not None:

@@ -54,7 +54,7 @@ def test_what_was_applied_is_settled_as_applied(
 ) -> None:
     put_in_doubt(doubtful, breaker, kind, op)
     wait_until(lambda: one.cluster.tail.poll([one.db])[one.db].rev == 1)
-    assert doubtful.engine.settle() is True
+    assert doubtful.engine.find_outcome() is True
     assert doubtful.engine._in_doubt is None
     assert not doubtful.engine.catch_up().is_whole
     assert doubtful.rows() == {b"a": b"doubt"}
@@ -69,7 +69,7 @@ def test_what_never_arrived_is_settled_as_not_applied(
     one: DaemonSide, doubtful: DaemonSide, breaker: CommitBreaker, op: bytes | None
 ) -> None:
     put_in_doubt(doubtful, breaker, Break.BEFORE, op)
-    assert doubtful.engine.settle() is False
+    assert doubtful.engine.find_outcome() is False
     doubtful.engine.catch_up()
     assert doubtful.rows() == {}
     doubtful.put((b"b", b"1"), op=b"next")
@@ -87,11 +87,11 @@ def test_while_the_commit_may_still_come_nothing_is_settled(
     put_in_doubt(doubtful, breaker, Break.WITHHELD)
     wait_until(lambda: len(lone_server.primary.query(WITHHELD)) == 1)
     with pytest.raises(StoreUnreachable):
-        doubtful.engine.settle()
+        doubtful.engine.find_outcome()
     assert doubtful.engine._in_doubt is not None
     breaker.send_withheld()
     wait_until(lambda: one.cluster.tail.poll([one.db])[one.db].rev == 1)
-    assert doubtful.engine.settle() is True
+    assert doubtful.engine.find_outcome() is True
     doubtful.engine.catch_up()
     assert doubtful.rows() == {b"a": b"doubt"}
 
@@ -105,7 +105,7 @@ def test_once_it_is_settled_as_not_applied_it_can_never_come(
     put_in_doubt(doubtful, breaker, Break.WITHHELD)
     wait_until(lambda: len(lone_server.primary.query(WITHHELD)) == 1)
     breaker.cut_withheld()
-    assert doubtful.engine.settle() is False
+    assert doubtful.engine.find_outcome() is False
     doubtful.engine.catch_up()
     assert doubtful.rows() == {}
     one.engine.catch_up()
@@ -122,7 +122,7 @@ def test_it_is_settled_after_others_have_committed(
         wait_until(lambda: one.cluster.tail.poll([one.db])[one.db].rev == 1)
     one.engine.catch_up()
     one.put((b"b", b"1"), op=b"other")
-    assert doubtful.engine.settle() is (kind is Break.ANSWER)
+    assert doubtful.engine.find_outcome() is (kind is Break.ANSWER)
     doubtful.engine.catch_up()
     assert doubtful.rows() == one.rows()
 
@@ -142,7 +142,7 @@ def test_it_may_be_too_late_to_settle(
     one.engine.catch_up()
     one.put((b"b", b"1"), op=None)
     lone_server.primary.query("DELETE FROM treedb.changes WHERE db = %s AND rev = 1", (one.db,))
-    assert doubtful.engine.settle() is answer
+    assert doubtful.engine.find_outcome() is answer
 
 
 def test_a_copy_that_fails_after_the_commit_leaves_it_in_doubt(
@@ -153,7 +153,7 @@ def test_a_copy_that_fails_after_the_commit_leaves_it_in_doubt(
     one.engine.path.rename(one.engine.path.with_name("elsewhere"))
     with pytest.raises(InDoubt):
         transaction.commit()
-    assert one.engine.settle() is True
+    assert one.engine.find_outcome() is True
     other.engine.catch_up()
     assert other.rows() == {b"a": b"1"}
     one.engine.path.with_name("elsewhere").rename(one.engine.path)

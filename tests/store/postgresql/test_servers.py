@@ -26,7 +26,7 @@ def settle(side: DaemonSide) -> bool | None:
     """Settle as a daemon does: until the answer is known."""
     while True:
         try:
-            return side.engine.settle()
+            return side.engine.find_outcome()
         except StoreUnreachable:
             continue
 
@@ -69,7 +69,7 @@ def test_a_frozen_primary_leaves_a_large_commit_in_doubt(
     with pytest.raises(InDoubt):
         side.put((b"b", b"x" * 50_000_000))
     with pytest.raises(StoreUnreachable):
-        side.engine.settle()
+        side.engine.find_outcome()
     cluster_servers.primary.thaw()
     assert settle(side) is False
     catch_up(side)
@@ -85,7 +85,7 @@ def test_frozen_standbys_leave_a_commit_in_doubt_that_is_settled_later(
         side.put((b"a", b"1"))
     assert side.rows() == {}
     with pytest.raises(StoreUnreachable):
-        side.engine.settle()
+        side.engine.find_outcome()
     for standby in cluster_servers.standbys:
         standby.thaw()
     assert settle(side) is True
@@ -145,7 +145,7 @@ def test_a_cancelled_wait_for_the_standbys_is_no_success(
         "SELECT rev FROM treedb.dbs WHERE db = %s", (side.db,)
     ) == [(1,)]
     with pytest.raises(StoreUnreachable):
-        side.engine.settle()
+        side.engine.find_outcome()
     # The standbys never received it: the next primary does not have it.
     cluster_servers.primary.kill()
     for standby in cluster_servers.standbys:
@@ -220,7 +220,7 @@ def test_a_primary_that_was_cut_off_gives_no_stale_answer_and_takes_no_write(
             with pytest.raises(InDoubt):
                 behind.put((b"a", b"lost"))
             with pytest.raises(StoreUnreachable):
-                behind.engine.settle()
+                behind.engine.find_outcome()
             assert behind.rows() == {b"a": b"1"}
             # A daemon that knows all servers finds the new primary, and its copy is right.
             catch_up(side)

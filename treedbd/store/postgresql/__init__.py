@@ -1,7 +1,7 @@
 """PostgreSQL as the store of a cluster, in SQL; knows no Twisted.
 
 engine       the engine over one database: PostgreSQL decides and keeps, a local copy is read
-commits      one commit: what it compares and adds, how it is sent, and doubt about it settled
+commits      one commit: what it compares and adds, how it is sent, and doubt about it resolved
 connection   connections with deadlines, their settings, pools and pipelines
 schema       the tables, created and migrated
 fetching     what a copy lacks, read at one moment

@@ -7,8 +7,8 @@ needed, and again after an error. All methods block and may be called in any thr
 
 - `ProjectStore`: the rules of projects and the databases in them.
 - `ReadIndex`: how far databases have come, which a read must have reached to be current.
-- `Tail` and `Notifier`: what other daemons have committed, as hints that are fast and a poll that
-  is sure.
+- `Tail` and `Notifier`: what other daemons have committed, as hints that are fast and polls that
+  are sure.
 - `Leases`: which daemons live whose sessions have left writes for their end.
 
 A daemon checks the server before it serves (`check_cluster`), records that it runs
@@ -254,19 +254,19 @@ class DatabaseState(NamedTuple):
 
 
 class ReadIndex:
-    """Asks how far databases have come, over a connection of its own, one question at a time.
+    """Reads how far databases have come, over a connection of its own, one query at a time.
 
-    One question serves all reads that were waiting when it was sent: the caller collects them. It
-    is asked in a transaction that writes, and its answer is believed when that has been confirmed:
-    a primary that was cut off still answers questions, and no such transaction ends there
+    One query serves all reads that were waiting when it was sent: the caller collects them. It is
+    sent in a transaction that writes, and its answer is used when that has been confirmed: a
+    primary that was cut off still answers queries, and no such transaction ends there
     (`connection.confirm`).
 
-    A strict one is asked without waiting: `connect`, in any thread, then `begin` and `receive`
-    whenever there is something to be read from the connection.
+    A strict one is sent without waiting: `connect`, in any thread, then `begin`, and `receive`
+    whenever the connection has something to be read.
     """
 
     def __init__(self, settings: PostgresqlSettings) -> None:
-        """Connect at the first question."""
+        """Connect at the first query."""
         self._settings = settings
         self._session = Session(settings)
 
@@ -278,7 +278,7 @@ class ReadIndex:
         return self._session.run(lambda connection: states_of(connection, list(dbs)))
 
     def connect(self) -> TimedConnection:
-        """Return a connection for strict questions; blocks. Raises `StoreUnreachable`."""
+        """Return a connection for strict queries; blocks. Raises `StoreUnreachable`."""
         connection = connect(self._settings)
         connection.may_cancel = True
         try:
@@ -289,7 +289,7 @@ class ReadIndex:
         return connection
 
     def begin(self, connection: TimedConnection, dbs: Collection[int]) -> None:
-        """Send a question; raise `StoreUnreachable`."""
+        """Send a query; raise `StoreUnreachable`."""
         connection.has_warned = False
         try:
             begin_ask(connection, b"ask", (int4_array(dbs),))
@@ -297,7 +297,7 @@ class ReadIndex:
             raise unreachable(error) from error
 
     def receive(self, connection: TimedConnection) -> dict[int, DatabaseState] | None:
-        """Return the confirmed states of databases, None as long as there is no answer.
+        """Return the confirmed states of databases, None until the answer is complete.
 
         A database that does not exist is missing. Raises `StoreUnreachable`.
         """
@@ -532,7 +532,7 @@ class Leases:
         self._asking.run(add)
 
     def renew(self, owner: str) -> None:
-        """Let an owner live on; raise `LeaseOver`."""
+        """Renew the lease of an owner; raise `LeaseOver`."""
 
         def extend(connection: TimedConnection) -> None:
             connection.execute("BEGIN")
@@ -846,7 +846,7 @@ def send_heartbeat(
 
     def send(connection: TimedConnection) -> None:
         connection.execute("BEGIN")
-        connection.execute("SET LOCAL synchronous_commit = off")  # to lose it does not matter
+        connection.execute("SET LOCAL synchronous_commit = off")  # a heartbeat may be lost
         connection.execute(_BEAT, (daemon, version, printed, *counts))
         connection.execute("COMMIT")
 

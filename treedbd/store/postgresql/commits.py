@@ -1,4 +1,4 @@
-"""Commits in PostgreSQL: what one compares and adds, how it is sent, and how doubt is settled.
+"""Commits in PostgreSQL: what one compares and adds, how it is sent, and how doubt is resolved.
 
 Theory of operation
 -------------------
@@ -10,9 +10,9 @@ state that a copy has; `Touched` are the rows that a commit changes, by which ot
 
 All statements are sent at once and COMMIT is the last: an error before it ends the transaction.
 Once COMMIT may have reached the server, the end of the connection, the deadline, and a warning (the
-wait for the standbys was cancelled) all mean that the outcome is unknown. `settle` finds it out. If
-the commit is not there it must never be there later: its transaction may still be open on the
-server, or on its way. So an empty commit is made in its place, for which the row has to be locked:
+wait for the standbys was cancelled) all mean that the outcome is unknown (`find_outcome`). If the
+commit is not there it must never be there later: its transaction may still be open on the server,
+or on its way. So an empty commit is made in its place, for which the row has to be locked:
 then either the first one has ended, or it can never win. What is read is believed when a
 transaction that writes was confirmed after it.
 
@@ -66,7 +66,7 @@ class CopyPosition:
     """The commit that a copy ends with, as a row of the copy at `POSITION_KEY` says.
 
     The row is written in the same local transaction as the rows that a commit changed: a crash
-    between the commit in PostgreSQL and the local one leaves a copy that is some commits behind,
+    between the commit in PostgreSQL and the local one leaves a copy that lacks some commits,
     never one that is wrong. Its key is longer than any row key, so no row of the tree or of an
     index can have it; it is not sent to PostgreSQL. The content has a check sum as all rows have.
 
@@ -321,7 +321,7 @@ class CommitCounts(NamedTuple):
 
 
 class CommitSender:
-    """Sends commits over a few connections, and settles those that are in doubt."""
+    """Sends commits over a few connections, and finds the outcome of those in doubt."""
 
     def __init__(self, pool: SessionPool) -> None:
         """Borrow a connection of `pool` for each commit."""
@@ -372,18 +372,18 @@ class CommitSender:
         return session
 
     def release_lock(self, session: Session) -> None:
-        """Let others commit again; waits for nothing."""
+        """Release the lock, so that others commit again; waits for nothing."""
         if not session.is_idle:
             session.drop()  # the server ends the transaction, and releases the lock
         self._pool.give_back(session)
 
-    def settle(self, pending: PendingCommit) -> bool | None:
+    def find_outcome(self, pending: PendingCommit) -> bool | None:
         """Find out whether a commit in doubt was applied; blocks, in any thread.
 
         None if that cannot be found out any more: its records were trimmed. After any answer the
-        commit will never be applied later. Raises `StoreUnreachable`: ask again.
+        commit will never be applied later. Raises `StoreUnreachable`: call again.
         """
-        applied = self._pool.run(lambda connection: _settle(connection, pending))
+        applied = self._pool.run(lambda connection: _find_outcome(connection, pending))
         self._count(commits=int(applied is True))
         return applied
 
@@ -472,7 +472,7 @@ def _classify(
     return unreachable(error)
 
 
-def _settle(connection: TimedConnection, pending: PendingCommit) -> bool | None:
+def _find_outcome(connection: TimedConnection, pending: PendingCommit) -> bool | None:
     base = pending.base
     connection.execute("BEGIN")
     fenced = connection.execute(_FENCE, (base.db, base.rev)).fetchone()

@@ -176,12 +176,12 @@ class TimedConnection(psycopg.Connection[TupleRow]):
             # Otherwise each attempt would leave a process that waits for the standbys.
             with contextlib.suppress(psycopg.Error):
                 self.cancel_safe(timeout=_CANCEL_PATIENCE_S)
-        # So that it counts as lost: who had sent a COMMIT must not believe that it failed.
+        # So that it counts as lost: a COMMIT that was sent must not be taken for failed.
         self.pgconn.finish()
 
     @contextlib.contextmanager
     def only_confirming(self) -> Iterator[None]:
-        """Let what is under way be cancelled at the deadline, within a `with` block."""
+        """Allow what is under way to be cancelled at the deadline, within a `with` block."""
         self.may_cancel = True
         try:
             yield
@@ -189,7 +189,7 @@ class TimedConnection(psycopg.Connection[TupleRow]):
             self.may_cancel = False
 
     def extend(self, patience_s: float) -> None:
-        """Let the deadline be so many seconds from now."""
+        """Set the deadline to so many seconds from now."""
         self.deadline = time.monotonic() + patience_s
 
     def record(self, diagnostic: Diagnostic) -> None:
@@ -336,7 +336,7 @@ class Session:
             self.drop()
 
     def extend(self) -> None:
-        """Let the deadline begin again."""
+        """Start the deadline again."""
         if self._connection is not None:
             self._connection.extend(self._settings.patience_s)
 

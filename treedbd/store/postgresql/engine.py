@@ -7,7 +7,7 @@ the copy with `fetch`, in any thread, and `apply_fetched`. Nothing here waits un
 have been notified of a commit.
 
 If the copy fails after PostgreSQL has committed, the outcome is reported as in doubt: it is known
-to PostgreSQL, and `settle` finds it there. The copy is only some commits behind.
+to PostgreSQL, and `find_outcome` finds it there. The copy only lacks some commits.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class PostgresqlEngine:
         base = attrs.evolve(self.position, epoch=self.epoch)
         return RecordingTransaction(self, self._local.begin(), base)
 
-    def settle(self) -> bool | None:
+    def find_outcome(self) -> bool | None:
         """Find out whether the commit in doubt was applied; blocks, in any thread.
 
         If it was, the copy lacks it: fetch. None if that cannot be found out any more. Raises
@@ -279,7 +279,7 @@ class PostgresqlEngine:
         """
         if self._in_doubt is None:
             return True
-        applied = self._commits.settle(self._in_doubt)
+        applied = self._commits.find_outcome(self._in_doubt)
         self._in_doubt = None
         return applied
 
@@ -373,7 +373,7 @@ class PostgresqlEngine:
                 self._locked = self._commits.take_lock(pending.base.db)
 
     def release_lock(self) -> None:
-        """Let others commit again, if they wait for this daemon; not during a commit."""
+        """Release the lock for which others wait, if this daemon has it; not during a commit."""
         locked, self._locked = self._locked, None
         if locked is not None:
             self._commits.release_lock(locked)

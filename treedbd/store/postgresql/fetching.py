@@ -187,7 +187,7 @@ def _read_changes(
 ) -> tuple[Sequence[Any], Rows, list[LogEntry]]:
     """Begin at one moment; return the state, and the commits and entries since `base`.
 
-    All are sent at once. Without a copy there are no commits to be followed.
+    All are sent at once. Without a copy no commits are followed.
     """
     execute = connection.execute
     with connection.pipeline():

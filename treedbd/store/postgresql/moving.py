@@ -289,7 +289,7 @@ def _find_project(settings: PostgresqlSettings, db: int) -> str | None:
 
 
 def freeze(connection: TimedConnection, place: str) -> None:
-    """Let no daemon commit any more; `place` is where the data goes. In a transaction."""
+    """Refuse commits of all daemons; `place` is where the data goes. In a transaction."""
     connection.execute(_LOCK_PROJECTS)
     connection.execute(_FREEZE)
     connection.execute(_UNSET, (MOVED_IN,))
@@ -297,7 +297,7 @@ def freeze(connection: TimedConnection, place: str) -> None:
 
 
 def thaw(connection: TimedConnection) -> None:
-    """Let daemons commit again. In a transaction."""
+    """Allow commits of daemons again. In a transaction."""
     connection.execute(_LOCK_PROJECTS)
     connection.execute(_THAW)
     connection.execute(_UNSET, (MOVED,))
@@ -462,19 +462,17 @@ def find_different(
     connection: TimedConnection, table: ComparedTable, db: int, buckets: Iterable[Bucket]
 ) -> list[Bucket]:
     """Return those of the buckets that the server does not hold alike."""
-    asked = []
+    sent = []
     with connection.pipeline() as pipeline:
         for each in buckets:
             parameters = (db, each.low, each.high)
-            asked.append(
-                (each, connection.execute(table.digest_statement, parameters, binary=True))
-            )
+            sent.append((each, connection.execute(table.digest_statement, parameters, binary=True)))
         pipeline.sync()
         # The server computes its digests at the same time.
-        expected = [(len(each.records), _digest(table, each.records)) for each, _ in asked]
-        found = [cursor.fetchone() for _, cursor in asked]
+        expected = [(len(each.records), _digest(table, each.records)) for each, _ in sent]
+        found = [cursor.fetchone() for _, cursor in sent]
     return [
-        each for (each, _), own, theirs in zip(asked, expected, found, strict=True) if own != theirs
+        each for (each, _), own, theirs in zip(sent, expected, found, strict=True) if own != theirs
     ]
 
 
@@ -500,7 +498,7 @@ def _read_stored(
 
 
 def _in_parts(records: Sequence[Record]) -> Iterator[list[list[Any]]]:
-    """Yield columns of records, of no more bytes at once than one message should have."""
+    """Yield columns of records, of at most as many bytes at once as one message should have."""
     part: list[Record] = []
     size = 0
     for record in records:

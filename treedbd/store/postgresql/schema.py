@@ -110,7 +110,7 @@ def prepare_schema(settings: PostgresqlSettings) -> bytes:
 
 
 def read_schema(settings: PostgresqlSettings) -> bytes | None:
-    """Return the id of the cluster, 16 bytes; None if there are no tables. Nothing is changed.
+    """Return the id of the cluster, 16 bytes; None without tables. Nothing is changed.
 
     Raises `StoreUnreachable`, or `CannotOpenStore` if the tables are older or newer.
     """
@@ -155,7 +155,7 @@ def _prepare(connection: TimedConnection, subject: str) -> bytes:
 
 
 def _find_version(connection: TimedConnection, subject: str) -> int:
-    """Return the version of the tables, 0 if there are none; raise `CannotOpenStore` for newer."""
+    """Return the version of the tables, 0 without tables; raise `CannotOpenStore` for newer."""
     try:
         if connection.execute(_HAS_TABLES).fetchone() != (True,):
             return 0

@@ -238,7 +238,7 @@ def _replace(path: pathlib.Path, old: apsw.Connection, version: int, report: Rep
         _sync(new)
         report(f"{path} is converted: the new file is checked.")
         _check(path, new, version, old)
-        _remove(new, _BESIDE)  # they would be left behind after the rename
+        _remove(new, _BESIDE)  # they would stay after the rename
         new.rename(path)
     except StoreFailed as error:
         raise _not_converted(path, version, str(error), "check the disk") from error
@@ -283,7 +283,7 @@ def _fill(
 
 
 def _sync(new: pathlib.Path) -> None:
-    """Make the new file durable, and let it be read from the disk, not from memory."""
+    """Make the new file durable, and drop it from the cache of the system."""
     with new.open("r+b") as file:
         os.fsync(file.fileno())
         if sys.platform == "linux":

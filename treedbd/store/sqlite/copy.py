@@ -96,7 +96,7 @@ class Moment:
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Let the moment go."""
+        """Release the moment."""
         self._connection.close()
 
 
@@ -113,7 +113,7 @@ def verify_copy(path: pathlib.Path) -> str | None:
     except (StoreFailed, DamagedRow, *SQLITE_ERRORS) as error:
         return f"The copy cannot be read: {error}."
     finally:
-        # SQLite makes an empty log and its index for who only reads.
+        # SQLite makes an empty log and its index even for a reader.
         for suffix in (LOG, "-shm"):
             beside(path, suffix).unlink(missing_ok=True)
     return findings[0] if findings else None

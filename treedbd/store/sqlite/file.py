@@ -75,7 +75,7 @@ _MAGIC = b"SQLite format 3\0"
 BUSY_MS = 1000
 """Milliseconds to wait for another process that has locked the file."""
 TURN_BUSY_MS = 5
-"""The same in a turn of the reactor, in which everything else waits."""
+"""The same in the reactor's thread, where everything else waits."""
 _AWAITED_BUSY_MS = 10
 """The same between two looks at the time, while the end of a transaction is awaited."""
 
@@ -469,7 +469,7 @@ _WORDS: Final = 0xFFFFFFFF
 
 @functools.cache
 def load_sums() -> bool:
-    """Let connections that name `VFS` use the extension; return whether apsw includes it."""
+    """Load the extension for connections that name `VFS`; return whether apsw includes it."""
     default = apsw.vfs_names()[0]
     try:
         with apsw.Connection(":memory:") as connection:
@@ -490,7 +490,7 @@ def compares_sums(connection: apsw.Connection) -> bool:
 
 
 def reserve_sums(connection: apsw.Connection) -> None:
-    """Let the pages of a database without tables reserve the bytes of a sum."""
+    """Reserve the bytes of a sum in the pages of a database without tables."""
     reserved = ctypes.c_int(SUM_BYTES)
     connection.file_control("main", apsw.SQLITE_FCNTL_RESERVE_BYTES, ctypes.addressof(reserved))
 

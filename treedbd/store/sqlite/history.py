@@ -8,9 +8,9 @@ or removed is an older state, and looks sound. So is a shelf that was replaced b
 
 - Before the first commit after an opening, the mark says durably that the database is open.
 - After each commit, when that is durable, the mark receives its number and id, without a sync. A
-  process that is killed leaves a mark that is exact, or one commit behind.
-- After each checkpoint the mark is synced: the shelf alone, without its log, is never behind what a
-  power failure leaves of the mark.
+  process that is killed leaves a mark that is exact, or that lacks one commit.
+- After each checkpoint the mark is synced: the shelf alone, without its log, never lacks a change
+  of the mark that a power failure leaves.
 - At a close that leaves no log, the mark says durably that the database is closed, when it is
   durable that the log is gone: there are file systems on which the sync of one file does not carry
   the removal of another, and a power failure then brings the log back. So a log beside a closed
@@ -84,12 +84,12 @@ class Mark:
 class MarkFile:
     """The file of a mark, beside the shelf; it is opened at the first write.
 
-    It is written when a change is durable, never before: so a sound shelf is never behind its mark,
-    and one that is behind has lost changes.
+    It is written when a change is durable, never before: so a sound shelf has every change of
+    its mark, and one that lacks any has lost changes.
 
-    A write is synced only where that is asked for: it survives the end of the process, not that of
-    the machine, and takes some microseconds. Two slots, each in a page of its own, are written in
-    turn, each with a counter and a check sum: a write that is torn leaves the other slot.
+    A write is synced only with `sync`: it survives the end of the process, not that of
+    the machine, and takes some microseconds. Two slots, each in a page of its own, are written
+    alternately, each with a counter and a check sum: a write that is torn leaves the other slot.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -235,7 +235,7 @@ class History:
             raise CannotOpenStore(self._path, loss, _REMEDY)
 
     def replace_mark(self) -> None:
-        """Let the mark say durably where a history goes on whose loss was accepted.
+        """Record durably where a history goes on whose loss was accepted.
 
         Raises `CannotOpenStore`.
         """
@@ -331,7 +331,7 @@ def _newest(connection: apsw.Connection) -> tuple[int, bytes]:
 
 
 def _id_of(connection: apsw.Connection, sequence: int) -> bytes | None:
-    """Return the id of a change, None if the change log does not hold it any more."""
+    """Return the id of a change, None if the change log no longer holds it."""
     op_id: bytes | None = connection.execute("SELECT op_id FROM log WHERE seq = ?", (sequence,)).get
     return op_id
 

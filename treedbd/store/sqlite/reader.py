@@ -224,25 +224,25 @@ class PresentReader(SqliteReader):
                 return work(self)
             except (StoreFailed, DiskFull):
                 self._is_current = False
-                self.end()  # what is left of a transaction that met an error is not to be trusted
+                self.end()  # after an error, what the transaction shows cannot be trusted
                 raise
             finally:
                 if not self._is_held:
                     self._invalidate()
 
     def pin(self) -> None:
-        """Let reads show the present moment until `advance`, unless it cannot be read."""
+        """Pin the present moment, unless it cannot be read: reads show it until `advance`."""
         self.is_pinned = True
         with self._lock, contextlib.suppress(StoreFailed, DiskFull):
             self._begin_if_needed()
 
     def advance(self) -> None:
-        """Let reads show what has been committed."""
+        """Show the last commit to reads."""
         self.is_pinned = False
         self.let_go()
 
     def let_go(self) -> bool:
-        """Let the next read begin a transaction, unless it is pinned; return if none is open now.
+        """End the transaction, unless the moment is pinned; return whether none is open now.
 
         May be called in any thread. A read that is under way ends before.
         """
@@ -260,7 +260,7 @@ class PresentReader(SqliteReader):
         return True
 
     def keep_open(self) -> bool:
-        """Hold the moment that is shown, which need not be pinned any more, until `close`.
+        """Hold the moment that is shown, which is no longer pinned, until `close`.
 
         Returns False if it is not open.
         """
@@ -283,7 +283,7 @@ class PresentReader(SqliteReader):
         return self._sequence == other._sequence
 
     def hold(self) -> EngineSnapshot | None:
-        """Hold this very moment open, until `close`."""
+        """Hold this moment open until `close`."""
         if not self._readers.replace(self):
             return None
         self._is_held = True
@@ -379,9 +379,9 @@ class Readers:
         return snapshot
 
     def advance(self, *, holds: bool = False) -> PresentReader | None:
-        """Let reads show what has been committed; with `holds` return the moment before, held.
+        """Show the last commit to reads; with `holds` return the moment before, held.
 
-        None if that is not open any more, or no other connection can be opened.
+        None if that is no longer open, or if no other connection can be opened.
         """
         reader = self.present
         other = self._try_spare() if holds else None
@@ -418,7 +418,7 @@ class Readers:
         self.present.cached.limit(size)
 
     def let_go(self) -> bool:
-        """Let go of the present moment (`PresentReader.let_go`); may be called in any thread."""
+        """Release the present moment (`PresentReader.let_go`); may be called in any thread."""
         return self.present.let_go()
 
     def close(self) -> None:
@@ -436,14 +436,14 @@ class Readers:
         return PresentReader(CachedConnection(connect_reader(self._path)), self)
 
     def _try_spare(self) -> PresentReader | None:
-        """Return a reader; None if there is none: no descriptor may be left, for one thing."""
+        """Return a reader; None if none can be opened: perhaps no descriptor is left."""
         try:
             return self._take_spare()
         except StoreFailed:
             return None
 
     def replace(self, reader: PresentReader) -> bool:
-        """Let another reader show the present moment from now on; return whether it can.
+        """Show the present moment by another reader from now on; return whether it can.
 
         It cannot if a commit has taken effect that was not shown yet, or without a connection.
         """
@@ -461,7 +461,7 @@ class Readers:
         return True
 
     def _show_by(self, other: PresentReader, held: PresentReader) -> None:
-        """Let another reader show the present moment from now on: `held` keeps its own."""
+        """Show the present moment by another reader from now on: `held` keeps its own."""
         if self._cache_bytes is not None:
             other.cached.limit(self._cache_bytes)
         other.begun, held.begun = self._begun, None
@@ -469,7 +469,7 @@ class Readers:
         self.snapshots.add(held)
 
     def release(self, reader: PresentReader) -> None:
-        """Take back the connection of a reader that shows nothing any more."""
+        """Take back the connection of a reader that no longer shows anything."""
         self.snapshots.discard(reader)
         if len(self._spare) < _SPARE_CONNECTIONS:
             self._spare.append(reader.cached)

@@ -1,4 +1,4 @@
-"""One shelf that several processes have open: its write lock, and news of what others commit.
+"""One shelf that several processes have open: its write lock, and whether others have committed.
 
 None of the processes owns the shelf. One that wants to write takes the write lock (`ShelfLock`),
 which one process has at a time; whatever was committed before is visible to it then, and nothing is
@@ -33,7 +33,7 @@ from those that can use it."""
 POLL_S: Final = 0.002
 """Seconds between two attempts of a thread to take the write lock."""
 WAIT_S: Final = 15.0
-"""Seconds for which a thread waits for it: longer than a process may stand still with it."""
+"""Seconds for which a thread waits for it: longer than a process that is stopped may keep it."""
 CLOSE_WAIT_S: Final = 1.0
 """The same before a shelf is closed; without the lock it is closed as if the process had died."""
 
@@ -295,7 +295,7 @@ class SharedShelf:
             self._in_use.release()
 
     def renew(self) -> None:
-        """Let the log be restarted, if it was checkpointed since this moment began to be shown."""
+        """Renew the moment that is shown, if a checkpoint since then waits for its end."""
         if self._file is not None:
             self._file.readers.renew()
 
@@ -373,7 +373,7 @@ class SharedShelf:
                 self._in_use.release()
 
     def _agree_on_soundness(self, lock: ShelfLock, file: SqliteEngine) -> None:
-        """Let those that close the shelf later know what this process knows, and the other way."""
+        """Share with the other processes whether the shelf is sound, and learn it from them."""
         if file.is_sound:
             lock.is_sound = True
         elif lock.is_sound:

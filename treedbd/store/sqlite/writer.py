@@ -24,8 +24,9 @@ having written what this one did not. Therefore:
 No room for a write is another matter: the commit frame is missing, so nothing has happened.
 
 While a commit is made in another thread, reads show the moment before it, and the log is needed for
-that. So the checkpoint comes later, as a step of its own, when they have been let go; and they are
-let go once more after it. Only then does no reader need the log, and the next commit restarts it.
+that. So the checkpoint comes later, as a step of its own, when they have been released; and they
+are released once more after it. Only then does no reader need the log, and the next commit restarts
+it.
 
 A checkpoint must never need room: on a full disk it is what lets the log be restarted in its own
 space, so that removals find some. So the file is made as long as a commit will need it before the
@@ -96,7 +97,7 @@ _BYTES_AT_ONCE = 2 * 1024 * 1024
 _MANY_CHANGES = 64
 """Discarding more changes takes milliseconds."""
 _LONG_BYTES = 1024 * 1024
-"""A longer value is read and stored beside the turns of the reactor."""
+"""A longer value is read and stored in another thread than the reactor's."""
 _APPEND = "INSERT INTO log VALUES(1, ?, ?, ?)"
 _TRIM = "DELETE FROM log WHERE seq <= ?"
 _LONG = "SELECT seq FROM log WHERE seq <= ? AND length(entry) > ?"
@@ -172,7 +173,7 @@ class SqliteTransaction(SqliteReader):
         self._execute(_DELETE_RANGE, (low, high))
 
     def _end_of_some(self, low: bytes, high: bytes) -> bytes:
-        """Return the end of a part of a range that holds no more than is removed at once."""
+        """Return the end of a part of a range that holds at most what is removed at once."""
         size = 0
         rows = self._walk(_LENGTHS, low, high, _ROWS_AT_ONCE)
         for number, (key, length) in enumerate(list(rows), 1):
@@ -208,7 +209,7 @@ class SqliteTransaction(SqliteReader):
             pause()
 
     def replace_log(self, sequence: int, entries: Iterable[LogEntry]) -> None:
-        """Let the log hold `entries` alone; the number of the last one ever is `sequence`."""
+        """Replace the log by `entries`; the number of the last one ever is `sequence`."""
         self._execute(_TRIM_ALL)
         self._newest = (sequence, b"")
         for entry in entries:
@@ -332,7 +333,7 @@ class FileSpace:
             self._size_before = None
 
     def forget_cached(self) -> None:
-        """Let the next reads come from the disk, not from the cache of the system."""
+        """Drop the file from the cache of the system, so that the next reads come from the disk."""
         if sys.platform == "linux":
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -363,7 +364,10 @@ class OpenFiles:
         self._log_status = os.stat(self._log)
 
     def find_missing(self) -> str | None:
-        """Return the same, but do not notice another log in the place of the one in use."""
+        """Return a sentence, without a path, about a file that is not where it was opened.
+
+        Another log in the place of the one in use is not noticed.
+        """
         if not _is_same(self._shelf, self._shelf_status):
             return f"The file of the database {_MISPLACED}"
         if not os.access(self._log, os.F_OK):
@@ -423,7 +427,7 @@ class LogLength:
 
     @property
     def is_long(self) -> bool:
-        """Whether checkpoints have not let the log be restarted for long."""
+        """Whether the log has not been restarted for long in spite of checkpoints."""
         return self._frames >= LONG_LOG_FRAMES
 
     def count(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
@@ -643,7 +647,7 @@ class SqliteWriter:
             self.let_reads_go()
             is_long = self._log_length.is_long
             self._try(lambda: checkpoint_some(self._connection, waits=is_long))
-            self.let_reads_go()  # who has read meanwhile would keep the log from being restarted
+            self.let_reads_go()  # a read meanwhile would keep the log from being restarted
             try:
                 self.history.sync()
             except OSError as error:
@@ -753,7 +757,7 @@ class SqliteWriter:
         self.history.close(is_clean=is_clean and self._has_no_log())
 
     def _has_no_log(self) -> bool:
-        """Return whether there is no log, and a power failure cannot bring it back either."""
+        """Return whether the log is gone, so that even a power failure cannot bring it back."""
         log = log_of(self._path)
         try:
             sync_directory(log.parent)
