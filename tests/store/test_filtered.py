@@ -166,7 +166,7 @@ def test_too_many_children_fail_before_the_first_is_yielded(order: str, limit: s
     common = {"orderBy": f'"{order}"', "where": '{"v":{">=":0}}', limit: "100"}
     iteration = iterate_selected(nodes, PATH, make_query(99, **common))
     found: list[Any] = []
-    with pytest.raises(TooManyChildren, match="looked through 99 children"):
+    with pytest.raises(TooManyChildren, match="examined 99 children"):
         found.extend(child for child in iteration if child is not None)
     assert found == []
     found = [each for each in iterate_selected(nodes, PATH, make_query(100, **common)) if each]

@@ -188,7 +188,7 @@ class AdaptedRequest:
 
 @implementer(IPullProducer)
 class _ContentProducer:
-    """Writes content to a request of `twisted.web`, a piece whenever it asks for more."""
+    """Writes content to a request of `twisted.web`, a piece whenever it is ready for more."""
 
     def __init__(self, request: Any, reader: ContentReader) -> None:
         self._request = request

@@ -88,8 +88,8 @@ from treedbd.names import NO_PROXIES, TrustedProxies
 _log: Final = Logger()
 
 AnsweredRequest: TypeAlias = tuple[HeadMemory, bytes, int, float, int, int]
-"""What its head asked, its method, the status of the reply, how many seconds it took, and the bytes
-of the bodies: those sent and those received."""
+"""The memory of its head, its method, the status of the reply, how many seconds it took, and the
+bytes of the bodies: those sent and those received."""
 
 AdaptRequests: TypeAlias = Callable[[type[Request]], type[Request]]
 """Returns the class of requests to be made in place of another one."""
@@ -117,10 +117,10 @@ class CountsCallers(Protocol):
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether it has to know of bytes."""
+        """Whether bytes are to be counted."""
 
     def refuse_malformed(self, address: str) -> ErrorReply | None:
-        """Count what was no request; return what is sent if there were too many."""
+        """Count a malformed request; return the reply if there were too many."""
 
     def note_answered(self, request: Any) -> None:
         """Count the bytes of an answered request."""
@@ -134,7 +134,7 @@ class RequestLogging:
     """What is called for requests, so that it can log them.
 
     `answered` is called with each answered request that took at least `least_s` seconds, `lost`
-    with each whose client went before it was answered; they must show no more of its target than
+    with each whose client went before it was answered; of its target they must show at most
     `shown_path`. If it `sends_ids`, each response has the id of its request.
     """
 
@@ -171,7 +171,7 @@ class ServerOptions:
 
     @property
     def byte_rates(self) -> CountsCallers | None:
-        """The `rates`, if they have to know of bytes."""
+        """The `rates`, if they count bytes."""
         return None if self.rates is None or not self.rates.counts_bytes else self.rates
 
     def request_classes(self) -> tuple[type[Request], type[Request]]:
@@ -302,7 +302,7 @@ class HeldBody:
         )
 
     def release(self) -> None:
-        """Count nothing any more."""
+        """Count nothing from now on."""
         self.count(0)
 
 
@@ -468,7 +468,7 @@ class Connections:
             self._end()
 
     def drain(self) -> Deferred[None]:
-        """Close what is idle, let requests under way finish; fires when no connection is left."""
+        """Close idle connections now, others after their request; fires when none is left."""
         self.draining = True
         for connection in tuple(self._addresses):
             connection.drain()
@@ -622,7 +622,7 @@ class Http1Connection(protocol.Protocol):
             self._parse(data)
 
     def readConnectionLost(self) -> None:
-        """Answer what the client has sent, though it sends no more; but it may be gone."""
+        """Answer what the client has sent: it has ended its sending direction, or is gone."""
         if self._closing:
             self.transport.loseConnection()
         elif self._request is None and not self._is_occupied():
@@ -663,9 +663,9 @@ class Http1Connection(protocol.Protocol):
             self._body.release()
         if self._parser.head_bytes:
             self._parser.forget()
-        asked, seconds = request.head_memory, perf_counter() - request.began
+        memory, seconds = request.head_memory, perf_counter() - request.began
         sent, received = request.sentLength, self._parser.body_size
-        self._note_answered((asked, request.method, request.code, seconds, sent, received))
+        self._note_answered((memory, request.method, request.code, seconds, sent, received))
         if self._byte_rates is not None:
             self._byte_rates.note_answered(request)
         if seconds >= self._log_least_s:
@@ -681,7 +681,7 @@ class Http1Connection(protocol.Protocol):
         self._close(linger=False)
 
     def switch(self, receive: Callable[[bytes], None]) -> bytes:
-        """Let another protocol receive all that follows; return what was received already."""
+        """Pass all that follows to another protocol; return what was received already."""
         self._receive = receive
         return self._parser.end()
 
@@ -719,7 +719,7 @@ class Http1Connection(protocol.Protocol):
             self._close(linger=False)
 
     def _end_half_closed(self) -> None:
-        """Take a client for gone that sends no more, unless its reply has begun."""
+        """Drop a client that has ended its sending direction, unless its reply has begun."""
         request = self._request
         if request is not None and (request.has_own_timeout or not request.startedWriting):
             self.abort("client")
@@ -791,7 +791,7 @@ class Http1Connection(protocol.Protocol):
             request.processingFailed(Failure())
 
     def _render_oversized(self) -> None:
-        """Let the resource refuse a request; what still arrives of its body is dropped."""
+        """Refuse a request by the resource; what still arrives of its body is dropped."""
         self._body.release()
         self.registry.errors[BODY_TOO_LARGE.status] += 1
         request = self._request = self._make_request(self, self._parser)
@@ -801,7 +801,7 @@ class Http1Connection(protocol.Protocol):
         request.render(self.registry.resource)
 
     def _continue_parsing(self) -> None:
-        """Parse what is left: it is the turn of this connection, which may be closed by now."""
+        """Parse what is left when the ring comes to this connection; it may be closed by now."""
         self._is_in_ring = False
         if not self._is_occupied():
             self._parse(at_most=REQUESTS_AT_ONCE)
@@ -888,9 +888,9 @@ class Http1Connection(protocol.Protocol):
                 self.registry.cut_off[reason] += 1
             elif request.startedWriting:
                 # A stream, or another protocol, which ends so.
-                asked, seconds = request.head_memory, perf_counter() - request.began
+                memory, seconds = request.head_memory, perf_counter() - request.began
                 sent, received = request.sentLength, self._parser.body_size
-                self._note_answered((asked, request.method, request.code, seconds, sent, received))
+                self._note_answered((memory, request.method, request.code, seconds, sent, received))
         elif reason in ("slow", "stop") and self.writer.waiting_bytes:
             # It was answered before: only its last bytes waited.
             self.registry.cut_off[reason] += 1

@@ -35,7 +35,7 @@ Header: TypeAlias = tuple[bytes, bytes]
 Headers: TypeAlias = Mapping[bytes, Sequence[bytes]]
 """The values of each field, by its name in lower case, in the order in which they came.
 
-Nobody changes them: requests with the same head share them."""
+They are never changed: requests with the same head share them."""
 
 
 def first(headers: Headers, name: bytes) -> str | None:
@@ -66,7 +66,7 @@ _HTML: Final = ("text/html", "text/html;charset=utf-8")
 
 
 def prefers_html(headers: Headers, other: str) -> bool:
-    """Return whether a client prefers HTML to the media type `other`; a tie is no preference."""
+    """Return whether a client prefers HTML to the media type `other`; False for a tie."""
     accepted = joined(headers, b"accept")
     if accepted is None or len(accepted) > MAX_ACCEPT_CHARACTERS:
         return False

@@ -15,7 +15,7 @@ complete; what follows it stays unread until the next call. The work is shared:
 
 A request to upgrade the protocol is answered in the protocol it came in (RFC 9110, section 7.8).
 
-Clients repeat themselves: a request whose head has the very bytes of the one before it, and all of
+Clients repeat themselves: a request whose head has the bytes of the one before it, and all of
 which has arrived when it is looked for, is not parsed again. What resources and logs made of such a
 head is kept in a `HeadMemory`.
 
@@ -320,7 +320,7 @@ class Http1Parser:
     `target`, as it was sent; `version`; `headers`, the fields by their names in lower case; `body`,
     None if there is none; `body_size`, its bytes; `keep_alive`, whether the client wants to keep
     the connection; `head_bytes`, how long the head was, 0 if it was short; `head_memory`, the same
-    for requests that follow each other with the very same head.
+    for requests that follow each other with the same head.
     """
 
     method = b""
@@ -380,7 +380,7 @@ class Http1Parser:
         )
 
     def end(self) -> bytes:
-        """Parse no more; return what no request has used, and release what is held."""
+        """Stop parsing; return what no request has used, and release what is held."""
         unread, self._unread = self._unread[self._at :], b""
         self._at = self._searched = 0
         self._state = _HEAD
@@ -541,7 +541,7 @@ class Http1Parser:
         self._parsed_any = True
 
     def _forget_upgrade(self) -> None:
-        """Let a new parser parse the same framing again, without the upgrade.
+        """Parse the same framing again by a new parser, without the upgrade.
 
         The old one treats what follows the head, the body too, as another protocol.
         """

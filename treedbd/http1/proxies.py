@@ -351,7 +351,7 @@ def _nth_from_right(headers: Headers, name: bytes, depth: int) -> str:
 
 
 def parse_node(text: str) -> Client | None:
-    """Return the address that a node stands for (RFC 7239, section 6), None if it is malformed.
+    """Return the address that a node names (RFC 7239, section 6), None if it is malformed.
 
     An IPv6 address may be without brackets, as it is in X-Forwarded-For.
     """

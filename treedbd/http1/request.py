@@ -77,7 +77,7 @@ class IHttp1Request(IRequest, IConsumer):
 
     headers = Attribute("The header fields: from names in lower case to lists of values, in order.")
     head_memory = Attribute(
-        "What the resource remembers for requests with this very head: an object with a settable "
+        "What the resource remembers for requests with this head: an object with a settable "
         "attributes `question` and `identity`, None at first; a new one for each parsed head."
     )
     request_id = Attribute(
@@ -164,7 +164,7 @@ class IHttp1Request(IRequest, IConsumer):
         """Return what sends content past the request, and what counts it (`sent_past_bytes`).
 
         None if the body is not sent as it is, if something waits to be sent, or if the connection
-        has no socket of its own. What is returned must not be used any more after anything else was
+        has no socket of its own. What is returned must no longer be used after anything else was
         written, or after it has sent less than all.
         """
 
@@ -231,7 +231,7 @@ HIDDEN: Final = "…"
 MAX_DECODINGS: Final = 8
 """How often a segment is decoded; one that is encoded more often is hidden."""
 MAX_SEGMENTS: Final = 2 * MAX_DEPTH
-"""How many are looked at one by one; the others are shown or hidden together."""
+"""How many are examined one by one; the others are shown or hidden together."""
 
 # What begins a query, or was meant to: encoded by mistake, perhaps more than once.
 _QUERY = re.compile(r"[?#;]|%(?:25)*(?:3F|23|3B)", re.IGNORECASE)
@@ -483,7 +483,7 @@ class Request(StockRequest):
         self.render(resource)
 
     def render(self, resrc: IResource) -> None:
-        """Let a resource answer; what it returns is the body, or `NOT_DONE_YET`."""
+        """Render a resource; what it returns is the body, or `NOT_DONE_YET`."""
         try:
             body: Any = resrc.render(self)
         except UnsupportedMethod as error:

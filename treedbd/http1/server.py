@@ -8,7 +8,7 @@ Nothing here knows what the resource serves.
 A `ProxiedFactory` is for connections from a proxy that begin with a header of the PROXY protocol,
 before TLS. A `ProxiedConnection` reads that header and nothing else; then the transport, with the
 address of the client instead of the proxy's, goes to the protocol of the connection proper, which
-is made only now. So from there on nothing is slower or different, and everything that asks for the
+is made only now. So from there on nothing is slower or different, and everything that reads the
 address of a client, limits and logs, gets that of the client. Twisted's own wrapper would announce
 the connection before it knows the address. A peer that is not trusted is closed at once. Until its
 header is complete, a connection counts for `limits.connections`, and ends after `handshake_s`.
@@ -169,15 +169,15 @@ class ProxiedFactory(Factory):
         peer = getattr(addr, "host", "")
         if self._is_trusted(peer):
             return ProxiedConnection(self)
-        self.warn("{peer} is no trusted proxy", peer)
+        self.warn("{peer} is not a trusted proxy", peer)
         return None
 
     def doStart(self) -> None:
-        """Let the factory of the connections proper start."""
+        """Start the factory of the connections proper."""
         self.factory.doStart()
 
     def doStop(self) -> None:
-        """Let the factory of the connections proper stop."""
+        """Stop the factory of the connections proper."""
         self.factory.doStop()
 
     def warn(self, what: str, peer: str) -> None:

@@ -8,5 +8,5 @@ context     the circumstances of a request, its budget, and the views through wh
 compile     the compiler from a checked syntax tree to closures; the operators that these call
 rights      partial evaluation: whether a rule can be true, known before data is read
 evaluate    which rules run for a read or a write, in which order, and their verdict
-ruleset     the rules of a project: built from a document, asked for each request, explained
+ruleset     the rules of a project: built from a document, evaluated for each request, explained
 """

@@ -40,9 +40,9 @@ from treedbd.tree.types import (
 DEFAULT_CHARACTERS: Final = RulesLimits().judged_characters
 """Characters that the rules of one request may read, unless settings say otherwise."""
 AT_ONCE_PART: Final = 2
-"""The part of the characters that may be read if all is evaluated in one turn: a half."""
+"""The part of the characters that may be read if all is evaluated without pauses: a half."""
 PAUSED_CHARACTERS: Final = 64 * KIB
-"""Characters that take long enough to read for a pause before them."""
+"""A read of so many characters is preceded by a pause."""
 
 
 class EvaluationError(Exception):
@@ -64,8 +64,8 @@ class Budget:
 
     Attributes:
         characters: how many are left.
-        at_once: whether all rules are evaluated in one turn, so that a pattern is charged what it
-            takes at the worst.
+        at_once: whether all rules are evaluated without pauses, so that a pattern is charged what
+            it takes at the worst.
 
     """
 

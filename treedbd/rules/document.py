@@ -12,7 +12,7 @@ at which it begins, and a `TextItem` maps each of its characters to an offset, a
 Only the first error of a document is reported, with its position and its text. The texts are in the
 modules that find the errors: here, and in `ruleset`, `grammar`, `regex` and `typecheck`. An
 `ExpressionError` has an offset into the text of its expression. Only `ruleset` knows where that
-text is in the document; it turns the error into an `InvalidRules`.
+text is in the document; it makes an `InvalidRules` of the error.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ _MEMBER = re.compile(
     rf'{_SKIPPED.pattern}(,?){_SKIPPED.pattern}"([^"\\\x00-\x1f]*+)"'
     rf"{_SKIPPED.pattern}:{_SKIPPED.pattern}(?![ \t\r\n/])"
 )
-"""What nearly every member begins with: what is not like this is parsed piece by piece."""
+"""How nearly every member begins; any other one is parsed piece by piece."""
 _WORD = re.compile(r"[A-Za-z]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 CONSTANTS: Final = {"true": True, "false": False, "null": None}

@@ -334,7 +334,7 @@ _OPERATOR_PATTERN: Final = re.compile(
 _TOKEN_PATTERN: Final = re.compile(
     rf"{_NAME}|{_NUMBER}|{_STRING}|{_REGEX}|===?|!==?|[<>]=?|\|\||&&|[\s\S]"
 )
-"""Any token at all, to be shown in an error."""
+"""Any token, to be shown in an error."""
 
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
 _LETTERS: Final = {
@@ -431,7 +431,7 @@ class _Construct:
     brackets: int = 0
 
     def node(self) -> Expression:
-        """Return the node that the construct becomes; a group has none of its own."""
+        """Return the node of the construct; a group is the node inside it."""
         return _NODES[self.form](self)
 
 
@@ -655,13 +655,13 @@ _METHODS: Final[dict[str, Callable[[_ExpressionParser, str, int], None]]] = {
     for form in (*_OPERAND_PATTERN.groupindex, *_OPERATOR_PATTERN.groupindex)
 }
 """The method for each form of token: it is given the token and its offset."""
-_CALL_IT: Final = "Call the method, with () behind its name."
+_CALL_IT: Final = "Call the method, with () after its name."
 _TAKE_VALUE: Final = "Add .val() for the value of the node."
 _QUOTE_KEY: Final = "Write the key in quotes."
 LIST_NAMES: Final = "Write the names in brackets, as in hasChildren(['name'])."
 WRITE_PATTERN: Final = "Write the pattern between slashes instead of quotes, as in matches(/^a/)."
 READS_ONLY: Final = "Write data: a read changes nothing."
-_NOT_A_METHOD: Final = "Leave out the () behind it."
+_NOT_A_METHOD: Final = "Leave out the () after it."
 USE_CHILD: Final = "Write .child(…) for a child of a node."
 _JOIN_RULES: Final = "Join conditions by && or ||."
 

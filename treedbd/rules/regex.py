@@ -5,7 +5,7 @@ The subset has literal characters; `.`, which is any character but a line feed; 
 `{n,m}`, each with an optional `?` that has no effect, because only the existence of a match
 matters. A backslash makes any other character literal. `^` and `$` are allowed at the beginning and
 at the end of the pattern and apply to the whole of it, so `^a|b$` matches `a` and `b` and no other
-text. An alternative must not be empty, and there is no other form of group. The only flag, `i`,
+text. An alternative must not be empty, and groups have no other form. The only flag, `i`,
 folds case as Unicode does for single characters.
 
 Theory of operation: one pass from left to right with a stack of open groups, without recursion.
@@ -29,7 +29,7 @@ from treedbd.rules.document import ExpressionError
 
 MAX_GROUPS: Final = 200
 MAX_REPEAT: Final = 1_000
-"""RE2 supports no more, also for the product of nested repetitions."""
+"""The most that RE2 supports, also for the product of nested repetitions."""
 
 # RE2 needs a nanosecond for a character, and for some patterns and texts about one for each
 # instruction.

@@ -1,6 +1,6 @@
-"""The rules of a project: built from the text of a document, and asked for each request.
+"""The rules of a project: built from the text of a document, and evaluated for each request.
 
-This is the interface of the package. `parse_rules` turns a document into a `RuleSet` or raises the
+This is the interface of the package. `parse_rules` makes a `RuleSet` of a document or raises the
 first error; `may_read` and `may_write` evaluate the rules for one operation and read nothing but
 the view they are given. That an admin is exempt from rules is the concern of callers.
 
@@ -118,7 +118,7 @@ class RuleSet:
 
     @cached_property
     def _allows_all_writes(self) -> bool:
-        """Whether `.write` is `true` at the root and there is no `.validate`."""
+        """Whether `.write` is `true` at the root and no rule is a `.validate`."""
         root = self._root
         has_validate = root.validate is not None or root.validates_below
         return root.write is not None and root.write.constant is True and not has_validate
@@ -303,13 +303,13 @@ def _decode(text: str | bytes, max_bytes: int) -> str:
 
 
 MAX_RULES_FORESEEN: Final = 1000
-"""Rule nodes below a place that are looked at for `_may_allow_write`."""
+"""Rule nodes below a place that `_may_allow_write` examines."""
 
 
 def _may_allow_write(root: RuleNode, scope: KnownScope) -> bool:
     """Return whether any `.write` at, above or below the path of a request can be true.
 
-    Where more than `MAX_RULES_FORESEEN` rules would have to be looked at, one of them may be.
+    With more than `MAX_RULES_FORESEEN` rules to examine the answer is True.
     """
     node: RuleNode | None = root
     for key in (*scope.path, None):
@@ -613,7 +613,7 @@ def _find_unequal(types: TypeTable) -> Iterator[tuple[int, str]]:
 def _find_forgotten(types: TypeTable) -> Iterator[tuple[int, str]]:
     """Return advice for a rule that bounds queries in some ways, but not in all.
 
-    One that has a limit and looks at the bounds wants a caller to see certain children only.
+    One that has a limit and reads the bounds is meant to show certain children only.
     """
     named = {
         node.name: node

@@ -35,7 +35,7 @@ entries are removed at once. Afterwards the noted children are compared with wha
 by now, and collections that were replaced, or are spread only now, are entered as a whole. So the
 cost follows the change, not the collection.
 
-**Ranks.** Where children have to be looked at for what they are ordered by, as building does and a
+**Ranks.** Where children have to be read for what they are ordered by, as building does and a
 query without an index, `ranks_of` finds the ranks of many at once, and `Ranking` sorts them.
 
 The reader and the transaction are given separately, so that writers, building and the check use the
@@ -387,7 +387,7 @@ def find_collections(
     """Iterate over the spread collections of a pattern at or below a path, in key order.
 
     `above` matches the beginning of the pattern. With `start`, the path of a collection, those
-    before it are left out. What is looked at for each is one row key, at least.
+    before it are left out. For each at least one row key is read.
     """
     if not nodes.is_spread(above):
         return
@@ -804,7 +804,7 @@ class Ranking:
     """The children that a query may select, of those that were added.
 
     They are sorted in runs. With a short limit there is one run, and as soon as it is as long as
-    the limit, its last child narrows the range of the ranks that need be looked at. A string that
+    the limit, its last child narrows the range of the ranks that are compared. A string that
     children are ordered by may have megabytes: no step reads more than one of these, a run ends
     earlier with them, and a query keeps `TEXT_BYTES` of them.
     """

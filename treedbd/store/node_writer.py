@@ -122,7 +122,7 @@ class NodeWriter(Nodes):
         self.checks_room = False
 
     def check_room(self, paths: Iterable[Path]) -> None:
-        """Raise `InvalidData` if values are to be set in a row that must not grow any more.
+        """Raise `InvalidData` if values are to be set in a row that must no longer grow.
 
         Most rows are spread when they grow; one cannot be if its key, or those below it, are too
         long (see `nodes`), and each change of it takes as long as it is.

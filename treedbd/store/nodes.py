@@ -818,7 +818,7 @@ _NUMBER_BYTES: Final = 32
 _BEFORE_STRING: Final = b":,[{"
 _AFTER_STRING: Final = b",]}:"
 _MAX_QUOTES: Final = 16
-"""Quotes at the end of a text that are looked at one by one."""
+"""Quotes at the end of a text that are examined one by one."""
 
 
 def spell_numbers(json: bytes) -> bytes:

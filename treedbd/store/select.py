@@ -314,7 +314,7 @@ def select_passing(
 ) -> Iterator[Child | None]:
     """Yield those of the children that meet `query.where`, in the query's order, within its limit.
 
-    Of each child only what the conditions name is looked at: rows are parsed some at a time, and of
+    Of each child only what the conditions name is read: rows are parsed some at a time, and of
     a spread child single places are looked up. All children are examined before the first is
     yielded, so that a read which would have to look through too many fails before any of its answer
     is sent. Their rows are kept in memory up to `KEPT_BYTES`; the others are read again.

@@ -480,7 +480,7 @@ class Resolver:
         """
         self._now = now
         self._before = before
-        # By plain tuples of text, which the garbage collector leaves alone, unlike places.
+        # By plain tuples of text: unlike places, the garbage collector does not visit them.
         self._sums: dict[Path, int | float] = {}
 
     def resolve_value(self, value: Unresolved, path: Path) -> Value:

@@ -145,7 +145,7 @@ class Commit:
     def event_below(self, watched: Path) -> Event | None:
         """Return the event at `watched`, which is below `path`; None if no change reaches it."""
         if self.is_large:
-            # Below a string is nothing; to find that in the rows, it would have to be read.
+            # Nothing is below a string; to find that in the rows, it would have to be read.
             printed = self.printed if self.method == "put" else None
             is_string = printed is not None and printed[:1] == (b'"',)
             return Event("put", (), None, is_missed=not is_string)

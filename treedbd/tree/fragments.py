@@ -4,7 +4,7 @@ Theory of operation. The splitter follows the brackets of the document, and know
 that is open where its members begin and which of them are complete. When more text has come than a
 fragment may have, the complete members of the outermost container that has any are cut off: they
 are a fragment. So containers that are short stay whole, and a long one comes in several fragments,
-each with some of its members. The inside of members is not looked at: what is wrong there is found
+each with some of its members. The inside of members is not parsed: what is wrong there is found
 when the fragments are parsed. All else that is wrong is found here, so a document is valid if
 `finish` has returned and all fragments are valid.
 

@@ -7,7 +7,7 @@ Order. Keys: first those that read as a 32-bit integer, by number, then all othe
 bytes. An integer is an optional `-` and decimal digits, leading zeros allowed, at most 11
 characters in all; equal numbers sort by length, then by bytes: `0`, `-0`, `00`, `1`, `01`, `001`.
 Values: nothing, false, true, numbers, strings, containers; containers are all equal. A *rank* is a
-tuple that compares as what it is the rank of.
+tuple that compares as the key or value does.
 
 Bytes. Encodings compare byte by byte as the keys or values compare. The encoding of a path begins
 with the encoding of each of its ancestors, so a subtree is one contiguous range.
@@ -319,7 +319,7 @@ class PushIds:
         """Return an id greater than all before; `now_ms` is in milliseconds since 1970."""
         latest_ms = self.latest_ms
         if self._last is None or now_ms > latest_ms or not self._is_own:
-            # After those of others it is random, too: they may all make the next one.
+            # After ids of others it is random too: they may all make the next one.
             random = int.from_bytes(self._entropy(_RANDOM_BYTES), "big")
             self._last = max(now_ms, latest_ms + 1) << _RANDOM_BITS | random
             self._is_own = True

@@ -43,7 +43,7 @@ from treedbd.tree.types import ROOT, InvalidPath, InvalidQuery, Json, Path, Quer
 from treedbd.tree.value import as_json, canonical_number, leaf_of, plain, priority_of, value_at
 
 FieldKind: TypeAlias = Literal["key", "value", "priority", "child"]
-"""What is looked at: the key, value or priority of a child, or the value at a path below it."""
+"""What a condition reads: the key, value or priority of a child, or the value at a path in it."""
 Scalar: TypeAlias = str | int | float | bool | None
 
 PARAMETERS: Final = (
@@ -86,12 +86,12 @@ class TooMuchText(QueryTooLarge):
 
 
 class TooManyChildren(QueryTooLarge):
-    """A `where` would look through more children than one request may."""
+    """A `where` would examine more children than one request may."""
 
     def __init__(self, most: int) -> None:
         """`most` is how many it may."""
         super().__init__(
-            f"where has looked through {most} children, as many as one request may: use bounds "
+            f"where has examined {most} children, as many as one request may: use bounds "
             "with orderBy, or raise where_children."
         )
 
@@ -245,7 +245,7 @@ def parse_query(
 ) -> Query | None:
     """Return the query in decoded request parameters, None if there is none.
 
-    It may look through `where_children` children for a `where`. Raises `InvalidQuery`.
+    A `where` may examine `where_children` children. Raises `InvalidQuery`.
     """
     given = [name for name in PARAMETERS if name in parameters]
     where = parse_where(parameters[WHERE], where_children) if WHERE in parameters else None
@@ -271,7 +271,7 @@ def check_combination(
 ) -> None:
     """Raise `InvalidQuery` for parameters that cannot be together, with what `name_of` calls them.
 
-    Their values are not looked at.
+    Their values are not read.
     """
     may_be_unordered = _LIMITS if WHERE in parameters else ()
     for name in PARAMETERS:
@@ -386,7 +386,7 @@ class WhereCondition:
 
 @attrs.frozen
 class Where:
-    """Conditions that a child must meet, and how many children one read may look through."""
+    """Conditions that a child must meet, and how many children one read may examine."""
 
     conditions: tuple[WhereCondition, ...]
     most_children: int

@@ -1,6 +1,6 @@
-"""The words of the tree as types: paths, places, values, changes and views; and its errors.
+"""The types of the tree: paths, places, values, changes and views; and its errors.
 
-Everything else in this package, and all above it, is written in these words. A `View` is what can
+Everything else in this package, and all above it, uses these types. A `View` is what can
 be read of a tree without knowing how it is stored: edits, rules and events read one. The store
 implements it on its rows; `tree.overlay` and `rules.context` implement it on top of another view.
 

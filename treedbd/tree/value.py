@@ -382,7 +382,7 @@ class _Ends(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _ends_around(containers: bytes) -> _Ends:
-    """Return what completes a fragment that lies within these containers, named by brackets.
+    """Return what completes a fragment inside these containers, named by brackets.
 
     A fragment follows a value; its end follows one too.
     """
@@ -409,7 +409,7 @@ class _Indenter:
         self._is_in_string = False
 
     def feed(self, text: bytes) -> Iterator[bytes]:
-        """Take more text; yield what can be indented by now."""
+        """Add text; yield what can be indented by now."""
         text = self._rest + text
         if self._is_in_string:
             inside = _IN_STRING.match(text)
@@ -432,7 +432,7 @@ class _Indenter:
             yield from self.feed(text[string + 1 :])
 
     def finish(self) -> bytes:
-        """Return the end, after all of the text was taken."""
+        """Return the end, after all of the text was added."""
         return self._indent(self._rest)
 
     def _indent(self, fragment: bytes) -> bytes:

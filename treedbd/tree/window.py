@@ -46,14 +46,14 @@ LONGEST_KEPT: Final = 1024
 FIELDS_AT_ONCE: Final = 16
 """Fields of a child that are looked up in one step; of more, a short child is read as a whole."""
 FIELDS_IN_MEMORY: Final = 256
-"""Fields of a child that was read as a whole which are looked at in one step."""
+"""Fields of a child that was read as a whole which are ranked in one step."""
 SHORT_BYTES: Final = 4096
 """Bytes of a child that is short, and of strings that are read in one step."""
 CHILD_BYTES: Final = 300
 """What a window keeps of a child beside its key and the text that it is ordered by."""
 
 Field: TypeAlias = tuple[FieldKind, Path]
-"""What an order or a condition looks at: `value`, `priority`, or the `child` at a path."""
+"""What an order or a condition reads: `value`, `priority`, or the `child` at a path."""
 Facts: TypeAlias = dict[Field, ValueRank] | None
 """The ranks of the fields of a child; None if it is not there."""
 Position: TypeAlias = tuple[ValueRank, KeyRank]
@@ -88,7 +88,7 @@ def read_facts(
     `charge` is called with the bytes that are read of long strings. Raises `StateUnknown`.
     """
     if len(fields) > FIELDS_AT_ONCE:
-        with suppress(StateUnknown):  # what is not known may be none of the fields
+        with suppress(StateUnknown):  # what is not known may not be one of the fields
             if view.size(child, SHORT_BYTES) <= SHORT_BYTES:
                 return (yield from _read_short(view.get(child), fields))
     facts: dict[Field, ValueRank] = {}
@@ -223,7 +223,7 @@ class Window:
         return (edge, high) if self._is_last else (low, edge)
 
     def known(self, keys: Collection[str]) -> list[str]:
-        """Return which of these keys it has a position of."""
+        """Return those of the keys whose position it knows."""
         positions = self._positions
         if len(keys) > len(positions):
             return [key for key in positions if key in keys]

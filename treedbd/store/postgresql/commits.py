@@ -378,9 +378,9 @@ class CommitSender:
         self._pool.give_back(session)
 
     def find_outcome(self, pending: PendingCommit) -> bool | None:
-        """Find out whether a commit in doubt was applied; blocks, in any thread.
+        """Find whether a commit in doubt was applied; blocks, in any thread.
 
-        None if that cannot be found out any more: its records were trimmed. After any answer the
+        None if that can no longer be found: its records were trimmed. After any answer the
         commit will never be applied later. Raises `StoreUnreachable`: call again.
         """
         applied = self._pool.run(lambda connection: _find_outcome(connection, pending))

@@ -49,7 +49,7 @@ from treedbd.store.sqlite.reader import PresentReader
 from treedbd.store.sqlite.writer import SqliteTransaction
 
 LOSSES_BEFORE_LOCK: Final = 3
-"""After so many lost commits in a row the others have to wait for this daemon."""
+"""After so many lost commits in a row this daemon takes the lock on commits."""
 _IN_DOUBT: Final = "Whether the last commit was applied is not known yet."
 
 _FEW_ROWS: Final = 64
@@ -272,9 +272,9 @@ class PostgresqlEngine:
         return RecordingTransaction(self, self._local.begin(), base)
 
     def find_outcome(self) -> bool | None:
-        """Find out whether the commit in doubt was applied; blocks, in any thread.
+        """Find whether the commit in doubt was applied; blocks, in any thread.
 
-        If it was, the copy lacks it: fetch. None if that cannot be found out any more. Raises
+        If it was, the copy lacks it: fetch. None if that can no longer be found. Raises
         `StoreUnreachable`: then it is still in doubt. True if nothing is in doubt.
         """
         if self._in_doubt is None:

@@ -2,7 +2,7 @@
 
 A copy follows rows, not edits: what is fetched are the present rows of all keys and ranges that the
 commits since then touched, so every copy is byte for byte what PostgreSQL holds, whatever version
-made it. If the commits that are missing are not all recorded any more, or the copy ends with a
+made it. If the commits that are missing are no longer all recorded, or the copy ends with a
 commit that is not in the history of the cluster, all rows are fetched.
 """
 

@@ -114,7 +114,7 @@ class AppearedMeanwhile(Exception):
 
 
 class SwitchInDoubt(Exception):
-    """Whether the copies have taken their places cannot be found out at present."""
+    """Whether the copies have taken their places cannot be found at present."""
 
 
 @attrs.frozen

@@ -30,7 +30,7 @@ in key order.
 
 Row keys become longer or shorter by that, and where a row is stored depends on their length
 (`store/nodes`). Most rows stay rows of the same node. But a container whose key is now longer than
-`SPREAD_BYTES` cannot be spread any more, and a key that is now longer than `ROW_KEY_BYTES` belongs
+`SPREAD_BYTES` can no longer be spread, and a key that is now longer than `ROW_KEY_BYTES` belongs
 into a bucket. What several rows held becomes one row then, a *group*. In format 1 the rows of a
 group begin with a prefix that hardly any other row begins with, so only a group whose prefix the
 present row has must be kept in memory.

@@ -372,7 +372,7 @@ SQLITE_ERRORS = (
     apsw.PermissionsError,
     apsw.NoMemError,
 )
-"""Errors that occur in correct programs, too; any other error of the engine is a bug of ours."""
+"""Errors that occur in correct programs too; any other error of the engine is a bug here."""
 
 WRONG_SUM = "a page does not match its check sum"
 
@@ -617,7 +617,7 @@ def allow_bounds(connection: apsw.Connection) -> None:
         if address in _replaced:
             return
         system = pointer.contents
-        # Not a reference to the field, which is about to change.
+        # A copy: the field is about to change.
         sleep = _Sleep(ctypes.cast(system.sleep, ctypes.c_void_p).value or 0)
 
         def sleep_bounded(vfs: int, microseconds: int) -> int:
