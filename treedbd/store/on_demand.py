@@ -96,7 +96,60 @@ class FileEngine(Engine, Protocol):
         ...
 
 
-class CreateOnWriteEngine(Generic[E]):
+class WrappedEngine:
+    """Passes calls of an `Engine` on to another one; subclasses have `read`, `begin` and the rest."""
+
+    def _opened(self) -> Engine:
+        """Return the engine that calls go to, opened if need be."""
+        raise NotImplementedError
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether `checkpoint` is due."""
+        return self._opened().needs_checkpoint
+
+    def checkpoint(self) -> None:
+        """Keep the log of the store short."""
+        self._opened().checkpoint()
+
+    def compact(self) -> None:
+        """Release unused space."""
+        self._opened().compact()
+
+    def snapshot(self) -> EngineSnapshot:
+        """Hold the present moment open."""
+        return self._opened().snapshot()
+
+    def recover(self) -> None:
+        """Bring the store back from disk."""
+        self._opened().recover()
+
+    def release_reserve(self) -> None:
+        """Release the space kept in reserve."""
+        self._opened().release_reserve()
+
+    def restore_reserve(self) -> bool:
+        """Allocate the reserve again."""
+        return self._opened().restore_reserve()
+
+    def find_misplaced(self) -> str | None:
+        """Return a sentence about a file that is not in its place."""
+        return self._opened().find_misplaced()
+
+    def verify(self) -> list[str]:
+        """Return what is damaged."""
+        return self._opened().verify()
+
+    def size(self) -> int:
+        """Return the bytes on the disk."""
+        return self._opened().size()
+
+    def close(self) -> None:
+        """Close cleanly."""
+        self._opened().close()
+
+
+class CreateOnWriteEngine(WrappedEngine, Generic[E]):
     """An engine that `create` makes at the first commit; all calls go to it from then on.
 
     Attributes:
@@ -128,50 +181,8 @@ class CreateOnWriteEngine(Generic[E]):
         """Show the last commit to reads."""
         return self._engine.advance(holds=holds)
 
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether `checkpoint` is due."""
-        return self._engine.needs_checkpoint
-
-    def checkpoint(self) -> None:
-        """Keep the log of the store short."""
-        self._engine.checkpoint()
-
-    def compact(self) -> None:
-        """Release unused space."""
-        self._engine.compact()
-
-    def snapshot(self) -> EngineSnapshot:
-        """Hold the present moment open."""
-        return self._engine.snapshot()
-
-    def recover(self) -> None:
-        """Bring the store back from disk."""
-        self._engine.recover()
-
-    def release_reserve(self) -> None:
-        """Release the space kept in reserve."""
-        self._engine.release_reserve()
-
-    def restore_reserve(self) -> bool:
-        """Allocate the reserve again."""
-        return self._engine.restore_reserve()
-
-    def find_misplaced(self) -> str | None:
-        """Return a sentence about a file that is not in its place."""
-        return self._engine.find_misplaced()
-
-    def verify(self) -> list[str]:
-        """Return what is damaged."""
-        return self._engine.verify()
-
-    def size(self) -> int:
-        """Return the bytes on the disk."""
-        return self._engine.size()
-
-    def close(self) -> None:
-        """Close cleanly."""
-        self._engine.close()
+    def _opened(self) -> Engine:
+        return self._engine
 
     def _begin_first(self) -> Transaction:
         return _FirstTransaction(self._engine.begin(), self._commit_first)
@@ -222,7 +233,7 @@ def _is_empty(view: ReadView) -> bool:
     return not view.sequence() and next(view.scan_keys(*_ALL), None) is None
 
 
-class ReopeningEngine:
+class ReopeningEngine(WrappedEngine):
     """An engine over a file that is opened by `open_file`, closed when idle, and opened again.
 
     Attributes:
@@ -342,42 +353,14 @@ class ReopeningEngine:
         """Whether `checkpoint` is due."""
         return self._engine is not None and self._engine.needs_checkpoint
 
-    def checkpoint(self) -> None:
-        """Keep the log of the store short."""
-        self._opened().checkpoint()
-
-    def compact(self) -> None:
-        """Release unused space."""
-        self._opened().compact()
-
     def snapshot(self) -> EngineSnapshot:
         """Hold the present moment open."""
         self._check_undamaged()
         return self._opened().snapshot()
 
-    def recover(self) -> None:
-        """Bring the store back from disk."""
-        self._opened().recover()
-
-    def release_reserve(self) -> None:
-        """Release the space kept in reserve."""
-        self._opened().release_reserve()
-
-    def restore_reserve(self) -> bool:
-        """Allocate the reserve again."""
-        return self._opened().restore_reserve()
-
     def find_misplaced(self) -> str | None:
         """Return a sentence about a file that is not in its place; None if the file is closed."""
         return None if self._engine is None else self._engine.find_misplaced()
-
-    def verify(self) -> list[str]:
-        """Return what is damaged."""
-        return self._opened().verify()
-
-    def size(self) -> int:
-        """Return the bytes on the disk."""
-        return self._opened().size()
 
     def close(self) -> None:
         """Close cleanly; it is not opened again."""

@@ -8,7 +8,7 @@ With a limit that depends on the others, too. So a `Window` keeps the positions 
 the order of the query, and of some that follow them, the *reserve*: when a child leaves, the first
 of the reserve enters. All other children come after the *horizon*, the last position that is known,
 so a write there changes nothing. When the reserve has run out, what comes after the horizon has to
-be found out: `beyond` is the query for that, `extend` takes what it selects.
+be read: `beyond` is the query for that, `extend` takes what it selects.
 
 A window knows no values. What its children hold is read when it is sent.
 """
