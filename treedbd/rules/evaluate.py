@@ -420,4 +420,12 @@ class TimedEvaluation(Evaluation):
         if self._spent and seconds >= self._report.least_s:
             rule = max(self._spent, key=self._spent.__getitem__)
             slowest_s, count = self._spent[rule]
-            self._report.report(SlowRules(seconds, rule.location, rule.position, slowest_s, count))
+            self._report.report(
+                SlowRules(
+                    seconds=seconds,
+                    location=rule.location,
+                    position=rule.position,
+                    slowest_s=slowest_s,
+                    count=count,
+                )
+            )

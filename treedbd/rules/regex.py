@@ -89,7 +89,14 @@ def parse_regex(pattern: str, flags: str, offset: int, max_size: int) -> Regex:
     except re2.error:
         raise ExpressionError(offset, "the regular expression is too large") from None
     weight, worst_weight = 1 + whole.size // _SIZE_PER_WEIGHT, _ENCODED + whole.size
-    return Regex(search, weight, worst_weight, whole.rendered, flags, parser.bar)
+    return Regex(
+        search=search,
+        weight=weight,
+        worst_weight=worst_weight,
+        rendered=whole.rendered,
+        flags=flags,
+        bar=parser.bar,
+    )
 
 
 def _compile(rendered: str, flags: str, memory: int = MIB) -> Callable[[bytes], object]:

@@ -514,7 +514,13 @@ class _Builder:
                 children[name] = yield from self.node(value, (*names, name), captures + bound)
         capture = next((name for name in children if name.startswith("$")), "")
         of_capture = children.pop(capture, None)
-        return RuleNode(rules, index_on, children, of_capture, capture)
+        return RuleNode(
+            rules=rules,
+            index_on=index_on,
+            literals=children,
+            capture=of_capture,
+            capture_name=capture,
+        )
 
     def check_child(
         self, key: TextItem, value: Item, names: Path, siblings: Mapping[str, RuleNode]
@@ -574,12 +580,12 @@ class _Builder:
         for offset, text in compiled.advice:
             self.warn(value.offset_of(offset), text, is_advice=True)
         return Rule(
-            kind,
-            keys,
-            position,
-            compiled.test,
-            compiled.reads_time,
-            compiled.constant,
+            kind=kind,
+            keys=keys,
+            position=position,
+            test=compiled.test,
+            reads_time=compiled.reads_time,
+            constant=compiled.constant,
             reads_data=compiled.reads_data,
             may_be_true=compiled.may_be_true,
         )
@@ -654,12 +660,18 @@ def _compile(text: str, kind: str, captures: _Captures, limits: RulesLimits) -> 
         ],
         *_find_unequal(types),
     )
-    reads_data = not names.isdisjoint(_TREES)
     # The expressions "true" and "false" are as constant as the words themselves.
     value = expression.value if isinstance(expression, Literal) else None
     constant = value if isinstance(value, bool) else None
-    advice = tuple(_find_forgotten(types))
-    return _Compiled(test, "now" in names, reads_data, may_be_true, constant, warnings, advice)
+    return _Compiled(
+        test=test,
+        reads_time="now" in names,
+        reads_data=not names.isdisjoint(_TREES),
+        may_be_true=may_be_true,
+        constant=constant,
+        warnings=warnings,
+        advice=tuple(_find_forgotten(types)),
+    )
 
 
 def format_explanation(verdict: Mapping[str, Any]) -> list[str]:

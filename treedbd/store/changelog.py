@@ -127,14 +127,14 @@ def describe_entry(entry: LogEntry) -> LoggedEntry:
     """Return what an entry of the log says; raise ValueError for bytes that are none."""
     json = _parse_entry(entry.content)
     return LoggedEntry(
-        entry.sequence,
-        int(json["time"]),
-        Writer(json.get("uid"), json.get("is_admin", False)),
-        json["method"],
-        Place(tuple(json["path"]), json.get("is_priority", False)),
-        json.get("size"),
-        "sent" in json,
-        json.get("sent"),
+        sequence=entry.sequence,
+        time=int(json["time"]),
+        writer=Writer(json.get("uid"), json.get("is_admin", False)),
+        method=json["method"],
+        place=Place(tuple(json["path"]), json.get("is_priority", False)),
+        size=json.get("size"),
+        has_body="sent" in json,
+        sent=json.get("sent"),
     )
 
 

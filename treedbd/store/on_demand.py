@@ -97,7 +97,7 @@ class FileEngine(Engine, Protocol):
 
 
 class WrappedEngine:
-    """Passes calls of an `Engine` on to another one; subclasses have `read`, `begin` and the rest."""
+    """Passes the calls of an `Engine` on to another one; subclasses have `read` and `begin`."""
 
     def _opened(self) -> Engine:
         """Return the engine that calls go to, opened if need be."""

@@ -342,12 +342,24 @@ def make_put(place: Place, body: Json, max_string_bytes: int = DEFAULT_STRING_BY
     if place.is_priority:
         value = check_priority(body, max_string_bytes)
         if isinstance(value, Timestamp | Increment):
-            return Edit("put", place, body, (Change(place, value),), True)  # type: ignore[arg-type]
+            return Edit(
+                method="put",
+                place=place,
+                sent=body,
+                changes=(Change(place, value),),  # type: ignore[arg-type]
+                has_placeholders=True,
+            )
         return Edit("put", place, value, (Change(place, value),))
     normal = normalise(body, len(place.path), max_string_bytes)
     value = normal.value
     sent = canonicalise_numbers(body) if normal.has_changed_numbers else body
-    return Edit("put", place, sent, (Change(place, value),), normal.has_placeholders)
+    return Edit(
+        method="put",
+        place=place,
+        sent=sent,
+        changes=(Change(place, value),),
+        has_placeholders=normal.has_placeholders,
+    )
 
 
 def rename_child(edit: Edit, key: str) -> Edit:
@@ -379,7 +391,14 @@ def make_patch(path: Path, body: Json, max_string_bytes: int = DEFAULT_STRING_BY
     _check_no_overlap([change.place for change in changes])
     sent: Json = dict(zip(body, [part.sent for part in parts], strict=True))
     has_placeholders = any(part.has_placeholders for part in parts)
-    return Edit("patch", Place(path), sent, in_order(changes), has_placeholders, changes)
+    return Edit(
+        method="patch",
+        place=Place(path),
+        sent=sent,
+        changes=in_order(changes),
+        has_placeholders=has_placeholders,
+        by_member=changes,
+    )
 
 
 def make_member(path: Path, key: str, item: Json, max_string_bytes: int) -> Edit:

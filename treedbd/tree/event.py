@@ -209,7 +209,14 @@ def describe(sequence: int, edit: Edit, op_id: bytes = b"", size: int = 0) -> Co
         changes.append(CommittedChange(path, value, is_priority, sent))
         is_complete = is_complete and not is_priority
     position = Position(sequence, op_id)
-    return Commit(position, edit.method, edit.place.path, tuple(changes), is_complete, size=size)
+    return Commit(
+        position=position,
+        method=edit.method,
+        path=edit.place.path,
+        changes=tuple(changes),
+        is_complete=is_complete,
+        size=size,
+    )
 
 
 def describe_large(

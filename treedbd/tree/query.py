@@ -257,12 +257,12 @@ def parse_query(
     start = _parse_bound(parameters, "startAt", order, True)
     end = _parse_bound(parameters, "endAt", order, True)
     return Query(
-        order,
-        exact or start or _parse_bound(parameters, "startAfter", order, False),
-        exact or end or _parse_bound(parameters, "endBefore", order, False),
-        parse_limit(parameters, "limitToFirst"),
-        parse_limit(parameters, "limitToLast"),
-        where,
+        order=order,
+        low=exact or start or _parse_bound(parameters, "startAfter", order, False),
+        high=exact or end or _parse_bound(parameters, "endBefore", order, False),
+        limit_to_first=parse_limit(parameters, "limitToFirst"),
+        limit_to_last=parse_limit(parameters, "limitToLast"),
+        where=where,
     )
 
 

@@ -864,12 +864,12 @@ def read_status(pool: SessionPool) -> ClusterStatus:
     def read(connection: TimedConnection) -> ClusterStatus:
         daemons = tuple(
             DaemonStatus(
-                row[0],
-                row[1],
-                row[2],
-                row[3],
-                {int(db): rev for db, rev in orjson.loads(row[4]).items()},
-                CommitCounts(*row[5:]),
+                daemon=row[0],
+                address=row[1],
+                version=row[2],
+                seen_s=row[3],
+                revs={int(db): rev for db, rev in orjson.loads(row[4]).items()},
+                counts=CommitCounts(*row[5:]),
             )
             for row in rows_of(connection, _DAEMONS)
         )
@@ -895,11 +895,11 @@ def _examine(connection: TimedConnection) -> ClusterReport:
     if rows_of(connection, _IS_SUPERUSER) == [(True,)]:
         warnings.append("The role is a superuser, which treedb does not need.")
     return ClusterReport(
-        found["server_version"],
-        found["synchronous_standby_names"],
-        standbys,
-        missing,
-        tuple(warnings),
+        server_version=found["server_version"],
+        standby_names=found["synchronous_standby_names"],
+        standbys=standbys,
+        missing_rights=missing,
+        warnings=tuple(warnings),
     )
 
 

@@ -105,7 +105,9 @@ def decode_position(stored: bytes | None) -> CopyPosition | None:
         return None
     if version != _POSITION_VERSION:
         return None
-    return CopyPosition(cluster, db, rev, token if any(token) else b"", epoch)
+    return CopyPosition(
+        cluster=cluster, db=db, rev=rev, token=token if any(token) else b"", epoch=epoch
+    )
 
 
 Range: TypeAlias = tuple[bytes, bytes]

@@ -179,7 +179,14 @@ class Fetcher:
         newest = rows_of(connection, _ENTRIES, (base.db, after, ENTRY_BYTES))
         entries = [LogEntry(*row) for row in newest]
         position = attrs.evolve(base, rev=rev, token=token[0][0] if token else b"", epoch=epoch)
-        return Fetched(base, position, last, None, (), _without_gap(entries, last))
+        return Fetched(
+            base=base,
+            position=position,
+            sequence=last,
+            touched=None,
+            rows=(),
+            entries=_without_gap(entries, last),
+        )
 
 
 def _read_changes(
@@ -226,7 +233,9 @@ def _follow(
         Touched.decode(each) for number, _, each in changes if number > base.rev
     )
     position = attrs.evolve(base, rev=rev, token=tokens[rev], epoch=epoch)
-    return Fetched(base, position, last, touched, (), entries)
+    return Fetched(
+        base=base, position=position, sequence=last, touched=touched, rows=(), entries=entries
+    )
 
 
 def _touched_rows(session: Session, connection: TimedConnection, fetched: Fetched) -> Iterator[Row]:
