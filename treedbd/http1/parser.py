@@ -601,7 +601,8 @@ class Http1Parser:
     def _end_body(self) -> None:
         if not self._complete:
             raise malformed("The body does not end where its framing says.")
-        self._pop_fields()  # trailer fields are ignored
+        if self._field_count:
+            self._pop_fields()  # trailer fields are ignored
         self._state = _HEAD
         self.body_size = self._content.tell()
         self._content.seek(0)

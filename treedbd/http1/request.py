@@ -333,6 +333,24 @@ def _lazily(make: Callable[[Any], object]) -> Any:
     return _Lazy(make)
 
 
+def _find_path(request: Request) -> bytes:
+    """Return the path of a target in any of its forms (RFC 9112, section 3.2)."""
+    path: bytes = request.uri.partition(b"?")[0]
+    if path.startswith(b"/") or path == b"*":
+        return path
+    return b"/" + path.partition(b"://")[2].partition(b"/")[2]
+
+
+def _parse_cookies(request: Request) -> dict[bytes, bytes]:
+    cookies = {}
+    for line in request.headers.get(b"cookie", []):
+        for pair in line.split(b";"):
+            name, equals, value = pair.lstrip().partition(b"=")
+            if equals:
+                cookies[name] = value
+    return cookies
+
+
 @implementer(IHttp1Request)
 class Request(StockRequest):
     """One request and its reply.
@@ -372,13 +390,13 @@ class Request(StockRequest):
     requestHeaders = _lazily(lambda request: StockHeaders(request.headers))
     responseHeaders = _lazily(lambda request: StockHeaders())
     content = _lazily(lambda request: BytesIO())
-    path = _lazily(lambda request: _find_path(request.uri))
+    path = _lazily(_find_path)
     args = _lazily(lambda request: parse_qs(request.uri.partition(b"?")[2], 1))
     prepath = _lazily(lambda request: [])
     postpath = _lazily(
         lambda request: [unquote_to_bytes(part) for part in request.path[1:].split(b"/")]
     )
-    received_cookies = _lazily(lambda request: _parse_cookies(request.headers))
+    received_cookies = _lazily(_parse_cookies)
     cookies = _lazily(lambda request: [])
     notifications = _lazily(lambda request: [])
     client = _lazily(lambda request: request.connection.peer)
@@ -799,24 +817,6 @@ class Request(StockRequest):
             waiting, self.notifications = self.notifications, []
             for finished in waiting:
                 finished.errback(reason)
-
-
-def _find_path(target: bytes) -> bytes:
-    """Return the path of a target in any of its forms (RFC 9112, section 3.2)."""
-    path = target.partition(b"?")[0]
-    if path.startswith(b"/") or path == b"*":
-        return path
-    return b"/" + path.partition(b"://")[2].partition(b"/")[2]
-
-
-def _parse_cookies(headers: Headers) -> dict[bytes, bytes]:
-    cookies = {}
-    for line in headers.get(b"cookie", []):
-        for pair in line.split(b";"):
-            name, equals, value = pair.lstrip().partition(b"=")
-            if equals:
-                cookies[name] = value
-    return cookies
 
 
 class IdentifiedRequest(Request):

@@ -248,7 +248,7 @@ class Nodes:
 
     def _find(self, path: Path) -> tuple[bytes, Cover | None]:
         """Return the encoded path, and the row that covers it; a spread node has no such row."""
-        segments = [_encode_known(key) for key in path]
+        segments = list(map(_encode_known, path))
         encoded = b"".join(segments)
         row = self.rows.find(encoded)
         if row is None or is_priority_row(row[1]):

@@ -131,20 +131,15 @@ def normalise(
 
     Raises `InvalidData` for what the tree cannot hold.
     """
-    if depth <= MAX_DEPTH and _is_plain_leaf(json, max_string_bytes):
-        return Normalised(json, False, False)  # type: ignore[arg-type]  # it is a leaf
+    if depth <= MAX_DEPTH:
+        is_short = type(json) is str and len(json) <= max_string_bytes // MAX_CHARACTER_BYTES
+        if is_short or (type(json) is int and INT64_LOW <= json <= INT64_HIGH):
+            return Normalised(json, False, False)  # type: ignore[arg-type]  # it is a leaf
     walk = _Normaliser(max_string_bytes)
     value = walk.node(json, depth)
     if value is not None and depth > MAX_DEPTH:
         raise InvalidData(_TOO_DEEP)
     return Normalised(value, walk.has_placeholders, walk.has_changed_numbers)
-
-
-def _is_plain_leaf(json: Json, max_string_bytes: int) -> bool:
-    """Return whether a body is a string or an integer that is in the normal form as it is."""
-    if type(json) is str:
-        return len(json) <= max_string_bytes // MAX_CHARACTER_BYTES
-    return type(json) is int and INT64_LOW <= json <= INT64_HIGH
 
 
 def check_priority(

@@ -258,7 +258,7 @@ class SqliteEngine:
     @property
     def needs_checkpoint(self) -> bool:
         """Whether the log has grown long enough, and a pinned moment kept it from restarting."""
-        return self.writer.needs_checkpoint
+        return self.writer.log_length.is_due
 
     def checkpoint(self) -> None:
         """Copy the log into the file, so that it can be restarted; raises nothing."""

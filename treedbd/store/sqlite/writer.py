@@ -486,6 +486,7 @@ class SqliteWriter:
     Attributes:
         history: the history of the file, as it was found.
         is_sound: whether all of the file is known to be sound.
+        log_length: how long the log is.
         report_damage: called, in the thread that uses the engine, if the file is found damaged.
         let_reads_go: lets the next read see what has been committed; returns False if it must not
             yet, or if a read is under way. A reader of an older moment keeps the log from being
@@ -519,7 +520,7 @@ class SqliteWriter:
         self._transaction: SqliteTransaction | None = None
         self._has_reported = False
         self._version = 0
-        self._log_length = LogLength()
+        self.log_length: Final = LogLength()
         self._cache_size: int | None = None
         try:
             self._connection = connect_writer(path, is_cache=is_cache)
@@ -610,13 +611,8 @@ class SqliteWriter:
                 self.history.advance(*newest)
             except OSError as error:  # the commit is durable all the same
                 self._mark_failed(error)
-        if self.let_reads_go() and self.needs_checkpoint:
+        if self.let_reads_go() and self.log_length.is_due:
             self.checkpoint()
-
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether the log has grown long enough since the last checkpoint."""
-        return self._log_length.is_due
 
     def rolled_back(self) -> None:
         """Record a transaction that changed nothing."""
@@ -643,9 +639,9 @@ class SqliteWriter:
         Raises nothing. A failure is recorded; a full disk is not, since it can pass by itself.
         """
         if self._transaction is None:
-            self._log_length.postpone()
+            self.log_length.postpone()
             self.let_reads_go()
-            is_long = self._log_length.is_long
+            is_long = self.log_length.is_long
             self._try(lambda: checkpoint_some(self._connection, waits=is_long))
             self.let_reads_go()  # a read meanwhile would keep the log from being restarted
             try:
@@ -769,7 +765,7 @@ class SqliteWriter:
         """Checkpoint the log over a new connection, and count its frames from then on."""
         if is_alone:
             checkpoint_all(connection)
-        connection.set_wal_hook(self._log_length.count)
+        connection.set_wal_hook(self.log_length.count)
         if self._cache_size is not None:
             set_cache_size(connection, self._cache_size)
 
