@@ -1,12 +1,12 @@
 """Content on its way to readers: one copy for all who read it, counted while they read, bounded.
 
 Theory of operation. What a client has not taken yet has to be kept: the rest of a response, the
-value that a stream begins with, events that wait for their turn. All of it is `Content`, which many
+value that a stream begins with, events that wait to be sent. All of it is `Content`, which many
 readers share. Each has a `ContentReader` with a position of its own; as long as one is open the
 content is counted by `WaitingBytes`, once, however many read it. What would exceed the bound is
 refused when a reader is opened, which is before anything is sent.
 
-One client address may keep no more than a share of the bound waiting, so clients that do not read
+One client address may keep at most a share of the bound waiting, so clients that do not read
 leave room for those that do. Content that is small is never refused: the number of connections
 bounds it.
 
@@ -72,7 +72,7 @@ class WaitingBytes(ByteCount):
     """
 
     def __init__(self, limit: int) -> None:
-        """Let at most `limit` bytes wait; content that is alone may be larger."""
+        """Allow at most `limit` bytes to wait; content that is alone may be larger."""
         super().__init__()
         self.refused = 0
         self._limit = limit
@@ -172,7 +172,7 @@ class Content:
     def read(self, at: int, size: int) -> Buffer:
         """Return bytes from a position on, at most `size` and none at the end.
 
-        Of what is in memory they are no copy; of a file they are no more than a reader may take.
+        Of what is in memory they are no copy; of a file they are at most what a reader may take.
         """
         if self._file is None:
             if not at and size >= self.size:
@@ -314,7 +314,7 @@ class Flow:
 
     @property
     def has_readers(self) -> bool:
-        """Whether anybody reads it."""
+        """Whether it has readers."""
         return bool(self._readers)
 
     def open(self, address: str) -> FlowReader:
@@ -326,7 +326,7 @@ class Flow:
         return reader
 
     def grow(self) -> None:
-        """Let the readers know that there is more."""
+        """Notify the readers that there is more."""
         for reader in list(self._readers):
             try:
                 self._count(reader)
@@ -336,13 +336,13 @@ class Flow:
                 reader.wake()
 
     def complete(self, content: Content) -> None:
-        """Let the readers go on in `content`, which is all of it."""
+        """Continue the readers in `content`, which is all of it."""
         for reader in list(self._readers):
             self._forget(reader)
             reader.go_on_in(content.open(reader.address, may_refuse=False))
 
     def fail(self) -> None:
-        """Let the readers know that the rest will never be there."""
+        """Notify the readers that the rest will never come."""
         for reader in list(self._readers):
             reader.fail()
 
@@ -393,7 +393,7 @@ class FlowReader:
         return self._content is not None and not self._content.remaining
 
     def read(self, size: int) -> Buffer:
-        """Return at most `size` bytes and go on; none if there are no more at present."""
+        """Return at most `size` bytes and go on; none if all that has come was read."""
         if self._content is not None:
             return self._content.read(size)
         if self._flow is None:
@@ -415,7 +415,7 @@ class FlowReader:
         self.wake()
 
     def wake(self) -> None:
-        """Let the reader look again."""
+        """Notify the reader that it may read again."""
         self.on_more()
 
     def close(self) -> None:

@@ -142,7 +142,7 @@ class HeadMemory:
         question: what the resource made of the head, of any type; None at first.
         forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
         logged: what the access log made of it, likewise.
-        identity: who has opened a stream with it, likewise.
+        identity: the caller that has opened a stream with it, likewise.
 
     """
 

@@ -67,7 +67,7 @@ class InvalidProxyHeader(ValueError):
 
 
 class ProxyHeader(NamedTuple):
-    """A header of `length` bytes: whence the client has connected, and where to.
+    """A header of `length` bytes: from which address the client has connected, and to which.
 
     Both are None where the proxy connects for itself, or does not say.
     """
@@ -215,7 +215,7 @@ class _Said:
 def read_forwarded(headers: Headers, trusts: Callable[[str], bool]) -> ForwardedRequest:
     """Return what the headers of a request from a trusted proxy say; malformed ones say nothing.
 
-    `trusts` returns whether an address is a proxy whose word counts.
+    `trusts` returns whether an address is that of a trusted proxy.
     """
     standard = _read_standard(headers, trusts) if FORWARDED in headers else _Said()
     common = _read_common(headers, trusts)
@@ -286,7 +286,7 @@ def _find_last_element(text: str, end: int) -> tuple[int, list[tuple[str, str]] 
 
     What a client has sent before it may be malformed, and open a quoted string. The element of the
     proxy has whole ones, so it is the shortest part up to `end` that is an element: a part that
-    starts within a quoted string has an odd number of quotation marks, and is none.
+    starts within a quoted string has an odd number of quotation marks, so it is not one.
     """
     start = end
     for _ in range(_MAX_COMMAS):
@@ -374,7 +374,7 @@ def _parse_address(text: str, port: int) -> Client | None:
 
 
 def _checked_host(text: str) -> str | None:
-    """Return a host with its port; None for what is none."""
+    """Return a host with its port; None for a malformed one."""
     is_host = len(text) <= MAX_HOST_BYTES and _HOST_VALUE.fullmatch(text)
     return text if is_host else None
 
@@ -402,7 +402,7 @@ class ProxiedRequest(Request):
     connection. They are read once for each head.
 
     Attributes:
-        trusts: returns whether an address is that of a proxy whose word counts.
+        trusts: returns whether an address is that of a trusted proxy.
 
     """
 

@@ -132,8 +132,8 @@ class IHttp1Request(IRequest, IConsumer):
         """Reply with 101, then leave the connection to another protocol.
 
         `headers` are those of the reply beside the date; `receive` is called with what the client
-        sends from then on. Returns the connection, None if it cannot be had: the client is gone, or
-        the server is another. `notifyFinish` fires when it has ended, one way or the other.
+        sends from then on. Returns the connection, None if the client is gone or the server is
+        another. `notifyFinish` fires when it has ended, one way or the other.
         """
 
     def abort(reason: CutOff = "failed") -> None:
@@ -217,7 +217,7 @@ def choose_request_id(headers: Headers, *, is_trusted: bool) -> str:
 
 
 def is_trusted_peer(request: object) -> bool:
-    """Return whether a request came by a proxy whose word counts."""
+    """Return whether a request came by a trusted proxy."""
     return bool(getattr(request, "came_by_trusted_proxy", False))
 
 
@@ -248,8 +248,8 @@ def shown_path(path: bytes) -> str:
     """Return the raw path of a request target for a log; what is not ASCII in it is escaped.
 
     It has no query, and nothing that may be a token. Both get into a path by mistake: a client
-    encodes the whole target, some twice, or appends a token to the path. So a path is also looked
-    at as it is when everything in it has been decoded, as often as that takes; a segment that hides
+    encodes the whole target, some twice, or appends a token to the path. So a path is also
+    examined when everything in it has been decoded, as often as that takes; a segment that hides
     something then is not shown at all.
     """
     text = _QUERY.split(path.decode("ascii", "backslashreplace"), 1)[0]

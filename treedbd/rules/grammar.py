@@ -41,8 +41,8 @@ construct around it is closed.
 
 Errors. The error of a text that does not parse says what was found, and what JavaScript it may be.
 A remedy is one short sentence for one of the mistakes that authors of rules make most, in the
-syntax or in the types. It is a hint beside the text of an error, which is that of Firebase; an
-empty one is none.
+syntax or in the types. It is a hint beside the text of an error, which is that of Firebase; it
+may be empty.
 """
 
 from __future__ import annotations

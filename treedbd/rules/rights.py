@@ -2,7 +2,7 @@
 
 `auth` and the keys of the request's path are known; `data`, `newData`, `root`, `now`, `query` and
 the captures below that path are not. A rule for which the result of `compile_partial` returns False
-is not true for any data, so a caller for whom all `.write` rules are such may write nothing.
+is not true for any data, so if that holds for all `.write` rules, the caller may write nothing.
 
 Theory of operation: as in `compile`, each node of the syntax tree becomes a function that calls
 those of its children, but of values that may be `Unknown`. An `Unknown` is the set of the kinds of

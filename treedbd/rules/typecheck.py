@@ -265,7 +265,7 @@ _VISITORS: Final[Mapping[type[AstNode], Callable[[_TypeChecker, Any], Visit[Type
 
 
 def _type_of_member(target: Type, name: str) -> Type | None:
-    """Return the type of a member, None if there is none of this name."""
+    """Return the type of a member, None if it has no such member."""
     if target is Type.SNAPSHOT:
         return Type.METHOD if name in SNAPSHOT_METHODS else None
     if target is Type.QUERY:

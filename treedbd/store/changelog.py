@@ -124,7 +124,7 @@ class LoggedEntry:
 
 
 def describe_entry(entry: LogEntry) -> LoggedEntry:
-    """Return what an entry of the log says; raise ValueError for bytes that are none."""
+    """Return what an entry of the log says; raise ValueError for other bytes."""
     json = _parse_entry(entry.content)
     return LoggedEntry(
         sequence=entry.sequence,
@@ -228,7 +228,7 @@ def without_body(content: bytes) -> bytes:
 
 
 def _parse_entry(content: bytes) -> dict[str, Any]:
-    """Parse an entry; raise ValueError for bytes that are none, or are damaged."""
+    """Parse an entry; raise ValueError for other bytes, or damaged ones."""
     entry: Any = parse(content)
     is_entry = (
         isinstance(entry, dict)

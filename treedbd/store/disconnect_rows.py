@@ -35,7 +35,7 @@ _ANY_LENGTH: Final = 2**62
 
 @attrs.frozen
 class DisconnectEntry:
-    """One write of a session: as whom it is done, and what, with its server values unresolved."""
+    """One write of a session, with its caller; its server values are unresolved."""
 
     auth: Json
     is_admin: bool

@@ -285,7 +285,7 @@ NO_INDEXES: Final = IndexStates()
 
 
 def order_named(name: str) -> Order:
-    """Return the order that `.indexOn` calls by a name; raise ValueError if it is none."""
+    """Return the order that a name in `.indexOn` means; raise ValueError for any other name."""
     return _SPECIAL.get(name) or Order("child", parse_child(name))
 
 
@@ -435,7 +435,7 @@ def build_some(
 
 
 def drop_some(transaction: Transaction, index: ChildIndex, budget: int) -> bool:
-    """Remove at most `budget` entries; return whether there are none left."""
+    """Remove at most `budget` entries; return whether all are removed."""
     low, high = index.range
     keys = list(islice(transaction.scan_keys(low, high), budget))
     if keys:
@@ -748,7 +748,7 @@ def ranks_in_steps(
 
 
 def _parse(raws: Sequence[bytes], kind: FieldKind) -> list[Json]:
-    """Parse rows; what a query of this kind need not look at is replaced by something shorter."""
+    """Parse rows; what a query of this kind does not read is replaced by something shorter."""
     if kind == "priority":
         raws = [raw if has_priorities(raw) else NULL for raw in raws]
     elif kind == "value":

@@ -164,7 +164,7 @@ def find_other(directory: pathlib.Path) -> DirectoryInUse | None:
 
     Nothing is created or written.
     """
-    # Held for a moment only, and shared: two that look at the same time find no other.
+    # Held for a moment only, and shared: two that check at the same time do not see each other.
     holder = _find_holder(directory)
     if holder is not None:
         return _in_use(directory, holder)

@@ -394,7 +394,7 @@ class ReopeningEngine(WrappedEngine):
         return file
 
     def _continues(self, file: FileEngine, left: _State) -> bool:
-        """Return whether a file has the state that was left, or one that can have come of it."""
+        """Return whether a file has the state that was left, or a later one of the same history."""
         if not self._is_shared:
             return left == _state_of(file)
         return file.read(lambda view: _may_follow(view, left))

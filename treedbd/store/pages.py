@@ -148,7 +148,7 @@ def split_members(
     pages, start, size = [], 0, 0
     for at, member in enumerate(members):
         added = size_of(member)
-        # A page's key has its first member's key once more.
+        # A page's key repeats the key of its first member.
         if at > start and (size + added + len(members[start][0]) > room or size >= share):
             pages.append(members[start:at])
             start, size = at, 0
@@ -349,7 +349,7 @@ def divide(run: Run, key: bytes) -> dict[bytes, bytes]:
 
 
 def load_run(key: bytes, content: bytes, page_bytes: int) -> Run:
-    """Return the members that are stored at a key as a run; of a row that is none, an empty one."""
+    """Return the members at a key as a run, which is empty for a row that is not a member."""
     if is_page(key):
         page = Page(key, content)
         run = Run(page.container)

@@ -3,8 +3,8 @@
 Theory of operation. Bytes are those of the rows of the tree: the JSON of each, with the key that it
 is stored under; of a page, the JSON of its members and the key of their container. That is the JSON
 of all data, with a path for each part of it, and does not depend on where a row begins in a file.
-Nodes are strings, numbers and booleans; a priority is none. Both are sums over what is stored, so a
-write is counted by what it puts and removes (`CountedRows`), however it came to do so.
+Nodes are strings, numbers and booleans; a priority is not a node. Both are sums over what is
+stored, so a write is counted by what it puts and removes (`CountedRows`), however it came to do so.
 
 One row holds the sums, and the number of the last write that they include. If that is not the last
 write of the database, something else has written meanwhile that did not count: then all rows are

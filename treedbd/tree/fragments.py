@@ -36,7 +36,7 @@ FRAGMENT_BYTES: Final = 64 * KIB
 NODE_BYTES: Final = 16
 """Bytes that a member, an item or a container counts for beside its text."""
 MAX_TOKEN_BYTES: Final = 64 * KIB
-"""Bytes of the longest number, and of what is none: a double needs some hundred digits."""
+"""Bytes of the longest number, or malformed one: a double needs some hundred digits."""
 _STEP_SHARE: Final = 16
 """This part of a fragment is followed at a time: of short items, it may be all of one."""
 _LONG_SHARE: Final = 4
@@ -412,7 +412,7 @@ class LongString:
     """The text of one string in JSON, which comes in pieces of any length.
 
     Attributes:
-        parts: what has come of it, without its quotation marks.
+        parts: the text so far, without its quotation marks.
         is_open: whether more of it is to come.
 
     """

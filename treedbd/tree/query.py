@@ -8,7 +8,7 @@ reads the children in order starts at one bound and stops at the other or at the
 
 `where` is a JSON object. Each member names a place below a child, as `orderBy` does, or its `$key`,
 `$value` or `$priority`; its value is a scalar, which must be equal, or an object of operators. All
-of these conditions must be met. A condition looks at the rank of what is there
+of these conditions must be met. A condition compares the rank of what is there
 (`path.rank_value`), so it knows no rows either.
 
 A shallow read shows the keys of a node's children, without what is below them. Version 1 shows

@@ -42,7 +42,7 @@ class InvalidQuery(ValueError):
 
 
 class QueryTooLarge(InvalidQuery):
-    """A query that would read or keep more than one request may, as it turned out."""
+    """A query that was found to read or keep more than one request may."""
 
 
 Path: TypeAlias = tuple[str, ...]

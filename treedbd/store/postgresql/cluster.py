@@ -135,7 +135,8 @@ class ProjectStore:
 
     The epoch of a project grows with every replacement of its rules, there and in the row of each
     of its databases, in one transaction: so a daemon that judges by older rules loses its next
-    commit. Nothing is answered from memory, and what was read is believed as the settings say.
+    commit. Nothing is answered from memory, and what was read counts when it is confirmed as the
+    settings require.
 
     All raise `StoreUnreachable`. A write that raises it may have been applied all the same: it is
     right to do it again.
@@ -334,7 +335,7 @@ class Tail:
     """Receives hints and polls over one connection, for one thread.
 
     A hint is a notification of PostgreSQL with the number of a database. It may be lost, above all
-    when another server takes over, and is never believed: a daemon that receives one, or sees a
+    when another server takes over, and proves nothing: a daemon that receives one, or sees a
     poll that is ahead of its copy, fetches.
     """
 

@@ -5,7 +5,7 @@ Theory of operation
 The row of a database in `dbs` decides. A commit that was prepared on the state after `rev` commits,
 under the rules of `epoch`, changes that row only if it still has both; otherwise a division by zero
 ends the pipeline, and nothing has happened. So a daemon that is late, or that judged by old rules,
-cannot commit, whatever it believes; neither leases nor clocks are involved. A `CopyPosition` is the
+cannot commit; neither leases nor clocks are involved. A `CopyPosition` is the
 state that a copy has; `Touched` are the rows that a commit changes, by which other copies follow.
 
 All statements are sent at once and COMMIT is the last: an error before it ends the transaction.
@@ -13,7 +13,7 @@ Once COMMIT may have reached the server, the end of the connection, the deadline
 wait for the standbys was cancelled) all mean that the outcome is unknown (`find_outcome`). If the
 commit is not there it must never be there later: its transaction may still be open on the server,
 or on its way. So an empty commit is made in its place, for which the row has to be locked:
-then either the first one has ended, or it can never win. What is read is believed when a
+then either the first one has ended, or it can never win. What is read counts when a
 transaction that writes was confirmed after it.
 
 Of daemons that compete one always wins. That it is not always another one is ensured by an advisory

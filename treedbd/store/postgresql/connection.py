@@ -73,7 +73,7 @@ class PostgresqlSettings:
         dsn: the connection string, without a password.
         patience_s: seconds until an answer counts as lost; a copy of a whole database may take
             longer, but not longer than this between two pieces.
-        is_strict: whether nothing that was read is believed before a standby has confirmed a
+        is_strict: whether what was read counts only after a standby has confirmed a
             transaction that was sent after the read.
         is_cluster: whether the operator has declared that there are synchronous standbys.
         commit_connections: how many commits of different databases can be under way at once.

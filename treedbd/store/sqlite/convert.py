@@ -226,7 +226,7 @@ def _replace(path: pathlib.Path, old: apsw.Connection, version: int, report: Rep
         _remove(new)
         room = find_room(path)
         if room.free < room.needed:
-            raise DiskFull  # before the disk is filled up for everybody else
+            raise DiskFull  # before the disk is full for all others
         _create(new, version + 1, path.stat())
         with contextlib.closing(connect(new)) as connection:
             try:

@@ -77,7 +77,7 @@ BUSY_MS = 1000
 TURN_BUSY_MS = 5
 """The same in the reactor's thread, where everything else waits."""
 _AWAITED_BUSY_MS = 10
-"""The same between two looks at the time, while the end of a transaction is awaited."""
+"""The same between two checks of the time, while the end of a transaction is awaited."""
 
 LOG = "-wal"
 """What the name of the write-ahead log has after that of the file."""
@@ -484,7 +484,7 @@ def load_sums() -> bool:
 def compares_sums(connection: apsw.Connection) -> bool:
     """Return whether the check sums of the pages that a connection reads are compared.
 
-    They are not if the header of the file says that there are none.
+    They are not if the header of the file says that pages have none.
     """
     return bool(connection.pragma("checksum_verification") == "1")
 

@@ -99,7 +99,7 @@ class SqliteReader:
         """End the transaction, and every statement that belongs to it."""
         self._invalidate()
         if self._connection.in_transaction:  # SQLite has ended it after some errors
-            self._run("ROLLBACK")  # as cheap as COMMIT, which reports a damaged page once more
+            self._run("ROLLBACK")  # as cheap as COMMIT, which reports a damaged page again
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`."""
