@@ -27,7 +27,6 @@ from treedbd.store.engine import (
     CannotOpenStore,
     Damage,
     DiskFull,
-    ReadView,
     StoreInaccessible,
 )
 from treedbd.store.lock import DirectoryLock
@@ -117,8 +116,8 @@ class SqliteEngine:
         path: the file.
         writer: writes to it.
         readers: read from it.
-        begin: opens the one transaction (`SqliteWriter.begin`).
-        read, pin, advance: those of `readers`.
+        begin, checkpoint, compact, recover, find_misplaced: those of `writer`.
+        read, pin, advance, follow_moments: those of `readers`.
         was_closed_cleanly: whether all of the file was sound when it was closed, and nothing has
             changed since then: it need not be checked again.
         warning: what an operator should know about the opening, in one sentence; None if nothing.
@@ -236,6 +235,10 @@ class SqliteEngine:
         self.path: Final = path
         self.writer: Final = writer
         self.begin: Final = writer.begin
+        self.checkpoint: Final = writer.checkpoint
+        self.compact: Final = writer.compact
+        self.recover: Final = writer.recover
+        self.find_misplaced: Final = writer.find_misplaced
         self.was_closed_cleanly: Final[bool] = writer.history.was_closed_cleanly
         self.warning: Final = writer.history.warning
         self._reserve = reserve
@@ -243,6 +246,7 @@ class SqliteEngine:
         self.read: Final = self.readers.read
         self.pin: Final = self.readers.pin
         self.advance: Final = self.readers.advance
+        self.follow_moments: Final = self.readers.follow
         self.shared: SharedShelf | None = None
         writer.let_reads_go = self.readers.let_go
         self.report_damage(ignore_damage)
@@ -260,14 +264,6 @@ class SqliteEngine:
         """Whether the log has grown long enough, and a pinned moment kept it from restarting."""
         return self.writer.log_length.is_due
 
-    def checkpoint(self) -> None:
-        """Copy the log into the file, so that it can be restarted; raises nothing."""
-        self.writer.checkpoint()
-
-    def compact(self) -> None:
-        """Write the file again without free space; raise `DiskFull` or `StoreFailed`."""
-        self.writer.compact()
-
     @property
     def has_snapshots(self) -> bool:
         """Whether a moment is held open."""
@@ -277,10 +273,6 @@ class SqliteEngine:
         """Keep about `size` bytes of pages in memory at most, half for writing; not in a commit."""
         self.writer.limit_cache(size // 2)
         self.readers.limit_cache(size // 2)
-
-    def recover(self) -> None:
-        """Bring the file back from disk and verify it; raise `StoreFailed`."""
-        self.writer.recover()
 
     def release_reserve(self) -> None:
         """Release the reserve and checkpoint, so that the space of the log can be used again."""
@@ -297,13 +289,6 @@ class SqliteEngine:
             return self._reserve.restore()
         except OSError:
             return False
-
-    def find_misplaced(self) -> str | None:
-        """Return a sentence about a file that is not where it was opened, None if all are.
-
-        While there is one, nothing is committed.
-        """
-        return self.writer.find_misplaced()
 
     @property
     def is_sound(self) -> bool:
@@ -365,10 +350,6 @@ class SqliteEngine:
         """
         self.readers.close()
         self.writer.close(may_write=may_write, is_last=is_last)
-
-    def follow_moments(self, begun: Callable[[ReadView], None]) -> None:
-        """Call `begun` with each moment that reads begin to show from now on."""
-        self.readers.follow(begun)
 
 
 def _size_of(path: pathlib.Path) -> int:

@@ -570,7 +570,10 @@ class SqliteWriter:
         return self._transaction
 
     def find_misplaced(self) -> str | None:
-        """Return a sentence about a file that is not where it was opened; None if all are."""
+        """Return a sentence about a file that is not where it was opened; None if all are.
+
+        While there is one, nothing is committed.
+        """
         return self._files.find_misplaced()
 
     def check_in_place(self) -> None:
