@@ -248,7 +248,7 @@ class SqliteEngine:
         self.advance: Final = self.readers.advance
         self.follow_moments: Final = self.readers.follow
         self.shared: SharedShelf | None = None
-        writer.let_reads_go = self.readers.let_go
+        writer.release_reads = self.readers.release_moment
         self.report_damage(ignore_damage)
         self.restore_reserve()
 

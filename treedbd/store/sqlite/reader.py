@@ -239,9 +239,9 @@ class PresentReader(SqliteReader):
     def advance(self) -> None:
         """Show the last commit to reads."""
         self.is_pinned = False
-        self.let_go()
+        self.release_moment()
 
-    def let_go(self) -> bool:
+    def release_moment(self) -> bool:
         """End the transaction, unless the moment is pinned; return whether none is open now.
 
         May be called in any thread. A read that is under way ends before.
@@ -312,7 +312,7 @@ class PresentReader(SqliteReader):
     def _begin_if_needed(self) -> None:
         if self._is_current:
             return
-        self._is_current = True  # first: `let_go` may be called meanwhile
+        self._is_current = True  # first: `release_moment` may be called meanwhile
         try:
             self.end()
             self.begin()
@@ -360,7 +360,7 @@ class Readers:
 
     def follow(self, begun: Callable[[ReadView], None]) -> None:
         """Call `begun` with each moment that `present` begins to show from now on."""
-        self.present.let_go()
+        self.present.release_moment()
         self._begun = self.present.begun = begun
 
     def read(self, work: Callable[[PresentReader], T]) -> T:
@@ -417,9 +417,9 @@ class Readers:
         self._cache_bytes = size
         self.present.cached.limit(size)
 
-    def let_go(self) -> bool:
-        """Release the present moment (`PresentReader.let_go`); may be called in any thread."""
-        return self.present.let_go()
+    def release_moment(self) -> bool:
+        """Release the moment of `present`; may be called in any thread."""
+        return self.present.release_moment()
 
     def close(self) -> None:
         """Close all connections, and the snapshots with them."""

@@ -488,9 +488,9 @@ class SqliteWriter:
         is_sound: whether all of the file is known to be sound.
         log_length: how long the log is.
         report_damage: called, in the thread that uses the engine, if the file is found damaged.
-        let_reads_go: lets the next read see what has been committed; returns False if it must not
-            yet, or if a read is under way. A reader of an older moment keeps the log from being
-            restarted, and a checkpoint from copying all of it.
+        release_reads: ends the transaction of reads, so that the next read sees what has been
+            committed; returns False if it must not yet, or if a read is under way. A reader of an
+            older moment keeps the log from being restarted, and a checkpoint from copying all.
 
     """
 
@@ -510,7 +510,7 @@ class SqliteWriter:
         With `is_cache` commits are not synced.
         """
         self.history: Final = History(path)
-        self.let_reads_go: Callable[[], bool] = lambda: True
+        self.release_reads: Callable[[], bool] = lambda: True
         self.report_damage: Callable[[DamagedPage | StoreDamaged], None] = lambda _: None
         self._path = path
         self._space = FileSpace(path)
@@ -614,7 +614,7 @@ class SqliteWriter:
                 self.history.advance(*newest)
             except OSError as error:  # the commit is durable all the same
                 self._mark_failed(error)
-        if self.let_reads_go() and self.log_length.is_due:
+        if self.release_reads() and self.log_length.is_due:
             self.checkpoint()
 
     def rolled_back(self) -> None:
@@ -643,10 +643,10 @@ class SqliteWriter:
         """
         if self._transaction is None:
             self.log_length.postpone()
-            self.let_reads_go()
+            self.release_reads()
             is_long = self.log_length.is_long
             self._try(lambda: checkpoint_some(self._connection, waits=is_long))
-            self.let_reads_go()  # a read meanwhile would keep the log from being restarted
+            self.release_reads()  # a read meanwhile would keep the log from being restarted
             try:
                 self.history.sync()
             except OSError as error:
@@ -672,7 +672,7 @@ class SqliteWriter:
     def truncate_log(self) -> None:
         """Release the space of the log, which it keeps after a checkpoint; raises nothing."""
         if self._transaction is None:
-            self.let_reads_go()
+            self.release_reads()
             self._try(lambda: checkpoint_all(self._connection))
 
     def recover(self) -> None:
@@ -692,7 +692,7 @@ class SqliteWriter:
         except (OSError, CannotOpenStore, DiskFull) as error:
             raise StoreFailed("The file cannot be opened again.") from error
         try:
-            self.let_reads_go()
+            self.release_reads()
             self._adopt(fresh)
             verify_file(fresh, self._last, self._space)
             self.history.renew(fresh)
