@@ -28,7 +28,6 @@ from tests.replica import Replica
 from tests.rules.evaluating import NOW, rules
 from tests.tree.value_view import ValueView
 from treedbd.database.database import Database
-from treedbd.database.grants import ReadRequest
 from treedbd.database.requests import (
     Caller,
     Condition,
@@ -39,6 +38,7 @@ from treedbd.database.requests import (
     Write,
 )
 from treedbd.database.resume import Resumption
+from treedbd.database.rights import ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification
 from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES
@@ -672,7 +672,7 @@ def open_database(nodes: Any, content: Json = None) -> tuple[Database, Clock]:
 def may_read(database: Database, caller: Caller, now: int, query_facts: QueryFacts | None) -> bool:
     def work(nodes: Nodes) -> bool:
         try:
-            database.check_read(("a",), caller, now, nodes, query_facts)
+            database.check_read(ReadRequest(caller, ("a",), query_facts, lambda: now), nodes)
         except PermissionDenied:
             return False
         return True

@@ -34,7 +34,6 @@ from tests.database.world import Disk
 from tests.injection import no_descriptors
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.database.grants import ReadRequest
 from treedbd.database.open_databases import (
     CREATED_BEYOND,
     MIN_SHARE,
@@ -50,6 +49,7 @@ from treedbd.database.requests import (
     TooManyInUse,
     Unavailable,
 )
+from treedbd.database.rights import ReadRequest
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification
 from treedbd.limits import KIB, MIB

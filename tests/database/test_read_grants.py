@@ -16,11 +16,11 @@ from twisted.internet.defer import Deferred
 
 from tests.database.world import Disk, TurnClock, make_active_rules, make_database
 from tests.rules.evaluating import NOW, rules, view
-from treedbd.database.grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, PermissionDenied, Unavailable, Write
+from treedbd.database.rights import ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS
-from treedbd.database.watchers import Notification
+from treedbd.database.watchers import Notification, ReadGrant, ReadGrants
 from treedbd.rules.context import Context, QueryFacts, WrittenPaths
 from treedbd.store.engine import DiskFull
 from treedbd.store.memory import MemoryEngine

@@ -29,12 +29,12 @@ from tests.rules.evaluating import rules
 from treedbd.database import resume
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.database import Database
-from treedbd.database.grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, Write
 from treedbd.database.resume import Resumption, Resumptions, decode_entry
+from treedbd.database.rights import ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import SLICE_SECONDS
-from treedbd.database.watchers import Notification
+from treedbd.database.watchers import Notification, ReadGrant, ReadGrants
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.store.engine import Engine, LogEntry
 from treedbd.store.memory import MemoryEngine

@@ -15,8 +15,8 @@ from zope.interface import implementer
 from tests.database.world import make_active_rules, make_database, run_at_once
 from tests.rules.evaluating import NOW
 from treedbd.database.active_rules import ActiveRules
-from treedbd.database.grants import ReadRequest
 from treedbd.database.requests import Caller, DeadlinePassed, PermissionDenied, Write
+from treedbd.database.rights import ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.limits import RulesLimits
 from treedbd.rules.ruleset import RuleSet, parse_rules
@@ -198,7 +198,7 @@ def test_a_read_and_a_stream_have_half_the_budget_of_a_write(log: Log) -> None:
     assert world.write("a/other", 1, ANYONE).commit is not None
     request = ReadRequest(ANYONE, ("a",), None, lambda: NOW)
     with pytest.raises(PermissionDenied):
-        world.database.read(lambda nodes: request.check(world.database, nodes))
+        world.database.read(lambda nodes: world.database.check_read(request, nodes))
     with pytest.raises(PermissionDenied):
         world.database.read(world.database.make_grant(request, ignore, ignore).check)
     assert any("half of it for a read" in text for text in log.texts)

@@ -15,7 +15,7 @@ from tests.database.world import make_active_rules, make_database, run_at_once
 from tests.rules.evaluating import NOW, rules
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, Outcome, PermissionDenied, Write
-from treedbd.database.rules_trial import RulesTrial
+from treedbd.database.rights import ReadRequest, RulesTrial
 from treedbd.database.runtime import Runtime
 from treedbd.rules.context import QueryFacts
 from treedbd.rules.ruleset import RuleSet
@@ -78,9 +78,7 @@ class Live:
 
     def read(self, path: Path, caller: Caller, query: QueryFacts | None) -> bool:
         try:
-            self.database.read(
-                lambda view: self.database.check_read(path, caller, NOW, view, query)
-            )
+            self.database.check_read(ReadRequest(caller, path, query, lambda: NOW))
         except PermissionDenied:
             return False
         return True

@@ -42,7 +42,7 @@ from treedbd.cli.options import read_settings
 from treedbd.cli.output import has_colour
 from treedbd.cli.rules_check import parse_rules_of
 from treedbd.database.requests import Caller
-from treedbd.database.rules_trial import RulesTrial, TrialVerdict
+from treedbd.database.rights import RulesTrial, TrialVerdict
 from treedbd.limits import RulesLimits
 from treedbd.loop import finish
 from treedbd.rules.context import QueryFacts

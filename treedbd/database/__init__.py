@@ -9,14 +9,12 @@ group_commit     the way of all writes: queue, batch, commit, round; maintenance
 contention       places at which writes on a condition compete, and who goes first
 write_lock       whose process may write; what other processes have written
 apply            one write in a transaction: conditions, rules, rows, quotas
-rights           what rules allow callers
-grants           what rules allow watchers, checked again for as long as they watch
-watchers         watchers by path, and what a commit means to each
+rights           what rules allow callers; trials of rules, without a daemon
+watchers         watchers by path, their rights, and what a commit means to each
 shared_window    windows of watched queries, one for all streams of a query
 resume           what clients missed, from the change log; replays of single writes
 answers          rendered answers, kept until a write changes them
 active_rules     the rules of one project: stored, compiled, replaced
-rules_trial      rules judged over a tree in memory, without a daemon
 disconnect       writes that are done when a session ends
 indexes          the indexes that rules declare, built and dropped in the background
 catalog          the projects and databases that exist or may be created

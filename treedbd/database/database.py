@@ -9,15 +9,16 @@ then watchers are notified (`watchers`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NoReturn, TypeVar
 
+import attrs
 from twisted.internet.defer import Deferred, fail, succeed
 
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
 from treedbd.database.apply import WriteApplier, find_tag, keep_tag, make_quotas
 from treedbd.database.disconnect import DisconnectWrites
-from treedbd.database.grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.group_commit import GroupCommit, MaintenanceList
 from treedbd.database.indexes import Indexes
 from treedbd.database.requests import (
@@ -30,15 +31,21 @@ from treedbd.database.requests import (
     Write,
 )
 from treedbd.database.resume import Moments, Resumptions
-from treedbd.database.rights import Authorisation
+from treedbd.database.rights import Authorisation, ReadRequest, trace_rules
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QueryStream, QuerySubscription
 from treedbd.database.slices import Steps
-from treedbd.database.watchers import NodeSubscription, Subscription, Watching
+from treedbd.database.watchers import (
+    NodeSubscription,
+    ReadGrant,
+    ReadGrants,
+    Subscription,
+    Watching,
+)
 from treedbd.database.write_lock import MakeWriteLock, News
 from treedbd.held_bytes import HeldAccount
 from treedbd.names import DatabaseName
-from treedbd.rules.context import KeptReads, QueryFacts
+from treedbd.rules.context import KeptReads
 from treedbd.rules.evaluate import Verdict
 from treedbd.store import changelog
 from treedbd.store.engine import Engine, StoreDamaged
@@ -134,7 +141,7 @@ class Database:
     def _make_rights(self, runtime: Runtime) -> Authorisation:
         rules, measure = self.rules, runtime.measure_rules
         return Authorisation(
-            rules=lambda: rules.current,
+            rules=rules,
             kept_reads=self.kept_reads,
             exceeded=rules.report_exceeded,
             seconds=runtime.clock.seconds,
@@ -198,28 +205,22 @@ class Database:
         """Run `work` on the last durable state and return its result."""
         return self._engine.read(lambda view: work(PresentNodes(view)))
 
-    def check_read(
-        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
-    ) -> None:
-        """Raise `PermissionDenied` unless the rules let `caller` read `path`.
+    def check_read(self, read: ReadRequest, nodes: Nodes | None = None) -> None:
+        """Raise `PermissionDenied` unless the rules allow a read of the state that `nodes` show.
 
-        `query` describes the query of the read, None if it has none; `now` is in milliseconds since
-        1970.
+        Without `nodes` that is the last durable state, of which only what the rules need is read.
         """
-        may_read = self.may_read_without_data(path, caller, query)
+        if read.trace is not None:
+            untraced = attrs.evolve(read, trace=None)
+            trace_rules(read.trace, lambda: self.check_read(untraced, nodes))
+            return
+        path, caller, query = read.path, read.caller, read.query
+        may_read = caller.is_admin or self.rules.current.find_read(path, caller.auth, query)
         if may_read is None:
-            may_read = self.rights.evaluate_read(path, caller, now, nodes, query)
+            evaluate = partial(self.rights.evaluate_read, path, caller, read.now(), query=query)
+            may_read = self.read(evaluate) if nodes is None else evaluate(nodes)
         if not may_read:
             raise PermissionDenied("this read")
-
-    def may_read_without_data(
-        self, path: Path, caller: Caller, query: QueryFacts | None = None
-    ) -> bool | None:
-        """Return whether the rules let `caller` read `path`, if that does not depend on the data.
-
-        None if it does, or depends on the time: then only `check_read` knows.
-        """
-        return caller.is_admin or self.rules.current.find_read(path, caller.auth, query)
 
     def known_tag(self, place: Place) -> str | None:
         """Return the entity tag of what is at a place now, if it is kept."""
@@ -410,14 +411,9 @@ class AbsentDatabase(Database):
         """Raise `UnknownDatabase`; for callers who have a right to know."""
         raise self._unknown
 
-    def may_read_without_data(self, path: Path, caller: Caller, query: object = None) -> None:
-        """Return None: `check_read` must be called, even if the rules allow the read."""
-
-    def check_read(
-        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
-    ) -> NoReturn:
+    def check_read(self, read: ReadRequest, nodes: Nodes | None = None) -> NoReturn:
         """Raise `PermissionDenied`, or `UnknownDatabase` if the rules allow the read."""
-        super().check_read(path, caller, now, nodes, query)
+        super().check_read(read, nodes)
         raise self._unknown
 
     def write(self, write: Write) -> Deferred[Outcome]:

@@ -23,7 +23,7 @@ from treedbd.tree.hashes import ETagSet
 from treedbd.tree.types import Chunks, Json, Place
 from treedbd.tree.value import parse
 
-if TYPE_CHECKING:  # rules are judged without Twisted, too (`rules_trial`)
+if TYPE_CHECKING:  # rules are judged without Twisted, too (`RulesTrial`)
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 

@@ -1,17 +1,21 @@
-"""The rights of callers: the rules in force, evaluated for one database.
+"""The rights of callers: the rules in force, evaluated for one database, or for a trial of rules.
 
 `Authorisation` judges reads and writes. What the rules alone can decide is decided without a view
 (`RuleSet.find_read`, `find_write`); only what depends on the data or the time needs a `Context`.
 Rules are not evaluated for an admin. They are traced for a request that is sampled (`trace_rules`).
+The right to watch, which is checked again, is in `watchers`.
 
-This module loads no Twisted: `rules_trial` judges with it where there is no daemon.
+`RulesTrial` judges requests by the same `Authorisation`, over a tree in memory, so the verdict is
+that of a daemon. This module loads no Twisted, so `treedb rules test` starts without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic, perf_counter
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
+
+import attrs
 
 from treedbd.database.requests import (
     Caller,
@@ -23,19 +27,46 @@ from treedbd.database.requests import (
 )
 from treedbd.loop import pause
 from treedbd.names import DatabaseName
-from treedbd.rules.context import Context, KeptReads, QueryFacts, SlowRulesReport
+from treedbd.rules.context import Context, KeptReads, QueryFacts, ReadPool, SlowRulesReport
 from treedbd.rules.document import TextPosition
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.ruleset import RuleSet
-from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.traces import Trace, now_ns
-from treedbd.tree.edit import Edit, resolve
+from treedbd.tree.edit import Edit, make_put, resolve
 from treedbd.tree.overlay import Overlay
-from treedbd.tree.types import Json, Path, View
+from treedbd.tree.types import ROOT, Json, Path, Place, View
 
 T = TypeVar("T")
 
 IS_ALLOWED: Final = "treedb.rules.allowed"
+
+
+class InForce(Protocol):
+    """Where the rules in force are: `ActiveRules`, which change, or `TrialRules`."""
+
+    @property
+    def current(self) -> RuleSet:
+        """The rules."""
+        ...
+
+
+@attrs.frozen
+class ReadRequest:
+    """What the rules are evaluated for: which caller reads which path, by which query, and when.
+
+    `now` returns milliseconds since 1970. `trace` is that of the request, None if it is not
+    sampled. `Database.check_read` is the one place that decides whether such a read is allowed; a
+    `ReadGrant` keeps deciding it while a client watches.
+    """
+
+    caller: Caller
+    path: Path
+    query: QueryFacts | None
+    now: Callable[[], int]
+    trace: Trace | None = None
 
 
 class Authorisation:
@@ -44,7 +75,7 @@ class Authorisation:
     def __init__(
         self,
         *,
-        rules: Callable[[], RuleSet],
+        rules: InForce,
         kept_reads: KeptReads,
         exceeded: Callable[[str, TextPosition], None] | None = None,
         seconds: Callable[[], float] = monotonic,
@@ -52,7 +83,7 @@ class Authorisation:
         slow_rules: SlowRulesReport | None = None,
         observe: Callable[[float], None] | None = None,
     ) -> None:
-        """Evaluate the rules that `rules` returns; `kept_reads` are of the data of the database.
+        """Evaluate the current `rules`; `kept_reads` are of the data of the database.
 
         `exceeded` is called with a rule that would have read too much (`Context`), `seconds` is the
         clock of the deadlines. `admins_own` is the name of the database if only an admin's write
@@ -76,14 +107,15 @@ class Authorisation:
         """
         began = perf_counter() if self._observe is not None else 0.0
         context = self.context(caller.auth, now, nodes, query)
-        allowed = caller.is_admin or self._rules().may_read(path, context).allowed
+        allowed = caller.is_admin or self._rules.current.may_read(path, context).allowed
         if self._observe is not None:
             self._observe(perf_counter() - began)
         return allowed
 
     def check_may_write(self, path: Path, caller: Caller) -> None:
         """Raise `PermissionDenied` if no rule can let `caller` write at or below `path`."""
-        if not caller.is_admin and not self._rules().may_write_somewhere(path, caller.auth):
+        rules = self._rules.current
+        if not caller.is_admin and not rules.may_write_somewhere(path, caller.auth):
             raise PermissionDenied("this write")
 
     def check_write(
@@ -102,26 +134,38 @@ class Authorisation:
         return trace_rules(write.trace, lambda: self._check_write(nodes, write, edit, after))
 
     def _check_write(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
-        caller = write.caller
+        caller, requested = write.caller, write.edit
         if caller.is_admin:
             return True
-        may_read = self._check_rules(nodes, write, edit, after)
-        if self._admins_own is not None and nodes.rows.sequence() == 0:
-            raise UnknownDatabase(self._admins_own, is_project_known=True)
-        return may_read
-
-    def _check_rules(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
-        caller = write.caller
-        requested, condition = write.edit, write.condition
         is_read = write.wants_etag or (
             write.wants_echo
             and (edit.has_placeholders or requested.has_placeholders or requested.place.is_priority)
         )
-        rules = self._rules()
-        allowed = rules.find_write(edit.changes, caller.auth)
-        if allowed and not is_read and condition is None:
-            return True
-        context = self.context(caller.auth, write.now, nodes, None, write.deadline, at_once=False)
+        may_read: bool | None = self._rules.current.find_write(edit.changes, caller.auth)
+        if not may_read or is_read or write.condition is not None:
+            may_read = self._evaluate_write(nodes, write, edit, after, may_read, is_read=is_read)
+        if self._admins_own is not None and nodes.rows.sequence() == 0:
+            raise UnknownDatabase(self._admins_own, is_project_known=True)
+        return may_read
+
+    def _evaluate_write(
+        self,
+        nodes: Nodes,
+        write: Write,
+        edit: Edit,
+        after: View | None,
+        allowed: bool | None,
+        *,
+        is_read: bool,
+    ) -> bool:
+        """Check a write of which not all is known without a view: only whether it is `allowed`.
+
+        Returns whether the caller may read the place, True if nothing there `is_read`.
+        """
+        rules, condition = self._rules.current, write.condition
+        context = self.context(
+            write.caller.auth, write.now, nodes, None, write.deadline, at_once=False
+        )
         if allowed is None:
             began = perf_counter() if self._observe is not None else 0.0
             allowed = rules.may_write(edit.changes, context, after=after).allowed
@@ -131,13 +175,13 @@ class Authorisation:
             raise PermissionDenied("this write")
         if condition is not None and not rules.may_read(condition.place.path, context).allowed:
             raise TagDenied
-        return not is_read or rules.may_read(requested.place.path, context).allowed
+        return not is_read or rules.may_read(write.edit.place.path, context).allowed
 
     def explain_write(self, nodes: Nodes, write: Write) -> Verdict:
         """Return the verdict of the rules on a write, with a trace."""
         edit = resolve(write.edit, write.now, nodes)
         context = self.context(write.caller.auth, write.now, nodes)
-        return self._rules().may_write(edit.changes, context, explain=True)
+        return self._rules.current.may_write(edit.changes, context, explain=True)
 
     def context(
         self,
@@ -183,3 +227,76 @@ def trace_rules(trace: Trace, evaluate: Callable[[], T]) -> T:
         return result
     finally:
         trace.record("rules", began, {IS_ALLOWED: is_allowed})
+
+
+NOT_EVALUATED: Final = Verdict(True)
+"""The trace of a request of an admin, for whom no rule is evaluated."""
+
+
+@attrs.frozen
+class TrialVerdict:
+    """The verdict on one request; `explained` has the trace of the rules that were evaluated."""
+
+    allowed: bool
+    explained: Verdict
+
+
+@attrs.frozen
+class TrialRules:
+    """The rules of a trial, which do not change."""
+
+    current: RuleSet
+
+
+class RulesTrial:
+    """Rules, and the tree that they are tried on."""
+
+    def __init__(self, rules: RuleSet, data: Json, now: int) -> None:
+        """Try `rules` on a tree that a PUT of `data` at `now` has left; raise `InvalidData`.
+
+        `now` is in milliseconds since 1970.
+        """
+        self._rules = rules
+        self._engine = MemoryEngine()
+        self._authorisation = Authorisation(
+            rules=TrialRules(rules), kept_reads=KeptReads(ReadPool())
+        )
+        transaction = self._engine.begin()
+        writer = NodeWriter(transaction)
+        writer.apply(resolve(make_put(Place(ROOT), data), now, writer).changes)
+        transaction.commit()
+
+    def judge_read(
+        self, path: Path, caller: Caller, now: int, query: QueryFacts | None = None
+    ) -> TrialVerdict:
+        """Return the verdict on a read of `path` at `now`, or on a query there."""
+
+        def judge(nodes: Nodes) -> TrialVerdict:
+            authorisation = self._authorisation
+            allowed = caller.is_admin or self._rules.find_read(path, caller.auth, query)
+            if allowed is None:
+                allowed = authorisation.evaluate_read(path, caller, now, nodes, query)
+            context = authorisation.context(caller.auth, now, nodes, query)
+            explained = NOT_EVALUATED
+            if not caller.is_admin:
+                explained = self._rules.may_read(path, context, explain=True)
+            return TrialVerdict(allowed, explained)
+
+        return self._engine.read(lambda view: judge(PresentNodes(view)))
+
+    def judge_write(self, edit: Edit, caller: Caller, now: int) -> TrialVerdict:
+        """Return the verdict on a write at `now`; raise `InvalidData` if it cannot be done."""
+        write = Write(edit, now, caller, wants_echo=False)
+
+        def judge(nodes: Nodes) -> TrialVerdict:
+            resolved = resolve(edit, now, nodes)
+            try:
+                self._authorisation.check_write(nodes, write, resolved)
+                allowed = True
+            except PermissionDenied:
+                allowed = False
+            if caller.is_admin:
+                return TrialVerdict(allowed, NOT_EVALUATED)
+            return TrialVerdict(allowed, self._authorisation.explain_write(nodes, write))
+
+        return self._engine.read(lambda view: judge(PresentNodes(view)))

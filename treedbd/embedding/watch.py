@@ -26,10 +26,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.database.database import Database
-from treedbd.database.grants import ReadGrant
 from treedbd.database.requests import SHUTTING_DOWN, PermissionDenied, Unavailable
 from treedbd.database.resume import MissedNotification, Resumption
-from treedbd.database.watchers import Notification, Subscription
+from treedbd.database.watchers import Notification, ReadGrant, Subscription
 from treedbd.embedding.requests import LocalAccess
 from treedbd.embedding.values import TooLargeToRead, text_of, wait_for
 from treedbd.http1.content import ContentReader, WaitingBytes, WaitingBytesRefused

@@ -24,7 +24,7 @@ from treedbd.database.answers import Answer
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, DeadlinePassed, PermissionDenied
-from treedbd.database.rights import trace_rules
+from treedbd.database.rights import ReadRequest
 from treedbd.http1.content import Flow
 from treedbd.http1.request import IHttp1Request
 from treedbd.rules.context import Context
@@ -138,30 +138,22 @@ class DataHandlers:
         if wanted.accepts_events:
             await self._opening.open(request, wanted, database, identity)
             return None
-        path, caller = wanted.place.path, Caller(identity.auth, identity.is_admin)
-
-        def check_read(nodes: Nodes) -> None:
-            check = partial(database.check_read, path, caller, self.now_ms(), nodes, options.facts)
-            if wanted.trace is None:
-                check()
-            else:
-                trace_rules(wanted.trace, check)
-
+        caller = Caller(identity.auth, identity.is_admin)
+        read = ReadRequest(caller, wanted.place.path, options.facts, self.now_ms, wanted.trace)
         if options.query is not None:
-            self.missing_indexes.check(
-                database, path, options.query, lambda: database.read(check_read)
-            )
-        kept = self._find_kept(wanted, database, check_read)
+            self.missing_indexes.check(database, options.query, read)
+        kept = self._find_kept(wanted, database, read)
+        check_read = partial(database.check_read, read)
         return kept or await self._read(request, wanted, database, check_read, deadline)
 
     def _find_kept(
-        self, wanted: DataRequest, database: Database, check_read: Callable[[Nodes], None]
+        self, wanted: DataRequest, database: Database, read: ReadRequest
     ) -> Response | None:
         """Return the response with a kept answer, if there is one that is complete."""
         answer = database.answers.find(wanted.place, wanted.form)
         if answer is None:
             return None
-        database.read(check_read)
+        database.check_read(read)
         return kept_response(wanted, answer, self._shared_reads.memory)
 
     async def _read(
@@ -388,15 +380,7 @@ class RepeatedReads:
         if self._rates is not None:
             self._rates.take_project(request, database.name.project, is_write=False)
             self._rates.take_user(database.name.project, identity, is_write=False)
-        self._check_read(wanted, database, caller)
+        path, facts = wanted.place.path, wanted.read_options.facts
+        database.check_read(ReadRequest(caller, path, facts, self._now_ms))
         self._writer.send(request, response, no_store=wanted.token is not None)
         return True
-
-    def _check_read(self, wanted: DataRequest, database: Database, caller: Caller) -> None:
-        path, facts = wanted.place.path, wanted.read_options.facts
-        may_read = database.may_read_without_data(path, caller, facts)
-        if may_read is None:
-            now = self._now_ms()
-            database.read(lambda nodes: database.check_read(path, caller, now, nodes, facts))
-        elif not may_read:
-            raise PermissionDenied("this read")

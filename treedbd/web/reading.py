@@ -47,6 +47,7 @@ from twisted.python.failure import Failure
 from treedbd.database.answers import Answer
 from treedbd.database.database import Database
 from treedbd.database.requests import DeadlinePassed, TooLargeToIndent
+from treedbd.database.rights import ReadRequest
 from treedbd.database.shared_window import QuerySubscription
 from treedbd.database.slices import SLICE_SECONDS, Slices, Steps
 from treedbd.database.watchers import Subscription
@@ -983,13 +984,11 @@ class MissingIndexes:
         self.unindexed = 0
         self._logged: set[int] = set()  # hashes: paths can be long
 
-    def check(
-        self, database: Database, path: Path, query: Query, check_read: Callable[[], None]
-    ) -> None:
+    def check(self, database: Database, query: Query, read: ReadRequest) -> None:
         """Raise `InvalidQuery` for a query without an index if the project requires one.
 
-        `check_read` raises for a caller who may not read the path. It is called before anything is
-        said or logged of an index, because that shows what the rules declare.
+        The right to read the path is checked before anything is said or logged of an index, because
+        that shows what the rules declare.
         """
         index = index_of(query)
         if index is None and query.order.kind != "priority":
@@ -998,23 +997,23 @@ class MissingIndexes:
             database.indexes.check()
         if index is None:
             return
-        if index in database.rules.current.indexed(path):
-            self._say_building(database, path, query, index, check_read)
+        if index in database.rules.current.indexed(read.path):
+            self._say_building(database, query, index, read)
             return
         self.unindexed += 1
         is_required = database.project.require_index
-        missing = hash((database.name.project, index, path))
+        missing = hash((database.name.project, index, read.path))
         if not is_required and (missing in self._logged or len(self._logged) >= MAX_LOGGED):
             return
-        check_read()
+        database.check_read(read)
         if is_required:
             raise InvalidQuery(
                 f'Index not defined, add ".indexOn": "{index}", for path '
-                f'"{format_path(path)}", to the rules'
+                f'"{format_path(read.path)}", to the rules'
             )
         self._logged.add(missing)
         # It holds names that the client chose.
-        shown = in_one_line(f'"{index}" for path "{format_path(path)}"')
+        shown = in_one_line(f'"{index}" for path "{format_path(read.path)}"')
         self._log.warn(
             '{project}: no ".indexOn" names {shown}, by which a query orders: it has read all '
             "children of the path. Add it to the rules there.",
@@ -1023,21 +1022,17 @@ class MissingIndexes:
         )
 
     def _say_building(
-        self,
-        database: Database,
-        path: Path,
-        query: Query,
-        index: str,
-        check_read: Callable[[], None],
+        self, database: Database, query: Query, index: str, read: ReadRequest
     ) -> None:
         """Log once that a query has read all children because its index is not built yet."""
+        path = read.path
         if not database.indexes.is_changing:
             return
         building = hash((f"{database.name} ", index, path))
         is_logged = building in self._logged or len(self._logged) >= MAX_LOGGED
         if is_logged or database.indexes.stage_of(path, query.order) == "built":
             return
-        check_read()
+        database.check_read(read)
         self._logged.add(building)
         self._log.info(
             "The index {shown} in the database {name} is being built; until then such queries read "

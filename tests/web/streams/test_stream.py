@@ -13,7 +13,7 @@ import pytest
 
 from tests.http1.peer import parse_replies
 from tests.web.tree_server import BUFFER_BYTES, StreamClient, TreeServer, patch, put
-from treedbd.database.grants import ReadGrants
+from treedbd.database.watchers import ReadGrants
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY
 from treedbd.tree.window import Window

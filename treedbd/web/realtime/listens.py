@@ -13,7 +13,6 @@ changes. A message that holds a value is read in parts, whatever its size (`read
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator, Sequence
-from functools import partial
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -23,10 +22,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.database.database import Database
-from treedbd.database.grants import ReadGrant, ReadRequest
 from treedbd.database.requests import Caller, PermissionDenied
+from treedbd.database.rights import ReadRequest
 from treedbd.database.shared_window import SharedWindow
-from treedbd.database.watchers import Notification
+from treedbd.database.watchers import Notification, ReadGrant
 from treedbd.held_bytes import HeldAccount, HeldBytesRefused
 from treedbd.http1.content import Content, WaitingBytesRefused
 from treedbd.limits import KIB
@@ -165,7 +164,7 @@ class Get:
         self._owner.outbox.release(self._answer(rendering))
 
     def _judge(self, nodes: Nodes) -> None:
-        self.read_request.check(self._owner.database, nodes)
+        self._owner.database.check_read(self.read_request, nodes)
 
     def _answer(self, rendered: bytes | Rendering) -> list[FrameReader]:
         owner, start = self._owner, messages.answer_start(self._number)
@@ -626,11 +625,7 @@ class SessionListens:
         Raises if there is none, and the project requires it.
         """
         parts, database = self._owner.parts, self._owner.database
-
-        def check_read() -> None:
-            database.read(partial(read.check, database))
-
-        parts.missing_indexes.check(database, read.path, query, check_read)
+        parts.missing_indexes.check(database, query, read)
         index = index_of(query)
         return index is None or index in database.rules.current.indexed(read.path)
 

@@ -30,8 +30,8 @@ from zope.interface import implementer
 
 from treedbd.database.database import Database
 from treedbd.database.disconnect import check_nodes
-from treedbd.database.grants import ReadRequest
 from treedbd.database.requests import Caller, PermissionDenied, TooManyDisconnectWrites, Write
+from treedbd.database.rights import ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.slices import Slices, Steps
 from treedbd.database.watchers import Notification

@@ -31,9 +31,9 @@ from zope.interface import implementer
 
 from treedbd.database.database import Database
 from treedbd.database.disconnect import check_nodes
-from treedbd.database.grants import ReadRequest
 from treedbd.database.requests import Caller, PermissionDenied, Unavailable
 from treedbd.database.resume import MissedNotification, Resumption
+from treedbd.database.rights import ReadRequest
 from treedbd.database.watchers import Notification
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
 from treedbd.http1.content import Buffer, Content, ContentReader, WaitingBytes, WaitingBytesRefused
@@ -507,7 +507,7 @@ class StreamOpening:
         limits = self.parts.settings.limits
         edit = parse_on_disconnect(wanted.parameters, wanted.place.path, limits)
         read = self.admit(wanted, database, identity, counted_address_of(request))
-        database.read(partial(read.check, database))
+        database.check_read(read)
         writes = StreamWrites(database, edit, read.caller, self.streams.track)
         store = writes.judge if request.method == b"HEAD" else writes.store
         await store(self.now_ms(), limits.disconnect_writes_per_connection)
@@ -524,13 +524,10 @@ class StreamOpening:
         request = ReadRequest(
             Caller(identity.auth, identity.is_admin), path, options.facts, self.now_ms
         )
-        check_read = partial(request.check, database)
         if options.query is not None:
-            self.missing_indexes.check(
-                database, path, options.query, lambda: database.read(check_read)
-            )
+            self.missing_indexes.check(database, options.query, request)
         if database.is_absent:
-            database.read(check_read)
+            database.check_read(request)
         self.streams.check(database.name, address, identity)
         return request
 
