@@ -11,7 +11,8 @@ from twisted.python.failure import Failure
 from tests.database.world import TurnClock
 from treedbd.cluster.connections import Singleflight
 from treedbd.cluster.replica import BatchEnds, answer_when_late
-from treedbd.database.requests import Caller, Outcome, OutcomeInDoubt, QueuedWrite, Write
+from treedbd.database.group_commit import QueuedWrite
+from treedbd.database.requests import Caller, Outcome, OutcomeInDoubt, Write
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import ROOT, Place

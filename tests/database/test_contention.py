@@ -14,9 +14,14 @@ from twisted.internet.task import Clock, deferLater
 from twisted.python.failure import Failure
 
 from tests.database.world import Disk, TurnClock, make_database
-from treedbd.database.contention import MAX_RESERVATIONS, PATIENCE, PENALTY, RESERVED_S
 from treedbd.database.database import Database
-from treedbd.database.group_commit import BATCH_SECONDS
+from treedbd.database.group_commit import (
+    BATCH_SECONDS,
+    MAX_RESERVATIONS,
+    PATIENCE,
+    PENALTY,
+    RESERVED_S,
+)
 from treedbd.database.requests import (
     Caller,
     Condition,

@@ -8,13 +8,7 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import (
-    ILogObserver,
-    LogEvent,
-    capturedLogs,
-    formatEvent,
-    globalLogPublisher,
-)
+from twisted.logger import ILogObserver, LogEvent, capturedLogs, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -27,6 +21,7 @@ from treedbd.database.group_commit import (
     LOOK_SECONDS,
     SPACE_CHECK_S,
     GroupCommit,
+    QueuedWrite,
     State,
 )
 from treedbd.database.requests import (
@@ -35,7 +30,6 @@ from treedbd.database.requests import (
     ConditionFailed,
     DeadlinePassed,
     Outcome,
-    QueuedWrite,
     Unavailable,
     Write,
 )

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 from tests.database.world import Disk, TurnClock, make_active_rules, make_database, run_at_once
 from tests.store.index_checks import check_entries
-from treedbd.database import indexes
+from treedbd.database import apply as indexes
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.runtime import Runtime

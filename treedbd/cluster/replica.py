@@ -31,7 +31,8 @@ from treedbd.cluster.connections import ClusterConnections, Singleflight
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.database import Database
 from treedbd.database.files import ReadMoment
-from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, QueuedWrite, Unavailable
+from treedbd.database.group_commit import QueuedWrite
+from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, Unavailable
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.database.write_lock import LogFollower, SharedWriteLock
 from treedbd.limits import KIB

@@ -6,9 +6,8 @@ slices           long work in slices, between which the reactor serves others
 runtime          what databases are given and share: clock, threads, statistics
 session_owners   what the sessions of a process belong to, and what dead ones have left
 group_commit     the way of all writes: queue, batch, commit, round; maintenance and recovery
-contention       places at which writes on a condition compete, and who goes first
 write_lock       whose process may write; what other processes have written
-apply            one write in a transaction: conditions, rules, rows, quotas
+apply            one write in a transaction: conditions, rules, rows, quotas, indexes
 rights           what rules allow callers; trials of rules, without a daemon
 watchers         watchers by path, their rights, and what a commit means to each
 shared_window    windows of watched queries, one for all streams of a query
@@ -16,7 +15,6 @@ resume           what clients missed, from the change log; replays of single wri
 answers          rendered answers, kept until a write changes them
 active_rules     the rules of one project: stored, compiled, replaced
 disconnect       writes that are done when a session ends
-indexes          the indexes that rules declare, built and dropped in the background
 catalog          the projects and databases that exist or may be created
 files            the files of a catalog's databases, also of those that others create
 open_databases   which files are open; refused and damaged databases; memory for pages

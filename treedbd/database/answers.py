@@ -162,7 +162,7 @@ class Answers:
     def fall(self, commits: Sequence[Commit]) -> None:
         """Drop all answers that commits may have changed."""
         for commit in commits:
-            if not self:
+            if not (self._root.forms or self._root.children):
                 return
             if len(commit.changes) > _MAX_CHANGES:
                 self._fall_at(commit.path)

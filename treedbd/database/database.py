@@ -17,10 +17,9 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
-from treedbd.database.apply import WriteApplier, find_tag, keep_tag, make_quotas
+from treedbd.database.apply import Indexes, WriteApplier, find_tag, keep_tag, make_quotas
 from treedbd.database.disconnect import DisconnectWrites
 from treedbd.database.group_commit import GroupCommit, MaintenanceList
-from treedbd.database.indexes import Indexes
 from treedbd.database.requests import (
     Caller,
     Outcome,

@@ -35,7 +35,7 @@ import math
 import pathlib
 import shutil
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from time import perf_counter
@@ -47,7 +47,6 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.database.contention import Contention
 from treedbd.database.requests import (
     SHUTTING_DOWN,
     ConditionFailed,
@@ -55,19 +54,15 @@ from treedbd.database.requests import (
     Outcome,
     OutcomeInDoubt,
     PermissionDenied,
-    QueuedWrite,
     QuotaExceeded,
     TooLarge,
     TooManyDisconnectWrites,
     Unavailable,
     UnknownDatabase,
     Write,
-    answer_all,
-    refuse_all,
 )
-from treedbd.database.runtime import Runtime
-from treedbd.database.slices import Slices, StepQueue, Steps, logged
-from treedbd.database.write_lock import WriteLock
+from treedbd.database.runtime import RunInThread, Runtime
+from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.loop import Awaited, in_steps, pause
 from treedbd.store.engine import (
     CannotCreateStore,
@@ -79,7 +74,7 @@ from treedbd.store.engine import (
 )
 from treedbd.traces import Trace, now_ns
 from treedbd.tree.event import Commit
-from treedbd.tree.types import InvalidData
+from treedbd.tree.types import InvalidData, Path
 
 T = TypeVar("T")
 
@@ -104,6 +99,24 @@ SPACE_CHECK_S: Final = 0.5
 """Seconds between two checks whether a full disk has room again."""
 RECOVERY_PAUSES: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to recover a store; the last one repeats."""
+
+PATIENCE: Final = 2
+"""Losses at a place after which it is reserved for a contender."""
+PENALTY: Final = 8
+"""Losses more until that happens again, after a reservation that came to nothing."""
+LOOK_S: Final = 0.05
+"""Seconds between two looks whether the contender has come."""
+LOOKS: Final = 5
+"""Looks until a reservation ends: a pause of this process, however long, counts as one."""
+RESERVED_S: Final = LOOKS * LOOK_S
+"""Seconds: a few times what an answer and the next write need, also over a mobile network."""
+MAX_CLAIMS: Final = 1_000
+"""Contenders that are remembered; the one that has lost last is remembered longest."""
+MAX_RESERVATIONS: Final = 100
+"""The most places that are reserved, so that a batch is judged in little time."""
+
+_Claim: TypeAlias = tuple[int, Path]
+"""A contender (`Write.contender`), and the place of its condition."""
 
 Apply: TypeAlias = Callable[[Transaction, Write], Outcome]
 OnCommitted: TypeAlias = Callable[[Sequence[Commit]], None]
@@ -273,11 +286,13 @@ class GroupCommit:
         Called when anything has come, and when anything has ended. What needs the lock begins in a
         turn of its own (`is_due`), so that all that comes in this turn is in the batch.
         """
-        if self.state is not State.IDLE:
+        # As `state` says, without a call: this is decided several times for each write.
+        if not (self._transaction is self._in_thread is State.IDLE) or self.rounds.is_busy:
             return  # its end calls this again
         if not (self._queue.ready or self._maintenance.waiting or self._compactions):
-            self._lock.give()  # what it was taken for may have been refused meanwhile
-            self._finish_closing()
+            self._lock.give()  # what it was acquired for may have been refused meanwhile
+            if self._closed is not None:
+                self._finish_closing(self._closed)
         elif not is_due:
             self._due = self._due or self._clock.callLater(0, self._on_due)
         # What others have committed may begin a round here, for whose end the others would wait.
@@ -299,7 +314,9 @@ class GroupCommit:
         if is_due and is_sound and not self._recovery.is_full:
             steps = self._apply_maintenance()
         elif self._queue.ready:
-            steps = self._apply_batch(self._queue.take_batch(self._refusal_of))
+            may_refuse = self._recovery.is_full or self._lock.problem is not None
+            batch = self._queue.take_batch(self._refusal_of if may_refuse else None)
+            steps = self._apply_batch(batch)
         else:
             self._lock.give()
             return
@@ -316,11 +333,11 @@ class GroupCommit:
             self.rounds.start()
         self._next()
 
-    def _finish_closing(self) -> None:
-        if self._closed is not None and self._is_still and not (self._closed.called or self._queue):
+    def _finish_closing(self, closed: Deferred[None]) -> None:
+        if self._is_still and not (closed.called or self._queue):
             self._recovery.close()
             self._queue.close()
-            self._closed.callback(None)
+            closed.callback(None)
 
     # Applying.
 
@@ -386,8 +403,9 @@ class GroupCommit:
                 transaction.rollback()
                 raise
             if failed is None:
-                if any(queued.must_be_committed for queued in batch):
-                    return transaction
+                for queued in batch:
+                    if queued.must_be_committed:
+                        return transaction
                 yield from in_steps(transaction.rollback)
                 return None
             transaction.rollback()
@@ -415,6 +433,8 @@ class GroupCommit:
         """Apply writes until the batch has used its time; return one that failed, if any did."""
         end = self._clock.seconds() + BATCH_SECONDS
         for at, queued in enumerate(batch):
+            if at:
+                pause()
             try:
                 queued.result = self._apply(transaction, queued.write)
             except _REFUSALS as refusal:
@@ -429,7 +449,6 @@ class GroupCommit:
                 self._queue.put_back(batch[at + 1 :])
                 del batch[at + 1 :]
                 break
-            pause()
         return None
 
     # Committing.
@@ -464,7 +483,8 @@ class GroupCommit:
         else:
             # Before the writers are answered, so that what they send next waits for it.
             Deferred.fromCoroutine(self._checkpoint())
-        self._recovery.check_space()
+        if self._recovery.is_full:
+            self._recovery.check_space()
         self._answer_and_notify(batch, traces, checkpoints=is_due and is_held)
 
     async def _end_unchanged(self, batch: list[QueuedWrite]) -> None:
@@ -500,8 +520,15 @@ class GroupCommit:
         self, batch: list[QueuedWrite], traces: Sequence[Trace] = (), *, checkpoints: bool = False
     ) -> None:
         """Answer the writers, then notify the watchers, both in slices; then maybe checkpoint."""
-        commits = [commit for queued in batch if (commit := queued.commit) is not None]
-        self._queue.note(batch)
+        commits: list[Commit] = []
+        conditional: list[QueuedWrite] = []
+        for queued in batch:
+            if isinstance(queued.result, Outcome) and queued.result.commit is not None:
+                commits.append(queued.result.commit)
+            if queued.write.condition is not None:
+                conditional.append(queued)
+        if conditional:
+            self._queue.note(conditional)
         self.rounds.add(answer_all(batch))
         if commits:
             notify = self._notify(commits)
@@ -511,8 +538,8 @@ class GroupCommit:
         if checkpoints:
             self.rounds.add(self._begin_checkpoint())
         self.rounds.is_held = False
-        self.rounds.start()
-        self.ended()
+        self.rounds.start()  # or the one under way goes on; its end calls `ended`
+        self._lock.batch_over()
 
     def _answer_refused(self, batch: list[QueuedWrite], refusal: Callable[[], Exception]) -> None:
         """Refuse the writes of a batch with what `refusal` returns, before the next one begins."""
@@ -561,6 +588,119 @@ class GroupCommit:
             self._in_thread = State.IDLE
 
 
+class WriteLock:
+    """The lock of one database for the writes of this process, which alone always has it.
+
+    Attributes:
+        problem: why no write is accepted at present, in one sentence; None if they are.
+        delay: what the lock is waited for, in one sentence; None if it is not.
+
+    """
+
+    problem: str | None = None
+    delay: str | None = None
+
+    def __init__(self, run_in_thread: RunInThread) -> None:
+        """Commit by `run_in_thread`."""
+        self._run_in_thread = run_in_thread
+
+    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
+        """Call `try_again` when the lock may be free; watchers are notified in `rounds`."""
+
+    def take(self) -> bool:
+        """Return whether this process has the lock; if not, it is tried again until `give`."""
+        return True
+
+    def give(self) -> None:
+        """Give the lock back, or stop trying to take it."""
+
+    def commit(
+        self,
+        commit: Callable[[], None],
+        must_keep: Callable[[], bool],
+        batch: Sequence[QueuedWrite],
+    ) -> Deferred[None]:
+        """Run `commit`, which blocks, for the writes of a batch; fires when they are durable.
+
+        The lock is given back at once unless it must be kept. Errbacks with what `commit` raises,
+        or with what the writers are refused with: `Unavailable` or `OutcomeInDoubt`. After
+        `Conflict` the batch is done again, from the state that others have made.
+        """
+        return self._run_in_thread(commit)
+
+    def confirm(self) -> Deferred[None] | None:
+        """Find out whether a batch without any commit saw the last durable state.
+
+        None if it did. Else errbacks as `commit`.
+        """
+        return None
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` with the lock, in a worker thread; raise `StoreFailed`."""
+        work()
+
+    def batch_over(self) -> None:
+        """Do what had to wait for the end of a batch, or of a round after it."""
+
+
+@attrs.define(eq=False)
+class QueuedWrite:
+    """One write in the queue; `result` once it has been applied or refused.
+
+    It `was_held` if it has waited for another contender (`group_commit.Contention`), which it does
+    once at most.
+    """
+
+    write: Write
+    deferred: Deferred[Outcome]
+    result: Outcome | Failure | None = None
+    was_held: bool = False
+
+    @property
+    def must_be_committed(self) -> bool:
+        """Whether it has changed anything, of the tree or beside it."""
+        result = self.result
+        return isinstance(result, Outcome) and (
+            result.commit is not None or result.has_changed_rows
+        )
+
+    @property
+    def only_removes(self) -> bool:
+        """Whether it needs no room on the disk."""
+        return all(change.value is None for change in self.write.edit.changes)
+
+    def answer(self) -> None:
+        """Answer with the result, unless it was answered while its outcome was in doubt."""
+        if self.deferred.called:
+            return
+        if isinstance(self.result, Outcome):
+            self.deferred.callback(self.result)
+        else:
+            self.deferred.errback(self.result)
+
+    def refuse(self, error: Exception) -> None:
+        """Answer with an error, unless it was answered while its outcome was in doubt."""
+        if not self.deferred.called:
+            self.deferred.errback(error)
+
+
+def answer_all(batch: Sequence[QueuedWrite]) -> Generator[None, None, None]:
+    """Answer each write of a batch, in steps: the last one ends with what follows."""
+    for at, queued in enumerate(batch):
+        if at:
+            yield
+        queued.answer()
+
+
+def refuse_all(
+    writes: Iterable[QueuedWrite], refusal: Callable[[], Exception]
+) -> Generator[None, None, None]:
+    """Refuse each write with an error of its own, in steps."""
+    for queued in writes:
+        queued.refuse(refusal())
+        yield
+
+
 class WriteQueue:
     """Writes in the order in which they came; one whose deadline passes meanwhile is refused.
 
@@ -605,7 +745,9 @@ class WriteQueue:
     def add(self, queued: QueuedWrite) -> None:
         """Add a write at the end."""
         self.ready.append(queued)
-        self._set_timer(queued.write.deadline)
+        deadline = queued.write.deadline
+        if deadline is not None and deadline < self._timer_at:
+            self._set_timer(deadline)
 
     def put_back(self, writes: Iterable[QueuedWrite]) -> None:
         """Put writes back before all others, in their order; refuse them after `end`."""
@@ -614,15 +756,17 @@ class WriteQueue:
             self._refuse(listed, partial(Unavailable, self._end))
             return
         self.ready.extendleft(reversed(listed))
-        for queued in listed:
-            self._set_timer(queued.write.deadline)
+        self._set_timer_for(listed)
 
-    def take_batch(self, refusal_of: Callable[[QueuedWrite], str | None]) -> list[QueuedWrite]:
+    def take_batch(
+        self, refusal_of: Callable[[QueuedWrite], str | None] | None
+    ) -> list[QueuedWrite]:
         """Remove the next batch; writes that are late, or have a refusal, are refused.
 
-        A large write is a batch of its own.
+        A large write is a batch of its own. None has a refusal if `refusal_of` is None.
         """
-        self.refuse_late()
+        if self._clock.seconds() >= self._timer_at:  # the earliest deadline of those that wait
+            self.refuse_late()
         batch: list[QueuedWrite] = []
         refused: dict[str, list[QueuedWrite]] = {}
         taken: set[int | None] = set()
@@ -634,25 +778,24 @@ class WriteQueue:
                 if contender not in taken and self._contention.holds(queued):
                     continue
                 taken.add(contender)
-            refusal = refusal_of(queued)
+            refusal = None if refusal_of is None else refusal_of(queued)
             if refusal is not None:
                 refused.setdefault(refusal, []).append(queued)
-            elif queued.is_large and batch:
+                continue
+            is_large = queued.write.large is not None
+            if is_large and batch:
                 self.put_back((queued,))
-                break
             else:
                 batch.append(queued)
-                if queued.is_large:
-                    break
+            if is_large:
+                break
         for reason, writes in refused.items():
             self._refuse(writes, partial(Unavailable, reason))
         return batch
 
-    def note(self, batch: Iterable[QueuedWrite]) -> None:
-        """Record what has become of a batch, before its writers are answered."""
-        conditional = [queued for queued in batch if queued.write.condition is not None]
-        if conditional:
-            self._contention.note(conditional)
+    def note(self, conditional: Iterable[QueuedWrite]) -> None:
+        """Record the outcome of writes on a condition, before their writers are answered."""
+        self._contention.note(conditional)
 
     def end(self, reason: str) -> None:
         """Refuse all writes that wait, or are put back from now on."""
@@ -698,13 +841,17 @@ class WriteQueue:
         self.put_back(writes)
         self._resume()
 
-    def _set_timer(self, deadline: float | None) -> None:
-        """Make sure that waiting writes are refused at this time, if not sooner.
+    def _set_timer_for(self, writes: Iterable[QueuedWrite]) -> None:
+        deadlines = [each.write.deadline for each in writes]
+        earliest = min((at for at in deadlines if at is not None), default=math.inf)
+        if earliest < self._timer_at:
+            self._set_timer(earliest)
+
+    def _set_timer(self, deadline: float) -> None:
+        """Refuse the writes that are late then, instead of at a later time.
 
         If many wait, it may be a little later: all of them are looked at.
         """
-        if deadline is None or deadline >= self._timer_at:
-            return
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timer_at = deadline
@@ -715,12 +862,180 @@ class WriteQueue:
         self._timer_at = math.inf
         self.refuse_late()
         self._no_look_before = self._clock.seconds() + LOOK_SECONDS * len(self.ready)
-        deadlines = [queued.write.deadline for queued in self.ready]
-        self._set_timer(min((at for at in deadlines if at is not None), default=None))
+        self._set_timer_for(self.ready)
 
 
 def _is_late(queued: QueuedWrite, now: float) -> bool:
     return queued.write.deadline is not None and queued.write.deadline <= now
+
+
+class Contention:
+    """The places at which writes on a condition compete: the contender that loses often goes first.
+
+    Theory of operation. A transaction is a write on the condition that its place still holds the
+    value from which it was made. Of those made from one value one is done; the others are refused,
+    receive the present value, and come back with a new one. The nearest and the fastest contender
+    would always be first. So losses are counted for each contender and place. When a batch has
+    refused one that has lost `PATIENCE` times or more, the place is *reserved* for the one of them
+    that has lost most often: until it has written, the other writes on a condition at, above and
+    below the place are held. So it is refused once more at most: if another write of that batch
+    replaced the value that it received. Then those that were held are applied; they are refused,
+    and the next of them has the place. So a contender loses about as often as there are others.
+
+    A reservation ends after `RESERVED_S` in any case. If it came to nothing, because its contender
+    did not come or was still refused, that contender is waited for again only when it has lost
+    `PENALTY` times more. So one that is too slow, or loses on purpose, seldom delays others. A
+    write is held once at most, so it waits no longer than `RESERVED_S`, and not at all if it would
+    be late then.
+
+    Writes without a condition, large ones, and those at other places are never held. Two writes of
+    one contender are never reordered: when another one comes, the one that is held goes before it.
+    All this concerns one database in one process: what other processes write, or is written without
+    a condition, can still refuse the one for which a place is reserved.
+
+    Attributes:
+        is_calm: whether no place is reserved, so that nothing is held.
+
+    """
+
+    def __init__(
+        self, clock: IReactorTime, release: Callable[[Iterable[QueuedWrite]], None]
+    ) -> None:
+        """Give back to `release` what was held; it goes before all that waits."""
+        self.is_calm = True
+        self._clock = clock
+        self._release = release
+        self._losses: dict[_Claim, int] = {}
+        # By each path at or above its place: those at or below a path are found there.
+        self._reservations: dict[Path, dict[Path, _Reservation]] = {}
+        self._held: dict[int, _Reservation] = {}  # by the contender of what is held there
+
+    @property
+    def held(self) -> int:
+        """How many writes are held."""
+        return len(self._held)
+
+    def holds(self, queued: QueuedWrite) -> bool:
+        """Return whether a write that is to be applied has to wait; it is released later then."""
+        write, contender = queued.write, queued.write.contender
+        if contender is None:
+            return False
+        if (reservation := self._held.pop(contender, None)) is not None:
+            self._release((reservation.held.pop(contender), queued))
+            return True
+        if write.condition is None or write.large is not None or queued.was_held:
+            return False
+        found = self._find(write.condition.place.path)
+        if found is None or found.contender == contender:
+            return False
+        if write.deadline is not None and write.deadline <= found.end:
+            return False
+        queued.was_held = True
+        found.held[contender] = queued
+        self._held[contender] = found
+        return True
+
+    def note(self, writes: Iterable[QueuedWrite]) -> None:
+        """Record what has become of writes on a condition, before their writers are answered."""
+        lost: dict[_Claim, int] = {}
+        for queued in writes:
+            claim = _claim_of(queued.write)
+            if claim is None:
+                continue
+            losses, result = self._losses.pop(claim, 0), queued.result
+            if isinstance(result, Failure) and result.check(ConditionFailed):
+                self._losses[claim] = lost[claim] = losses + 1
+            else:
+                self._end_if_reserved(claim)
+        for claim in sorted(lost, key=lost.__getitem__, reverse=True):
+            if lost[claim] < PATIENCE or len(self._all) >= MAX_RESERVATIONS:
+                break
+            if self._find(claim[1]) is None:
+                self._reserve(*claim)
+        while len(self._losses) > MAX_CLAIMS:
+            del self._losses[next(iter(self._losses))]
+
+    def end(self) -> None:
+        """Release all that is held, and end all reservations."""
+        for reservation in list(self._all.values()):
+            self._end(reservation)
+
+    @property
+    def _all(self) -> dict[Path, _Reservation]:
+        return self._reservations.get((), {})
+
+    def _find(self, path: Path) -> _Reservation | None:
+        """Return a place at, above or below a path that is reserved."""
+        if self.is_calm:
+            return None
+        for below in self._reservations.get(path, {}).values():
+            return below
+        found = (self._reservations.get(above, {}).get(above) for above in _at_or_above(path))
+        return next((each for each in found if each is not None), None)
+
+    def _reserve(self, contender: int, path: Path) -> None:
+        timer = self._clock.callLater(LOOK_S, self._look, (contender, path))
+        end = self._clock.seconds() + RESERVED_S
+        reservation = _Reservation(contender, path, end, timer)
+        for above in _at_or_above(path):
+            self._reservations.setdefault(above, {})[path] = reservation
+        self.is_calm = False
+
+    def _look(self, claim: _Claim) -> None:
+        """Stop waiting for a contender that has not come back for long."""
+        reservation = self._all[claim[1]]
+        reservation.looks -= 1
+        if reservation.looks:
+            reservation.timer = self._clock.callLater(LOOK_S, self._look, claim)
+        else:
+            self._losses.pop(claim, None)
+            self._losses[claim] = -PENALTY
+            self._end_if_reserved(claim)
+
+    def _end_if_reserved(self, claim: _Claim) -> None:
+        contender, path = claim
+        reservation = self._all.get(path)
+        if reservation is not None and reservation.contender == contender:
+            self._end(reservation)
+
+    def _end(self, reservation: _Reservation) -> None:
+        if reservation.timer.active():
+            reservation.timer.cancel()
+        for above in _at_or_above(reservation.path):
+            near = self._reservations[above]
+            del near[reservation.path]
+            if not near:
+                del self._reservations[above]
+        self.is_calm = not self._reservations
+        held, reservation.held = reservation.held, {}
+        for contender in held:
+            del self._held[contender]
+        self._release(held.values())
+
+
+@attrs.define(eq=False)
+class _Reservation:
+    """A place that is reserved for a contender, until a time in seconds of the clock.
+
+    `held` are the writes that wait for its end, by their contenders.
+    """
+
+    contender: int
+    path: Path
+    end: float
+    timer: IDelayedCall
+    looks: int = LOOKS
+    held: dict[int, QueuedWrite] = attrs.field(factory=dict)
+
+
+def _at_or_above(path: Path) -> Iterator[Path]:
+    return (path[:length] for length in range(len(path) + 1))
+
+
+def _claim_of(write: Write) -> _Claim | None:
+    if write.condition is None or write.contender is None:
+        return None
+    return write.contender, write.condition.place.path
 
 
 class Rounds:
@@ -779,11 +1094,12 @@ class Rounds:
 
     def _run(self) -> Steps:
         while self._round or self._later:
-            while self._round:
-                yield from logged(self._round.popleft(), self._log)
-            if self._later:
-                yield from logged(self._later.popleft(), self._log)
-            if self._are_writes_waiting():
+            is_later = not self._round
+            try:
+                yield from (self._later if is_later else self._round).popleft()
+            except Exception:
+                self._log.failure("Work in slices failed.")
+            if is_later and not self._round and self._are_writes_waiting():
                 break
         self.is_busy = False
         self._done()

@@ -7,7 +7,7 @@ done raises one of the errors; nothing of it was applied then, unless it is `Out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
@@ -24,9 +24,6 @@ from treedbd.tree.types import Chunks, Json, Place
 from treedbd.tree.value import parse
 
 if TYPE_CHECKING:  # rules are judged without Twisted, too (`RulesTrial`)
-    from twisted.internet.defer import Deferred
-    from twisted.python.failure import Failure
-
     from treedbd.database.apply import WriteApplier
 
 
@@ -318,70 +315,3 @@ class Outcome:
     may_read: bool = True
     sent: Chunks | None = None
     has_changed_rows: bool = False
-
-
-@attrs.define(eq=False)
-class QueuedWrite:
-    """One write in the queue; `result` once it has been applied or refused.
-
-    It `was_held` if it has waited for another contender (`group_commit.Contention`), which it does
-    once at most.
-    """
-
-    write: Write
-    deferred: Deferred[Outcome]
-    result: Outcome | Failure | None = None
-    was_held: bool = False
-
-    @property
-    def commit(self) -> Commit | None:
-        """What it changed, once it has been applied; None if it changed nothing."""
-        return self.result.commit if isinstance(self.result, Outcome) else None
-
-    @property
-    def must_be_committed(self) -> bool:
-        """Whether it has changed anything, of the tree or beside it."""
-        result = self.result
-        return isinstance(result, Outcome) and (
-            result.commit is not None or result.has_changed_rows
-        )
-
-    @property
-    def is_large(self) -> bool:
-        """Whether its body is applied piece by piece, which takes many turns."""
-        return self.write.large is not None
-
-    @property
-    def only_removes(self) -> bool:
-        """Whether it needs no room on the disk."""
-        return all(change.value is None for change in self.write.edit.changes)
-
-    def answer(self) -> None:
-        """Answer with the result, unless it was answered while its outcome was in doubt."""
-        if self.deferred.called:
-            return
-        if isinstance(self.result, Outcome):
-            self.deferred.callback(self.result)
-        else:
-            self.deferred.errback(self.result)
-
-    def refuse(self, error: Exception) -> None:
-        """Answer with an error, unless it was answered while its outcome was in doubt."""
-        if not self.deferred.called:
-            self.deferred.errback(error)
-
-
-def answer_all(batch: Sequence[QueuedWrite]) -> Generator[None, None, None]:
-    """Answer each write of a batch, in steps."""
-    for queued in batch:
-        queued.answer()
-        yield
-
-
-def refuse_all(
-    writes: Iterable[QueuedWrite], refusal: Callable[[], Exception]
-) -> Generator[None, None, None]:
-    """Refuse each write with an error of its own, in steps."""
-    for queued in writes:
-        queued.refuse(refusal())
-        yield

@@ -62,7 +62,8 @@ class Slices:
             self._waiting.appendleft(steps)  # it may be little, so it goes before what was begun
         elif self._run(steps, end):
             self._waiting.append(steps)
-        self._schedule()
+        if self._waiting:
+            self._schedule()
 
     def run(self, steps: Generator[None, None, T]) -> Deferred[T]:
         """Do work in slices, as `start` does; fires with its result, or with what it raises.
@@ -78,7 +79,7 @@ class Slices:
         self.start(_fire_each(waiting, result))
 
     def _schedule(self) -> None:
-        if self._waiting and self._next_turn is None:
+        if self._next_turn is None:
             self._next_turn = self._clock.callLater(0, self._take_turn)
 
     def _take_turn(self) -> None:
@@ -92,7 +93,8 @@ class Slices:
                 break
             if self._clock.seconds() >= end:  # also if its last step was its only one
                 break
-        self._schedule()
+        if self._waiting:
+            self._schedule()
 
     def _run(self, steps: Steps, end: float) -> bool:
         """Run until a time; return whether anything is left that waits for nothing else."""
@@ -161,18 +163,13 @@ class StepQueue:
 
     def _run(self) -> Steps:
         while self._queue:
-            yield from logged(self._queue.popleft(), self._log)
+            try:
+                yield from self._queue.popleft()
+            except Exception:
+                self._log.failure("Work in slices failed.")
             if self._queue:
                 yield
         self._is_running = False
-
-
-def logged(steps: Steps, log: Logger) -> Steps:
-    """Run the steps; an exception ends them and is logged."""
-    try:
-        yield from steps
-    except Exception:
-        log.failure("Work in slices failed.")
 
 
 def in_turns(

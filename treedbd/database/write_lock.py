@@ -37,20 +37,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from treedbd.database.requests import QueuedWrite, Unavailable
+from treedbd.database.group_commit import QueuedWrite, WriteLock
+from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.database.slices import Steps
 from treedbd.limits import KIB
 from treedbd.names import DatabaseName
 from treedbd.store import changelog
-from treedbd.store.engine import (
-    Arrivals,
-    DiskFull,
-    Engine,
-    LogEntry,
-    ReadView,
-    StoreFailed,
-)
+from treedbd.store.engine import Arrivals, DiskFull, Engine, LogEntry, ReadView, StoreFailed
 from treedbd.tree.event import Commit, CommittedChange, Position, describe
 from treedbd.tree.types import ROOT
 
@@ -71,61 +65,6 @@ AT_ONCE: Final = 64
 """Entries that are read and decoded in one step; of more, all answers are dropped."""
 BYTES_AT_ONCE: Final = 256 * KIB
 """The same in bytes; one entry may be longer."""
-
-
-class WriteLock:
-    """The lock of one database for the writes of this process, which alone always has it.
-
-    Attributes:
-        problem: why no write is accepted at present, in one sentence; None if they are.
-        delay: what the lock is waited for, in one sentence; None if it is not.
-
-    """
-
-    problem: str | None = None
-    delay: str | None = None
-
-    def __init__(self, run_in_thread: RunInThread) -> None:
-        """Commit by `run_in_thread`."""
-        self._run_in_thread = run_in_thread
-
-    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
-        """Call `try_again` when the lock may be free; watchers are notified in `rounds`."""
-
-    def take(self) -> bool:
-        """Return whether this process has the lock; if not, it is tried again until `give`."""
-        return True
-
-    def give(self) -> None:
-        """Give the lock back, or stop trying to take it."""
-
-    def commit(
-        self,
-        commit: Callable[[], None],
-        must_keep: Callable[[], bool],
-        batch: Sequence[QueuedWrite],
-    ) -> Deferred[None]:
-        """Run `commit`, which blocks, for the writes of a batch; fires when they are durable.
-
-        The lock is given back at once unless it must be kept. Errbacks with what `commit` raises,
-        or with what the writers are refused with: `Unavailable` or `OutcomeInDoubt`. After
-        `Conflict` the batch is done again, from the state that others have made.
-        """
-        return self._run_in_thread(commit)
-
-    def confirm(self) -> Deferred[None] | None:
-        """Find out whether a batch without any commit saw the last durable state.
-
-        None if it did. Else errbacks as `commit`.
-        """
-        return None
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Run `work` with the lock, in a worker thread; raise `StoreFailed`."""
-        work()
-
-    def batch_over(self) -> None:
-        """Do what had to wait for the end of a batch, or of a round after it."""
 
 
 class SharedWriteLock(WriteLock):

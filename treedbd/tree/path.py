@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
@@ -299,33 +300,31 @@ class PushIds:
         """
         self._entropy = entropy
         self._used_through = used_through
-        self._last: int | None = None
-        self._is_own = False  # whether `_last` is an id that was made here
+        self._last: int | None = None  # the latest id, if it was made here and none is later
 
-    @property
+    @cached_property  # each write stores it
     def latest_ms(self) -> int:
         """A millisecond since 1970 that no id so far is later than; negative before the first."""
-        if self._last is None:
-            self._last = (self._used_through() + 1 << _RANDOM_BITS) - 1
-        return self._last >> _RANDOM_BITS
+        return self._used_through()
 
     def pass_over(self, used_ms: int) -> None:
         """Make ids later than a millisecond which others may have made ids in."""
-        if self._last is not None and used_ms > self.latest_ms:
-            self._last = (used_ms + 1 << _RANDOM_BITS) - 1
-            self._is_own = False
+        # Unless it is still to be read, which then finds what others have used.
+        if "latest_ms" in vars(self) and used_ms > self.latest_ms:
+            self.latest_ms = used_ms
+            self._last = None
 
     def next(self, now_ms: int) -> str:
         """Return an id greater than all before; `now_ms` is in milliseconds since 1970."""
-        latest_ms = self.latest_ms
-        if self._last is None or now_ms > latest_ms or not self._is_own:
-            # After ids of others it is random too: they may all make the next one.
+        latest_ms, last = self.latest_ms, self._last
+        if last is None or now_ms > latest_ms:
+            # After those of others it is random, too: they may all make the next one.
             random = int.from_bytes(self._entropy(_RANDOM_BYTES), "big")
-            self._last = max(now_ms, latest_ms + 1) << _RANDOM_BITS | random
-            self._is_own = True
+            last = max(now_ms, latest_ms + 1) << _RANDOM_BITS | random
         else:
-            self._last += 1
-        return _encode_push_id(self._last)
+            last += 1
+        self._last, self.latest_ms = last, last >> _RANDOM_BITS
+        return _encode_push_id(last)
 
 
 def is_later(push_id: str, used_ms: int) -> bool:
