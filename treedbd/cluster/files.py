@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NoReturn
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -24,12 +24,12 @@ from treedbd.cluster.connections import ClusterConnections, Singleflight
 from treedbd.cluster.replica import Replica
 from treedbd.database.active_rules import LoadedRules
 from treedbd.database.catalog import Catalog
-from treedbd.database.data_directory import SHELF, ServedProjects, Survey
+from treedbd.database.data_directory import SHELF, FoundDatabases, ServedProjects
 from treedbd.database.database import Database
-from treedbd.database.files import DeadOwners
-from treedbd.database.open_databases import OpenBounds, OpenDatabases, Refusals
+from treedbd.database.files import CatalogFiles
+from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import TooManyInUse, Unavailable, time_out_opening
-from treedbd.database.runtime import OtherProcesses, Problem, Runtime
+from treedbd.database.runtime import Problem, Runtime
 from treedbd.database.write_lock import MakeWriteLock
 from treedbd.files import create_directory
 from treedbd.names import DatabaseName, parse_label
@@ -54,10 +54,8 @@ KEPT_S: Final = 7 * 86_400.0
 _LOOK_AGAIN_S: Final = 0.001
 
 
-class ClusterFiles:
-    """The `CatalogFiles` of a daemon over PostgreSQL."""
-
-    is_shared = True
+class ClusterFiles(CatalogFiles):
+    """The files of a daemon over PostgreSQL: copies of its databases."""
 
     def __init__(
         self,
@@ -66,14 +64,11 @@ class ClusterFiles:
         bounds: OpenBounds,
         runtime: Runtime,
         catalog: Catalog,
-        others: OtherProcesses | None,
     ) -> None:
         """Keep copies in `folder`, of which as many may be open as `bounds` says."""
+        super().__init__(bounds, runtime, catalog, is_shared=True)
         self._connections = connections
-        self._clock = runtime.clock
-        self._catalog = catalog
         self._projects: set[str] = set()
-        self._engines: WeakKeyDictionary[Database, ReopeningEngine] = WeakKeyDictionary()
         self._replicas: WeakValueDictionary[DatabaseName, Replica] = WeakValueDictionary()
         # Looks and refreshes that are under way: each is one for all who wait for it.
         self._looks: WeakKeyDictionary[Database, Singleflight] = WeakKeyDictionary()
@@ -81,27 +76,24 @@ class ClusterFiles:
         self._reaching: set[int] = set()
         self._reached_at: dict[int, float] = {}
         self._followed: WeakSet[Database] = WeakSet()
-        self._refusals = Refusals(lambda _: None)
-        self._open = OpenDatabases(bounds, runtime, self._refusals, catalog)
         self._copies = Copies(connections, folder, catalog, self._open.may_create)
-        self._dead = DeadOwners(self, catalog, runtime, has_others=True)
 
     # What a catalog needs.
 
-    def survey(
+    def find_databases(
         self,
         projects: ServedProjects,
         *,
         any_project: bool,
         lock: DirectoryLock | None,
         accept_loss: bool,
-    ) -> Survey:
+    ) -> FoundDatabases:
         """Find the databases in PostgreSQL; blocks. Raises `CannotOpenStore`."""
         check_library()  # for the copies
         self._copies.warn_of_shelves()
         self._copies.lock = lock
         self._projects = set(projects)
-        found = Survey()
+        found = FoundDatabases()
         try:
             stored = read_status(self._connections.store.pool).databases
         except StoreUnreachable as error:
@@ -158,11 +150,6 @@ class ClusterFiles:
         """Return what makes the write lock of a database."""
         return self._replicas[name].begin
 
-    def add(self, database: Database, engine: ReopeningEngine) -> None:
-        """Open and close the copy of a database by its engine from now on."""
-        self._engines[database] = engine
-        database.is_open = engine.is_open
-
     def acquire(
         self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
@@ -195,23 +182,8 @@ class ClusterFiles:
             opening = Deferred.fromCoroutine(self._acquire(database, replica, is_write=False))
             opening.addBoth(looked)
 
-    def trim(self) -> None:
-        """Close idle databases if too many are open, because others were created."""
-        self._open.trim()
-
-    async def retry_refused(self) -> None:
-        """Try again to open what was refused."""
-        for name in self._refusals.names:
-            database = self._catalog.find(name)
-            await self._open.try_again(database, self._engines[database])
-
-    @property
-    def list_created(self) -> Callable[[str], Iterable[DatabaseName]] | None:
-        """None: what others have created is learnt by `refresh`."""
-        return None
-
     def refresh(self, project: str) -> Deferred[None]:
-        """Learn which databases and rules a project has; errbacks with `Unavailable`."""
+        """Read which databases and rules a project has; errbacks with `Unavailable`."""
         run = self._refreshes.get(project)
         if run is None:
             run = self._refreshes[project] = Singleflight(
@@ -221,7 +193,7 @@ class ClusterFiles:
 
     def problems(self) -> list[Problem]:
         """Return why databases cannot be served."""
-        found = self._refusals.problems()
+        found = super().problems()
         reason = self._connections.problem
         if reason is not None:
             found += [Problem(project, None, reason) for project in sorted(self._projects)]
@@ -233,9 +205,7 @@ class ClusterFiles:
     def stop(self) -> Deferred[None]:
         """Open and close nothing more by itself."""
         self._connections.is_closing = True
-        self._open.stop()
-        self._dead.stop()
-        return succeed(None)
+        return super().stop()
 
     # What others have committed.
 

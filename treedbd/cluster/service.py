@@ -119,10 +119,10 @@ class ClusterService:
         bounds: OpenBounds,
         runtime: Runtime,
         catalog: Catalog,
-        others: OtherProcesses | None,
+        _: OtherProcesses | None,
     ) -> ClusterFiles:
         """Return the files of a catalog."""
-        self._files = ClusterFiles(self.connections, folder, bounds, runtime, catalog, others)
+        self._files = ClusterFiles(self.connections, folder, bounds, runtime, catalog)
         return self._files
 
     def run_in_thread(self, work: Callable[[], None]) -> Deferred[None]:

@@ -25,13 +25,7 @@ from treedbd.database.database import Database
 from treedbd.database.files import DatabaseFiles, MakeFiles, ReadMoment
 from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
 from treedbd.database.requests import ProjectSpec, RulesUnreadable, Unavailable, UnknownDatabase
-from treedbd.database.runtime import (
-    Look,
-    OtherProcesses,
-    Problem,
-    ProblemSearch,
-    Runtime,
-)
+from treedbd.database.runtime import Look, OtherProcesses, Problem, ProblemSearch, Runtime
 from treedbd.database.slices import Steps
 from treedbd.database.write_lock import MakeWriteLock
 from treedbd.limits import Limits, RulesLimits
@@ -181,7 +175,7 @@ class Catalog:
         """
         if self._is_in_memory:
             return
-        found = self._files.survey(
+        found = self._files.find_databases(
             {name: project.databases for name, project in self._projects.items()},
             any_project=self._any_project,
             lock=lock,

@@ -1,7 +1,7 @@
 """The layout of a data directory: `<data>/<project>/<database>.shelf`, with rules beside them.
 
 What cannot be read is reported and never skipped: a database that is not seen would be served as an
-empty one, and then overwritten. `walk` lists the files; a `Survey` is what there is to be served,
+empty one, and then overwritten. `walk` lists the files; `find_databases` finds what is to serve,
 and what cannot be. It opens no database: it reads the first bytes of each file, which show that the
 file is foreign, or of a newer version. Whatever else is wrong with a file is found when it is
 opened.
@@ -179,7 +179,7 @@ def _unreadable(file: pathlib.Path, error: OSError) -> CannotOpenStore:
 
 
 @attrs.frozen
-class Survey:
+class FoundDatabases:
     """What was found.
 
     Attributes:
@@ -206,7 +206,9 @@ class Survey:
             )
 
 
-def survey(folder: pathlib.Path, projects: ServedProjects, *, any_project: bool) -> Survey:
+def find_databases(
+    folder: pathlib.Path, projects: ServedProjects, *, any_project: bool
+) -> FoundDatabases:
     """Look through a data directory; raise `CannotOpenStore` if it cannot be read itself.
 
     `projects` are those that are configured; with `any_project` all others are served as well.
@@ -220,7 +222,7 @@ def survey(folder: pathlib.Path, projects: ServedProjects, *, any_project: bool)
             f"start a daemon with that engine, or remove the file {folder / MOVED_FILE} to serve "
             "the old data all the same",
         )
-    found = Survey()
+    found = FoundDatabases()
     for entry in walk(folder, projects):
         databases = projects.get(entry.project)
         is_project = entry.file == folder / entry.project

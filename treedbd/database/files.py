@@ -10,13 +10,14 @@ finds what they have created; `DeadOwners` does what the sessions of dead proces
 from __future__ import annotations
 
 import pathlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import attrs
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -25,17 +26,12 @@ from treedbd.database.active_rules import FileRules, RulesStorage
 from treedbd.database.data_directory import (
     RULES_FILE,
     SHELF,
+    FoundDatabases,
     ServedProjects,
-    Survey,
-    survey,
+    find_databases,
     unreachable,
 )
-from treedbd.database.open_databases import (
-    DamageChecks,
-    OpenBounds,
-    OpenDatabases,
-    Refusals,
-)
+from treedbd.database.open_databases import DamageChecks, OpenBounds, OpenDatabases, Refusals
 from treedbd.database.requests import (
     DatabaseRefused,
     DeadlinePassed,
@@ -89,46 +85,52 @@ _SERVED: Final = {
 """What is done with a damaged database, by whether reads are refused."""
 
 
-class CatalogFiles(Protocol):
+class CatalogFiles(ABC):
     """The files of the databases of one catalog; belongs to the reactor's thread.
+
+    `DatabaseFiles` has them in a data directory, `cluster.files.ClusterFiles` over PostgreSQL.
 
     Attributes:
         is_shared: whether other processes write the same databases.
 
     """
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes write the same databases."""
-        ...
+    def __init__(
+        self, bounds: OpenBounds, runtime: Runtime, catalog: Catalog, *, is_shared: bool
+    ) -> None:
+        """Open as many files as `bounds` says for the databases of `catalog`."""
+        self.is_shared: Final = is_shared
+        self._clock = runtime.clock
+        self._catalog = catalog
+        self._engines: WeakKeyDictionary[Database, ReopeningEngine] = WeakKeyDictionary()
+        self._refusals = Refusals(self._check_later)
+        self._open = OpenDatabases(bounds, runtime, self._refusals, catalog)
+        self._dead = DeadOwners(self, catalog, runtime, has_others=is_shared)
 
-    def survey(
+    @abstractmethod
+    def find_databases(
         self,
         projects: ServedProjects,
         *,
         any_project: bool,
         lock: DirectoryLock | None,
         accept_loss: bool,
-    ) -> Survey:
+    ) -> FoundDatabases:
         """Find the databases, and refuse what cannot be served; raise `CannotOpenStore`."""
-        ...
 
+    @abstractmethod
     def rules_storage(self, project: str) -> RulesStorage:
         """Return where the rules of a project are stored."""
-        ...
 
+    @abstractmethod
     def make_engine(self, name: DatabaseName, *, is_written: bool) -> ReopeningEngine:
         """Return the engine of a database, of which nothing is open yet."""
-        ...
 
+    @abstractmethod
     def make_lock(self, name: DatabaseName) -> MakeWriteLock | None:
         """Return what makes the write lock of a database; None if no other process writes it."""
-        ...
 
-    def add(self, database: Database, engine: ReopeningEngine) -> None:
-        """Open and close the file of a database by its engine from now on."""
-        ...
-
+    @abstractmethod
     def acquire(
         self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
@@ -137,40 +139,57 @@ class CatalogFiles(Protocol):
         None if that is done, else what fires when it is; a write need not be shown everything: its
         commit finds out. Errbacks with `Unavailable`, or with `DeadlinePassed` after the time.
         """
-        ...
 
+    @abstractmethod
     def follow(self, database: Database) -> None:
         """Open a database that another process has created, if this one has watchers of it."""
-        ...
-
-    def trim(self) -> None:
-        """Close idle databases if too many are open, because files were created."""
-        ...
-
-    async def retry_refused(self) -> None:
-        """Try to open again what was refused."""
-        ...
 
     @property
     def list_created(self) -> Callable[[str], Iterable[DatabaseName]] | None:
         """Lists the databases of a project that exist; None if others create none."""
-        ...
+        return None
 
     def refresh(self, project: str) -> Deferred[None] | None:
         """Learn which databases and rules a project has; None if that is known already."""
-        ...
+        return None
+
+    def add(self, database: Database, engine: ReopeningEngine) -> None:
+        """Open and close the file of a database by its engine from now on."""
+        self._engines[database] = engine
+        database.is_open = engine.is_open
+
+    def trim(self) -> None:
+        """Close idle databases if too many are open, because files were created."""
+        self._open.trim()
+
+    async def retry_refused(self) -> None:
+        """Try to open again what was refused: an operator may have repaired it."""
+        for name in self._refusals.names:
+            database = self._catalog.find(name)
+            if await self._open.try_again(database, self._engines[database]):
+                self._opened_again(name)
+
+    def _opened_again(self, _: DatabaseName) -> None:
+        """Check a database for damage that was refused and can be served now."""
+        return
+
+    def _check_later(self, _: DatabaseName) -> None:
+        """Try a database again without its being used."""
+        return
 
     def problems(self) -> list[Problem]:
         """Return what keeps databases from being served, without opening any."""
-        ...
+        return self._refusals.problems()
 
+    @abstractmethod
     def note_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
         """Refuse writes to a database from now on, and with `refuses_reads` reads."""
-        ...
 
     def stop(self) -> Deferred[None]:
         """Open and close nothing more by itself; fires when nothing is under way."""
-        ...
+        self._open.stop()
+        self._dead.stop()
+        return succeed(None)
 
 
 @attrs.define(eq=False)
@@ -194,8 +213,8 @@ MakeFiles: TypeAlias = (
 """Makes the files in a data directory, of which so many may be open, shared with others or not."""
 
 
-class DatabaseFiles:
-    """The `CatalogFiles` of one data directory; belongs to the reactor's thread."""
+class DatabaseFiles(CatalogFiles):
+    """The files of one data directory."""
 
     _log = Logger()
 
@@ -211,19 +230,14 @@ class DatabaseFiles:
 
         `others` have the same files open.
         """
+        super().__init__(bounds, runtime, catalog, is_shared=others is not None)
         self._others = others
-        self.is_shared: Final = others is not None
         self._folder = folder
-        self._clock = runtime.clock
         self._runtime = runtime
-        self._catalog = catalog
         self._lock: DirectoryLock | None = None
         self._accepts_loss = False
-        self._engines: WeakKeyDictionary[Database, ReopeningEngine] = WeakKeyDictionary()
         self._damaged: dict[DatabaseName, bool] = {}  # whether reads are refused, too
         self._checks = DamageChecks(self, runtime)
-        self._refusals = Refusals(self._checks.add_later)
-        self._open = OpenDatabases(bounds, runtime, self._refusals, catalog)
         self._shared: SharedFiles | None = None
         if others is not None:
             self._shared = SharedFiles(
@@ -233,18 +247,17 @@ class DatabaseFiles:
                 clock=runtime.clock,
                 catalog=catalog,
             )
-        self._dead = DeadOwners(self, catalog, runtime, has_others=self.is_shared)
         self._is_held_only_for_check = False
 
-    def survey(
+    def find_databases(
         self,
         projects: ServedProjects,
         *,
         any_project: bool,
         lock: DirectoryLock | None,
         accept_loss: bool,
-    ) -> Survey:
-        """Look through the folder, refuse what cannot be served, and check the rest in a while.
+    ) -> FoundDatabases:
+        """Find those in the folder, refuse what cannot be served, and check the rest later.
 
         Files of an older format are converted, which may take minutes. Raises `CannotOpenStore` if
         the folder itself cannot be read, or nothing can be opened with the SQLite that is there.
@@ -252,7 +265,7 @@ class DatabaseFiles:
         check_library()
         self._lock = lock
         self._accepts_loss = accept_loss
-        found = survey(self._folder, projects, any_project=any_project)
+        found = find_databases(self._folder, projects, any_project=any_project)
         for project, error in found.refused_projects.items():
             self._refusals.add_project(project, error)
         for name, error in found.refused.items():
@@ -294,9 +307,8 @@ class DatabaseFiles:
         return engine
 
     def add(self, database: Database, engine: ReopeningEngine) -> None:
-        """Open and close the file of a database by its engine from now on."""
-        self._engines[database] = engine
-        database.is_open = engine.is_open
+        """Open and close the file of a database by its engine; refuse it if it is damaged."""
+        super().add(database, engine)
         refuses_reads = self._damaged.get(database.name)
         if refuses_reads is not None:
             self._refuse(database, refuses_reads=refuses_reads)
@@ -304,7 +316,7 @@ class DatabaseFiles:
     def acquire(
         self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
-        """Open a database, keep it open, and show it as it is; None if that is done."""
+        """Open a database and keep it open, with what others have committed if there are any."""
         if self._shared is not None:
             return self._shared.acquire(database, timeout_s)
         database.requests += 1
@@ -330,16 +342,11 @@ class DatabaseFiles:
         if self._shared is not None:
             self._shared.follow_created(database)
 
-    def trim(self) -> None:
-        """Close idle databases if too many are open, because files were created."""
-        self._open.trim()
+    def _opened_again(self, name: DatabaseName) -> None:
+        self._checks.add([name])
 
-    async def retry_refused(self) -> None:
-        """Try to open again what was refused, because an operator has mended it."""
-        for name in self._refusals.names:
-            database = self._catalog.find(name)
-            if await self._open.try_again(database, self._engines[database]):
-                self._checks.add([name])
+    def _check_later(self, name: DatabaseName) -> None:
+        self._checks.add_later(name)
 
     @property
     def list_created(self) -> Callable[[str], list[DatabaseName]] | None:
@@ -351,21 +358,17 @@ class DatabaseFiles:
         is_in_place = self._lock is None or self._lock.is_in_place()
         return None if is_in_place else LOCK_MISPLACED
 
-    def refresh(self, _: str) -> None:
-        """Do nothing: what there is, is known."""
-
     def problems(self) -> list[Problem]:
         """Return what keeps databases from being served whose files need not be open for that."""
         of_damaged = [
             Problem(name.project, name.database, _problem(refuses_reads=refuses_reads))
             for name, refuses_reads in self._damaged.items()
         ]
-        return self._refusals.problems() + of_damaged
+        return super().problems() + of_damaged
 
     def stop(self) -> Deferred[None]:
         """Open and close nothing more by itself; fires when no file is being checked."""
-        self._open.stop()
-        self._dead.stop()
+        super().stop()
         return self._checks.stop()
 
     # For the checks.
