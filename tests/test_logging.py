@@ -278,7 +278,7 @@ def test_slow_requests_and_rules_are_warned_of_with_the_remedy(as_json: Logged) 
     assert any("PUT /a/b.json 200 took" in each and "slow disk" in each for each in slow)
     assert any("GET /u.json 200 took" in each and "Read less" in each for each in slow)
     rules = [each for each in warned if each.startswith("Rules were slow: ")]
-    assert any("rules/u/.read at 1:" in each and "Let it read less" in each for each in rules)
+    assert any("rules/u/.read at 1:" in each and "Make it read less" in each for each in rules)
 
 
 def test_text_is_readable_and_each_line_begins_with_its_time(as_text: Logged) -> None:

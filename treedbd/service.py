@@ -55,13 +55,7 @@ from treedbd.database.data_directory import stored_bytes
 from treedbd.database.files import DatabaseFiles
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
-from treedbd.database.runtime import (
-    MeasureRules,
-    Problem,
-    RulesExchange,
-    Runtime,
-    Statistics,
-)
+from treedbd.database.runtime import MeasureRules, Problem, RulesExchange, Runtime, Statistics
 from treedbd.database.session_owners import MemoryOwner, OwnerFile, SessionOwner
 from treedbd.embedding.database import LocalDatabase
 from treedbd.embedding.requests import LocalAccess
@@ -690,7 +684,7 @@ class WorkerContext(Protocol):
         """Find what clients do at the others with the databases of a project."""
         ...
 
-    def tell_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
+    def report_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
         """Let the others refuse a database that this worker has found damaged."""
         ...
 

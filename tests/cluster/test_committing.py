@@ -75,16 +75,16 @@ def test_all_who_wait_for_a_run_go_on_in_slices_in_order_with_its_result(
         return runs[-1]
 
     run = Singleflight(work, Slices(clock))
-    first = run.ask()
-    waiting = [run.ask() for _ in range(4 * LOOKS)]
-    given_up = run.ask()
+    first = run.call()
+    waiting = [run.call() for _ in range(4 * LOOKS)]
+    given_up = run.call()
     given_up.cancel()
     given_up.addErrback(lambda failure: failure.trap(CancelledError))
     runs[0].callback("first")
     assert first.called
     runs[1].callback(Failure(result) if isinstance(result, ValueError) else result)
     check_slices(go_on_together(clock, waiting), result)
-    run.ask()
+    run.call()
     assert len(runs) == 3
 
 

@@ -32,7 +32,7 @@ def test_the_warning_names_the_rule_its_position_and_the_remedy() -> None:
     assert "250.0 ms for one request to eu--shop" in shown["message"]
     assert "rules/users/$uid/.read at 3:12 of the rules" in shown["message"]
     assert "evaluated 7 times" in shown["message"]
-    assert "Let it read less" in shown["message"]
+    assert "Make it read less" in shown["message"]
     assert {name: shown[name] for name in FIELDS} == {
         "project": "shop",
         "database": "eu",

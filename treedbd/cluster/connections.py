@@ -1,6 +1,6 @@
 """PostgreSQL as one daemon uses it: connections, threads to wait in, shared questions.
 
-Nothing in `ClusterConnections` waits in the reactor's thread, but for `connect`. `Questions` asks
+Nothing in `ClusterConnections` waits in the reactor's thread, but for `connect`. `Questions` finds
 how far databases are, once for all reads that wait for it. A `StrictQuestion` is sent, and its
 answer received, in the reactor's thread, as requests are: a thread would cost as much as the
 question. Connections are made in threads.
@@ -36,7 +36,7 @@ _CALLS_BETWEEN_LOOKS: Final = 16
 THREADS: Final = 12
 """How many things can be waited for at a time: commits, fetches, copies, upkeep."""
 THREADS_ASIDE: Final = 2
-"""The same for what any caller may ask for as often as it likes; it keeps no commit waiting."""
+"""The same for what any caller may request as often as it likes; it delays no commit."""
 SILENCE_S: Final = 3.0
 """Seconds without an answer after which the cluster counts as unreachable."""
 
@@ -49,8 +49,8 @@ class ClusterConnections:
 
     Attributes:
         is_strict: whether no read may be older than an acknowledged write of any daemon.
-        questions: asks how far databases are.
-        slices: in which all go on who waited for the same.
+        questions: finds how far databases are.
+        slices: run callers that waited for the same.
         daemon: the name by which the others see this daemon.
         is_closing: whether nothing new is to begin.
         clock_problem: why no writes are accepted because of the clock; None if they are.
@@ -64,8 +64,8 @@ class ClusterConnections:
     ) -> None:
         """Prepare; copies keep about `retain` entries of the log.
 
-        Also where reads do not ask (`is_strict`), nothing is believed that is not confirmed: a
-        primary that was cut off would say for ever that there is nothing new.
+        States are confirmed even where reads do not wait for them (`is_strict` is False): a primary
+        that was cut off would answer for ever that nothing is new.
         """
         self.is_strict: Final = is_strict
         self.daemon: Final = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
@@ -129,11 +129,11 @@ class ClusterConnections:
         self._reactor.callFromThread(call, *arguments)
 
     def tell_others(self, db: int) -> None:
-        """Let the other daemons know that a database was written, without waiting for it."""
+        """Send the other daemons the hint that a database was written; do not wait for it."""
         self.run(lambda: self.store.notifier.notify(db))
 
-    def stop_asking(self) -> None:
-        """Ask nothing more."""
+    def stop_questions(self) -> None:
+        """Send no further question."""
         if self._strict is not None:
             self._strict.close()
 
@@ -168,51 +168,51 @@ class ClusterConnections:
 
 
 class Questions:
-    """Asks one question for all who wait, for databases of any number."""
+    """Sends one question for all callers that wait, about any number of databases."""
 
     def __init__(
         self,
-        ask: Callable[[Collection[int]], Deferred[dict[int, DatabaseState]]],
+        find: Callable[[Collection[int]], Deferred[dict[int, DatabaseState]]],
         reactor: Any,
         slices: Slices,
     ) -> None:
-        """Ask by `ask`; all who wait go on in `slices`."""
-        self._ask_index = ask
+        """Find states by `find`; callers that wait go on in `slices`."""
+        self._find_states = find
         self._reactor = reactor
-        self._to_ask: set[int] = set()
+        self._wanted: set[int] = set()
         self._calls: list[tuple[int, StateCall]] = []
-        self._runs = Singleflight(self._ask_all, slices, self._gather)
+        self._runs = Singleflight(self._find_all, slices, self._gather)
 
-    async def ask(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
-        """Return how far databases are, asked after now; raise `StoreUnreachable`.
+    async def find_states(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
+        """Return how far databases are, by a question that follows; raise `StoreUnreachable`.
 
         One that is not in PostgreSQL is missing.
         """
-        self._to_ask.update(dbs)
-        asked: dict[int, DatabaseState] = await self._runs.ask()
-        return {db: asked[db] for db in dbs if db in asked}
+        self._wanted.update(dbs)
+        found: dict[int, DatabaseState] = await self._runs.call()
+        return {db: found[db] for db in dbs if db in found}
 
-    def ask_soon(self, db: int, call: StateCall) -> None:
-        """Call `call` with how far a database is, asked after now; None if that is not known."""
+    def find_state_soon(self, db: int, call: StateCall) -> None:
+        """Call `call` with how far a database is, as a later question finds; None if it fails."""
         self._calls.append((db, call))
         self._runs.begin()
 
     async def _gather(self) -> None:
-        """Let all requests of this turn of the reactor join."""
-        turn: Deferred[None] = Deferred()
-        self._reactor.callLater(0, turn.callback, None)
-        await turn
+        """Wait for the next turn of the reactor, so that all requests of this one join."""
+        next_turn: Deferred[None] = Deferred()
+        self._reactor.callLater(0, next_turn.callback, None)
+        await next_turn
 
-    async def _ask_all(self) -> dict[int, DatabaseState]:
-        dbs, self._to_ask = self._to_ask, set()
+    async def _find_all(self) -> dict[int, DatabaseState]:
+        dbs, self._wanted = self._wanted, set()
         calls, self._calls = self._calls, []
         dbs.update([db for db, _ in calls])
-        asked: dict[int, DatabaseState] = {}
+        found: dict[int, DatabaseState] = {}
         try:
-            asked = await self._ask_index(dbs)
+            found = await self._find_states(dbs)
         finally:
-            self._answer(iter(calls), asked)
-        return asked
+            self._answer(iter(calls), found)
+        return found
 
     def _answer(
         self, calls: Iterator[tuple[int, StateCall]], states: Mapping[int, DatabaseState]
@@ -231,7 +231,7 @@ class StrictQuestion:
     """One question after the other, over a connection that the reactor watches."""
 
     def __init__(self, index: ReadIndex, run: Run, reactor: Any, patience_s: float) -> None:
-        """Ask `index`; `run` runs what blocks in a thread."""
+        """Send questions to `index`; `run` runs what blocks in a thread."""
         self._index = index
         self._run = run
         self._reactor = reactor
@@ -291,7 +291,7 @@ class StrictQuestion:
         done.callback(states)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Ask over another connection next time."""
+        """Use another connection for the next question."""
         self._fail(Failure(StoreUnreachable("PostgreSQL cannot be reached.")))
 
     def _look_at_clock(self) -> None:
@@ -340,9 +340,9 @@ class Singleflight:
         slices: Slices,
         gather: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Do `work`; who asks until `gather` has returned is served by the same run.
+        """Do `work`; calls until `gather` has returned share the run.
 
-        All who wait for a run go on in `slices`, while the next one may begin.
+        Callers go on in `slices`, while the next run may begin.
         """
         self._work = work
         self._gather = gather
@@ -350,7 +350,7 @@ class Singleflight:
         self._waiting: list[Deferred[Any]] = []
         self._is_running = False
 
-    def ask(self) -> Deferred[Any]:
+    def call(self) -> Deferred[Any]:
         """Return what fires with the result of a run that has not begun yet, or its failure."""
         waiter: Deferred[Any] = Deferred()
         self._waiting.append(waiter)
@@ -360,8 +360,10 @@ class Singleflight:
 
     def begin(self) -> None:
         """Begin a run, without an error if it fails: there will be another one."""
-        if all(each.called for each in self._waiting):  # of those who gave up none lets it begin
-            self.ask().addErrback(lambda _: None)
+        if all(
+            each.called for each in self._waiting
+        ):  # calls that were cancelled do not begin a run
+            self.call().addErrback(lambda _: None)
 
     async def _run(self) -> None:
         self._is_running = True

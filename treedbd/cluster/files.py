@@ -189,7 +189,7 @@ class ClusterFiles(CatalogFiles):
             run = self._refreshes[project] = Singleflight(
                 partial(self._refresh, project), self._connections.slices
             )
-        return run.ask()
+        return run.call()
 
     def problems(self) -> list[Problem]:
         """Return why databases cannot be served."""
@@ -225,7 +225,7 @@ class ClusterFiles(CatalogFiles):
         """
         replicas = self.replicas()
         try:
-            states = await self._connections.questions.ask(replicas)
+            states = await self._connections.questions.find_states(replicas)
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
         for db in states.keys() & replicas.keys():
@@ -236,7 +236,7 @@ class ClusterFiles(CatalogFiles):
         return min([now, *self._reached_at.values()])
 
     def _reach(self, db: int, replica: Replica, state: DatabaseState, now: float) -> None:
-        """Let a copy show a state; a copy that has a long batch is not waited for."""
+        """Bring a copy up to a state, without waiting for one that has a long batch."""
         if db in self._reaching:
             return
         self._reaching.add(db)
@@ -259,7 +259,7 @@ class ClusterFiles(CatalogFiles):
             if not database.is_open:
                 self._refusals.check(database.name)
                 await self._open.open(database, self._engines[database])
-                await replica.ask_and_reach()  # it may have taken long to fetch all
+                await replica.find_and_reach()  # it may have taken long to fetch all
             elif not (is_write and replica.is_usable_at_once(is_write=True)):
                 waiting = replica.make_current()
                 if waiting is not None:
@@ -273,7 +273,7 @@ class ClusterFiles(CatalogFiles):
             run = self._looks[database] = Singleflight(
                 partial(self._look_once, ref(database), replica), self._connections.slices
             )
-        return run.ask()
+        return run.call()
 
     async def _look_once(self, of: ReferenceType[Database], replica: Replica) -> None:
         """Find out whether another daemon has created a database; its rules are in force then."""

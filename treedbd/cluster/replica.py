@@ -5,13 +5,13 @@ has (`LocalCopy`), and its commit wins only if no other was done since, under ot
 One that has lost is done again after the copy has caught up. So no daemon owns a database, and one
 that is late can neither write by old rules nor over what it has not seen.
 
-A read first asks how far the database is (`connections.Questions`), and waits until the copy shows
-that; a write need not ask, because its commit finds out. What was fetched is brought into the copy
+A read first finds how far the database is (`connections.Questions`), and waits until the copy shows
+that; a write does not, because its commit compares. What was fetched is brought into the copy
 between two batches; then watchers are notified of it from the log, as they are of the commits of
 other workers (`database.write_lock`).
 
-A commit may be in doubt when the connection to PostgreSQL breaks (`LocalCopy.commit`). It is
-settled before anything else is committed; its writers are answered at their deadlines
+A commit may be in doubt when the connection to PostgreSQL breaks (`LocalCopy.commit`). Its
+outcome is found before anything else is committed; its writers are answered at their deadlines
 (`answer_when_late`).
 """
 
@@ -57,10 +57,10 @@ UNREACHABLE_S: Final = 0.2
 _CATCHES_UP: Final = "The daemon is catching up with what others have written."
 _IS_MOVED: Final = "The database is being moved to another place."
 _SOON_S: Final = 0.002
-"""Seconds until a look whether the copy is free."""
+"""Seconds until the next look whether the copy is free."""
 
 SETTLE_PAUSES: Final = (0.0, 0.1, 0.2, 0.5, 1.0)
-"""Seconds before each attempt to settle a commit; the last one repeats."""
+"""Seconds before each attempt to find the outcome of a commit; the last one repeats."""
 LOCK_PAUSE_S: Final = 0.002
 """Seconds between two looks whether the lock of a copy is free."""
 APPLIED_AT_ONCE: Final = 500
@@ -134,19 +134,19 @@ class Replica(SharedWriteLock):
     # Reads.
 
     def is_current(self) -> bool:
-        """Return whether reads may be answered without asking how far the database is."""
+        """Return whether reads may be answered without a question how far the database is."""
         is_fresh = self._moment.of is self or not self._connections.is_strict
         return is_fresh and self.following.is_current()
 
     def when_current(self, call: Callable[[], None]) -> bool:
-        """Call `call` in a moment, when it is known whether reads may be answered at once.
+        """Call `call` when it is known whether reads may be answered at once.
 
-        Returns False, and does nothing, if there is no such moment.
+        Returns False if that cannot be known; `call` is not called then.
         """
         db, connections = self.db, self._connections
         if db is None or not connections.is_strict or connections.problem is not None:
             return False
-        connections.questions.ask_soon(db, partial(self._let_read, call))
+        connections.questions.find_state_soon(db, partial(self._let_read, call))
         return True
 
     def _let_read(self, call: Callable[[], None], state: DatabaseState | None) -> None:
@@ -173,22 +173,22 @@ class Replica(SharedWriteLock):
         """
         if self._moment.of is self or (not self._connections.is_strict and self.rules.epoch > 0):
             return self.following.make_current()
-        return Deferred.fromCoroutine(self.ask_and_reach())
+        return Deferred.fromCoroutine(self.find_and_reach())
 
-    async def ask_and_reach(self) -> None:
+    async def find_and_reach(self) -> None:
         """Return when the last durable state is shown; raise `Unavailable`."""
         try:
-            state = await self._ask()
+            state = await self._find_state()
             if state is not None:
                 await self.reach(state)
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
 
-    async def _ask(self) -> DatabaseState | None:
+    async def _find_state(self) -> DatabaseState | None:
         """Return how far the database is; None if it is not known to be in PostgreSQL."""
         if self.db is None:
             return None
-        states = await self._connections.questions.ask((self.db,))
+        states = await self._connections.questions.find_states((self.db,))
         if self.db not in states:
             raise StoreUnreachable(IS_GONE)
         return states[self.db]
@@ -204,7 +204,7 @@ class Replica(SharedWriteLock):
             if self._is_taken:
                 await self._ends.wait()
             else:
-                await self._catching_up.ask()
+                await self._catching_up.call()
 
     async def use_epoch(self, epoch: int) -> None:
         """Put the rules of an epoch in force; a negative one refuses writes."""
@@ -214,7 +214,7 @@ class Replica(SharedWriteLock):
 
     def hinted(self) -> None:
         """Look how far the database is, because another daemon has committed."""
-        Deferred.fromCoroutine(self.ask_and_reach()).addErrback(_do_nothing)
+        Deferred.fromCoroutine(self.find_and_reach()).addErrback(_do_nothing)
 
     def end(self) -> Deferred[None]:
         """Bring nothing into the copy any more; fires when nothing is being brought in."""
@@ -321,7 +321,7 @@ class Replica(SharedWriteLock):
             self._connections.tell_others(self.db)
 
     def _end_waiting(self, batches: int) -> None:
-        """Let others commit again, if no batch has followed the one that lost."""
+        """Stop delaying others, if no batch has followed the one that lost."""
         if batches == self._batches and not self._is_taken and self.copy.file is not None:
             self.copy.file.release_lock()
 
@@ -333,7 +333,7 @@ class Replica(SharedWriteLock):
 
     async def _confirm(self) -> None:
         try:
-            state = await self._ask()
+            state = await self._find_state()
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
         if state is None or self.copy.file is None:
@@ -362,7 +362,7 @@ class Replica(SharedWriteLock):
         try:
             if self.rules.epoch < 0:
                 await self.rules.load_stored()
-            await self._catching_up.ask()
+            await self._catching_up.call()
         finally:
             self._is_loading = False
         if self.copy.file is None:
@@ -380,7 +380,7 @@ class LocalCopy:
     Attributes:
         shown_rev: how many commits reads show.
         on_moment: called with each moment that reads begin to show.
-        is_over: whether it is being closed, and used no more.
+        is_over: whether it is being closed, and no longer used.
 
     """
 
@@ -608,7 +608,7 @@ class BatchEnds:
         return end
 
     def over(self) -> None:
-        """Let all go on that wait, in turns of their own, in slices."""
+        """Fire what waits, in slices, from the next turn on."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             self._clock.callLater(0, self._slices.fire, waiting, None)

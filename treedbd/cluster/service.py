@@ -1,7 +1,7 @@
 """The part of a daemon that belongs to PostgreSQL: it starts, follows, reports and stops.
 
 `ClusterService` receives the hints of other daemons over a connection that a thread waits at; all
-databases that are open are asked for each half second in any case, since a hint may be lost. Every
+databases that are open are looked up each half second in any case, since a hint may be lost. Every
 few seconds this daemon reports that it is there, compares its clock with PostgreSQL's, and drops
 old records of databases that it has written to. `LeasedOwner` is what its sessions belong to.
 """
@@ -169,7 +169,7 @@ class ClusterService:
         forgetting = Deferred.fromCoroutine(self._run_quietly(self._forget))
         with contextlib.suppress(DeferredTimeoutError):
             await forgetting.addTimeout(STOP_S, self._reactor)
-        self.connections.stop_asking()
+        self.connections.stop_questions()
         closed: Deferred[None] = Deferred()
 
         def close() -> None:
@@ -268,12 +268,12 @@ class LeasedOwner:
     all sessions that have such writes: their clients connect again and set them again. What is
     stored under the old id is done by the daemon that comes first, once.
 
-    While PostgreSQL is away no daemon can renew. So a daemon finds others dead only if it could ask
-    for some time without a break (`GRACE_S`), which is longer than an owner needs to renew.
+    While PostgreSQL is away no daemon can renew. So a daemon finds others dead only if it reached
+    PostgreSQL for some time without a break (`GRACE_S`), which is longer than an owner needs to renew.
     """
 
     _log = Logger()
-    asks = True
+    must_learn = True
 
     def __init__(
         self, connections: ClusterConnections, make_file: MakeFile, clock: IReactorTime

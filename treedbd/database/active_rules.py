@@ -420,8 +420,8 @@ class SlowRulesLog:
             return
         self._log.warn(
             "Rules were slow: {ms} ms for one request to {label}, {slowest_ms} ms of them in "
-            "{location} at {line}:{column} of the rules, which was evaluated {count} times. Let it "
-            "read less: a small node in place of a large one, no long regular expression, no "
+            "{location} at {line}:{column} of the rules, which was evaluated {count} times. Make "
+            "it read less: a small node in place of a large one, no long regular expression, no "
             ".validate for each of many children.{note}",
             ms=round(slow.seconds * 1000, 1),
             label=name.label,

@@ -4,7 +4,7 @@ Theory of operation. The answers of a database hang in a tree of places, by the 
 commit changes all of the answers at, above and below its places, so these *fall*: in the turn in
 which the commit is known to be durable, before its writers are answered and before any read sees
 the new state (`Database`). So an answer in the tree is what a read of the present state would
-render, and no answer is older than an acknowledged write. Rules are no part of it: they are
+render, and no answer is older than an acknowledged write. Rules are not part of it: they are
 evaluated for each request, on the same state.
 
 Detaching what falls takes a few steps for each place that was written, however many answers there

@@ -262,7 +262,7 @@ def _writer_of(caller: Caller) -> changelog.Writer:
 def check_condition(nodes: Nodes, condition: Condition | HashCondition, kept: KeptReads) -> None:
     """Raise `ConditionFailed` unless the condition of a write is met.
 
-    It shows the current value, if that is no larger than `MAX_SHOWN_BYTES`. `kept` is what was
+    It shows the current value, unless that is larger than `MAX_SHOWN_BYTES`. `kept` is what was
     computed of large values before. Raises `TooLarge` for the hash of a value that is too large to
     be hashed.
     """

@@ -213,7 +213,7 @@ class Catalog:
     def when_current(self, name: DatabaseName, call: Callable[[], None]) -> bool:
         """Call `call` in a moment, during which `use_open` may return the database.
 
-        Returns False, and does nothing, if there is no such moment, or its file is not open.
+        Returns False without a call if such a moment does not exist, or the file is not open.
         """
         database = self._open.get(name)
         return database is not None and database.is_open and database.when_current(call)
@@ -262,7 +262,7 @@ class Catalog:
     def stand_in(self, name: DatabaseName, kind: type[Database]) -> Database:
         """Return an empty database of `kind` in memory, which the catalog does not keep.
 
-        Raises `UnknownDatabase` if there is no such project.
+        Raises `UnknownDatabase` if the project does not exist.
         """
         return self._make_database(name, self._project(name), MemoryEngine(), kind=kind)
 

@@ -78,7 +78,7 @@ class Database:
         is_open: whether it can be used without opening its file first.
         requests: how many requests are using it, so that its file stays open.
         used_at: when a request used it last, in seconds of the clock.
-        is_absent: whether it only stands for one that does not exist.
+        is_absent: whether it does not exist (`AbsentDatabase`).
 
     """
 
@@ -176,13 +176,13 @@ class Database:
         return None if self.shared_lock is None else self.shared_lock.make_current()
 
     def is_current(self) -> bool:
-        """Return whether this process shows all that others have committed, if it can."""
+        """Advance to what others have committed, unless a commit is under way; return success."""
         return self.shared_lock is None or self.shared_lock.is_current()
 
     def when_current(self, call: Callable[[], None]) -> bool:
-        """Call `call` in a moment, during which `is_current` may return True.
+        """Call `call` as soon as reads may be current: `is_current` may be True during the call.
 
-        Returns False, and does nothing, if there is no such moment.
+        Returns False if that moment cannot be known; `call` is not called then.
         """
         return self.shared_lock is not None and self.shared_lock.when_current(call)
 
@@ -241,7 +241,7 @@ class Database:
         self.rights.check_may_write(path, caller)
 
     def hold(self) -> HeldNodes:
-        """Hold the last durable state open, for a reader that needs many turns."""
+        """Hold the last durable state open for a reader that works in slices."""
         return HeldNodes(self._engine.snapshot())
 
     def write(self, write: Write) -> Deferred[Outcome]:
@@ -368,7 +368,7 @@ class Database:
             self.watching.followed_through = news.sequence
 
     def is_behind(self, sequence: int) -> bool:
-        """Return whether what is shown is newer than a number: others have committed."""
+        """Return whether reads show a later commit of another process than this number."""
         return self.shared_lock is not None and self.shared_lock.following.through > sequence
 
     def is_interested(self) -> bool:
@@ -376,7 +376,7 @@ class Database:
         return self._is_watched() or bool(self.answers)
 
     def leave(self) -> bool:
-        """Let reads show what has been committed; return whether the moment before is held."""
+        """Show reads what has been committed; return whether the moment before is held."""
         if not self._is_watched():
             self._engine.advance()
             return False

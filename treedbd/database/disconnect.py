@@ -304,7 +304,7 @@ class DisconnectWrites:
     async def _run_all(self, session: str | None) -> None:
         """Do all writes that there are; raise what delays any of them."""
         await self._wait_for_set()
-        if session is None and self._owner.asks:
+        if session is None and self._owner.must_learn:
             await self._learn()
         find = self.find_left if session is None else partial(list_session, session=session)
         listing = ListEntries(find)

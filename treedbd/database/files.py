@@ -134,10 +134,10 @@ class CatalogFiles(ABC):
     def acquire(
         self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
-        """Open a database, keep it open, and let it show what others have committed.
+        """Open a database, keep it open, and bring it up to date with what others wrote.
 
-        None if that is done, else what fires when it is; a write need not be shown everything: its
-        commit finds out. Errbacks with `Unavailable`, or with `DeadlinePassed` after the time.
+        None if that is done, else what fires when it is; a write does not wait for that: its
+        commit compares. Errbacks with `Unavailable`, or with `DeadlinePassed` after the time.
         """
 
     @abstractmethod
@@ -402,7 +402,7 @@ class DatabaseFiles(CatalogFiles):
             return  # that is known
         self.note_damaged(name, refuses_reads=refuses_reads)
         if self._others is not None:
-            self._others.tell_damaged(name, refuses_reads=refuses_reads)
+            self._others.report_damaged(name, refuses_reads=refuses_reads)
         self._log.error(
             "{reason} Until then {what}.",
             reason=str(damaged(self._path_of(name), str(damage))),
@@ -554,7 +554,7 @@ class SharedFiles:
         return [DatabaseName(project, file.name.removesuffix(SHELF)) for file in files]
 
     def acquire(self, database: Database, timeout_s: float) -> Deferred[None] | None:
-        """Keep a database open, and let it show what others have committed; None if it does.
+        """Keep a database open, and bring it up to date with others; None if that is done.
 
         Else returns what fires when it does; that errbacks as `DatabaseFiles.acquire`.
         """
@@ -633,7 +633,7 @@ class DeadOwners:
         self._is_over = False
 
     def start(self) -> None:
-        """Begin after the present turn of the reactor."""
+        """Begin in the next turn of the reactor."""
         self._next = self._clock.callLater(0, self._begin)
 
     def stop(self) -> None:

@@ -8,7 +8,7 @@ next:
    thread, in slices of a few milliseconds while the transaction stays open. A write is one step, or
    many if it pauses (`loop.pause`): a large one does, and is a batch of its own. Reads are served
    from the last durable state, and new writes collect for the next batch. Or a step of maintenance
-   is applied, in turn with batches: an index is built, what a database holds is counted.
+   is applied, alternating with batches: an index is built, what a database holds is counted.
 2. *Committing.* Another thread waits for the disk, and nothing else is done to the store. So
    batches grow where the disk is slow. Whatever a write has read in its transaction is revealed to
    no caller before that transaction is durable, refusals included.
@@ -165,8 +165,8 @@ class GroupCommit:
 
         `on_committed` is called with the commits of a batch, in sequence order, in the turn in
         which they became durable and before any of their writers is answered; `notify` notifies the
-        watchers of them afterwards. `leave` lets reads show what was committed, and returns
-        whether the moment before is held until the watchers were notified. Between batches the
+        watchers of them afterwards. `leave` shows reads what was committed, and returns whether the
+        moment before is held until the watchers were notified. Between batches the
         steps of `maintenance` are done.
         """
         self._lock: Final[WriteLock] = WriteLock(runtime.run_in_thread) if lock is None else lock
@@ -283,8 +283,8 @@ class GroupCommit:
     def _next(self, *, is_due: bool = False) -> None:
         """Decide what is done to the store next: nothing else does.
 
-        Called when anything has come, and when anything has ended. What needs the lock begins in a
-        turn of its own (`is_due`), so that all that comes in this turn is in the batch.
+        Called when anything was queued, and when anything has ended. What needs the lock begins in
+        the next turn (`is_due`), so that all that is queued in this turn is in the batch.
         """
         # As `state` says, without a call: this is decided several times for each write.
         if not (self._transaction is self._in_thread is State.IDLE) or self.rounds.is_busy:
@@ -593,7 +593,7 @@ class WriteLock:
 
     Attributes:
         problem: why no write is accepted at present, in one sentence; None if they are.
-        delay: what the lock is waited for, in one sentence; None if it is not.
+        delay: why this process waits for the lock, in one sentence; None if it does not.
 
     """
 
@@ -608,11 +608,11 @@ class WriteLock:
         """Call `try_again` when the lock may be free; watchers are notified in `rounds`."""
 
     def take(self) -> bool:
-        """Return whether this process has the lock; if not, it is tried again until `give`."""
+        """Acquire the lock; if that fails return False, and try again until `give`."""
         return True
 
     def give(self) -> None:
-        """Give the lock back, or stop trying to take it."""
+        """Release the lock, or stop trying to acquire it."""
 
     def commit(
         self,
@@ -622,7 +622,7 @@ class WriteLock:
     ) -> Deferred[None]:
         """Run `commit`, which blocks, for the writes of a batch; fires when they are durable.
 
-        The lock is given back at once unless it must be kept. Errbacks with what `commit` raises,
+        The lock is released at once unless it must be kept. Errbacks with what `commit` raises,
         or with what the writers are refused with: `Unavailable` or `OutcomeInDoubt`. After
         `Conflict` the batch is done again, from the state that others have made.
         """
@@ -1045,7 +1045,7 @@ class Rounds:
     slices, so other requests are served meanwhile, but no batch of this database begins before the
     round is over. So everything in a round sees exactly the state that the commit left, rounds
     neither overlap nor pile up, and a database with many watchers slows down its own writers only,
-    by no more than what notifying costs.
+    at most by what notifying costs.
 
     Other work needs the same stillness (`run_later`). It is run between batches too, when all
     watchers have been notified of all that is durable. Waiting writes go first, one batch before
@@ -1087,7 +1087,7 @@ class Rounds:
             self.start()
 
     def start(self) -> None:
-        """Begin what waits, unless something is under way; in this turn, if it is little."""
+        """Begin what waits, unless something is under way; a little is done before this returns."""
         if (self._round or self._later) and not (self.is_busy or self.is_held):
             self.is_busy = True
             self._slices.start(self._run())

@@ -68,7 +68,7 @@ MAX_SHARE: Final = 16 * MIB
 MIN_SHARE: Final = 64 * KIB
 """Bytes of pages that one database may keep."""
 DIVIDED_AT_ONCE: Final = 32
-"""Databases that receive another part in one turn of the reactor."""
+"""Databases whose share changes in one turn of the reactor."""
 DIVIDE_AGAIN_S: Final = 1.0
 """Seconds until databases that were writing receive their part."""
 
@@ -445,7 +445,7 @@ class PageCaches:
             self._next = None
 
     def _limit_some(self) -> None:
-        """Let some databases keep their share only; those that are writing, later."""
+        """Reduce some databases to their share; those that are writing, later."""
         self._next = None
         others = [
             (database, engine)
@@ -489,7 +489,7 @@ class DamageChecks:
         self._is_over = False
 
     def add(self, names: Iterable[DatabaseName]) -> None:
-        """Check databases, after the present turn of the reactor."""
+        """Check databases, from the next turn of the reactor on."""
         self._waiting.update(dict.fromkeys(names))
         self._schedule(0)
 

@@ -45,7 +45,7 @@ class PermissionDenied(Exception):
 
 
 class TagDenied(PermissionDenied):
-    """The condition of a write would reveal to its caller what the rules do not let it read."""
+    """The condition of a write would reveal to its caller what the rules deny it to read."""
 
     def __init__(self) -> None:
         super().__init__("this caller to compare a tag")
@@ -69,8 +69,8 @@ class TooManyDisconnectWrites(Exception):
 class QuotaExceeded(Exception):
     """A write would make a database hold more than it may.
 
-    How much there is, and how much the write would add, is not said: who may write but not read
-    would learn how long the value is that it replaces.
+    The message gives neither the present size nor what the write would add: a caller who may write
+    but not read would learn the length of the value that it replaces.
     """
 
     def __init__(self, name: DatabaseName, what: str, quota: int) -> None:
@@ -181,7 +181,7 @@ class ConditionFailed(Exception):
 
 
 class UnknownDatabase(LookupError):
-    """There is no such project, or the project has no such database."""
+    """The project does not exist, or does not have this database."""
 
     def __init__(self, name: DatabaseName, *, is_project_known: bool) -> None:
         super().__init__(
@@ -253,7 +253,7 @@ class HashCondition:
 
 @attrs.frozen
 class LargeBody:
-    """A body that is parsed, checked and applied piece by piece, in many turns.
+    """A body that is parsed, checked and applied piece by piece, in slices.
 
     `pieces` yields the JSON text from its beginning, whenever it is called, and raises what refuses
     the write; `size` are the bytes that were sent. A string has at most `max_string_bytes` bytes of
@@ -302,7 +302,7 @@ class Outcome:
 
     `echo` is what a PUT now reads as, or what a PATCH sent; `etag` is the tag of the new value at
     the written place; both are None if they were not wanted. A write that changed nothing (a PATCH
-    without members) has no `commit`. Of a write with a large body there is no echo; `sent` is what
+    without members) has no `commit`. A write with a large body has no echo; `sent` is what
     a PATCH sent, as JSON, None if that is too long, and `may_read` says whether its caller may be
     shown what it wrote as it is stored. A task that has changed rows which are not of the tree
     `has_changed_rows`.

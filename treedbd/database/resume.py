@@ -105,7 +105,7 @@ class Resumptions:
         self._decoded_bytes = 0
 
     def add(self, client: Resumption) -> None:
-        """Let a client continue: in this turn, if little was missed and no other is before it."""
+        """Continue a client: before this returns, if it missed little and no other waits."""
         key = (client.path, client.after)
         waiting = self._waiting.get(key)
         if waiting is not None:
@@ -115,7 +115,7 @@ class Resumptions:
         self._queue.add(self._resume(key))
 
     def _resume(self, key: tuple[Path, Position]) -> Steps:
-        """Compute what was missed at a path after a position, and let the clients begin."""
+        """Compute what was missed at a path after a position, and begin the clients."""
         waiting = self._waiting[key]
         missed = MissedEvents(*key)
         while waiting:
@@ -417,7 +417,7 @@ class Moments:
         self._replay: Replay | None = None
 
     def leave(self) -> None:
-        """Let reads show what has been committed, and hold the moment that they leave."""
+        """Show reads what has been committed, and hold the moment before it."""
         left = self._engine.advance(holds=True)
         if left is not None:
             self._left.append(HeldNodes(left))

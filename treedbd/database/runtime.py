@@ -1,21 +1,16 @@
 """The runtime of databases: what they are given from outside, and share.
 
 `Runtime` joins it: the clock, random bytes, the thread that waits for the disk, and the limits of
-entries. `Statistics` count what all databases do. `Problem` is
-what keeps a database or a project from being served as it should be, and `OtherProcesses` are those
-that serve the same databases.
+entries. `Statistics` count what all databases do. `Problem` is what keeps a
+database or a project from being served as it should be, and `OtherProcesses` are those that serve
+the same databases.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Generator,
-    Sized,
-)
+from collections.abc import Awaitable, Callable, Generator, Sized
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter
 from typing import Final, Protocol, TypeAlias
@@ -66,7 +61,7 @@ class Statistics:
         queues: the queues of writes that wait for a batch.
         count_open: returns how many databases are open.
         resumed, restarted: clients that continued after the last event that they had, and those
-            that asked to, but began with the present value.
+            that wanted to, but began with the present value.
         disconnect_sessions: streams and sockets whose disconnect writes are not done yet.
         disconnect_writes, disconnect_refusals: disconnect writes that were done, and that were
             refused when their session had ended.
@@ -107,7 +102,7 @@ class Statistics:
             self.sync_seconds.observe(sync_seconds)
 
     def add_resumption(self, *, is_known: bool) -> None:
-        """Count a client that has asked to continue; `is_known` if it can."""
+        """Count a client that wants to continue; `is_known` if it can."""
         self.resumed += is_known
         self.restarted += not is_known
 
@@ -151,9 +146,9 @@ Look: TypeAlias = Generator[None, None, list[Problem]]
 
 
 class ProblemSearch:
-    """Looks for problems in slices, once for all who ask before a look has begun.
+    """Searches for problems in slices; calls before a search begins share it.
 
-    A look takes some microseconds for each open database, and any caller may ask for one.
+    A search takes some microseconds for each open database, and any caller may request one.
     """
 
     def __init__(self, look: Callable[[], Look], slices: Slices) -> None:
@@ -200,7 +195,7 @@ class RulesExchange(Protocol):
     """
 
     def lock(self) -> AbstractAsyncContextManager[None]:
-        """Wait until no other process stores rules, and let none do so meanwhile."""
+        """Acquire the lock under which one process at a time stores rules."""
         ...
 
     def spread(self) -> Awaitable[None]:
@@ -227,8 +222,8 @@ class OtherProcesses(Protocol):
         """Find what keeps them from serving databases as they should."""
         ...
 
-    def tell_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
-        """Let them refuse a database that this process has found damaged."""
+    def report_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
+        """Make them refuse a database that this process has found damaged."""
         ...
 
     def rules_of(self, project: str) -> RulesExchange:

@@ -15,7 +15,7 @@ import os
 import pathlib
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -23,9 +23,6 @@ from twisted.internet.defer import Deferred
 from treedbd.files import create_directory, open_private, sync_directory
 from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import StoreUnreachable
-
-if TYPE_CHECKING:
-    pass
 
 OWNER_FILE: Final = "treedb.owner."
 """How the name of an owner's file begins; its id follows. No project can have such a name."""
@@ -59,8 +56,8 @@ class SessionOwner(Protocol):
         ...
 
     @property
-    def asks(self) -> bool:
-        """Whether `learn` has to be called before it is known who is dead."""
+    def must_learn(self) -> bool:
+        """Whether `learn` must be called before it is known which owners are dead."""
         ...
 
     def note(self, name: DatabaseName) -> Deferred[None] | None:
@@ -108,7 +105,7 @@ class MemoryOwner:
     """The owner of sessions in databases that end with the process."""
 
     id = "memory"
-    asks = False
+    must_learn = False
 
     def note(self, _: DatabaseName) -> None:
         """Return None."""
@@ -202,7 +199,7 @@ class OwnerFile:
 
     """
 
-    asks = False
+    must_learn = False
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ shows the query as it was after that write:
 - The write set the path itself or a node above it: one `put` of `/` with the whole set.
 
 Without a limit a query needs no memory for that. With one it has a window, which is *drawn* from
-the rows with the first value of its first stream. A large drawing takes many turns, and so does a
+the rows with the first value of its first stream. A large window is drawn in slices, and so is a
 search for more children when the reserve has run out and no index leads to them. Writers do not
 wait for either: the window is *behind*, its writes wait with the replay that they go on from
 (`Backlog`), and are followed one by one afterwards. Only if too many wait, or if what a large write
@@ -90,7 +90,7 @@ MISSED: Final = Event("put", (), None, is_missed=True)
 """Streams have to read their value again."""
 
 MAX_WAITING: Final = 4096
-"""Writes that wait for a window which is behind; beyond, its streams read their value again."""
+"""Writes that wait for a window which has to catch up; of more, streams read their value again."""
 MAX_WAITING_BYTES: Final = 16 * MIB
 """The same in bytes, as the change log has them."""
 CHARGED_BYTES: Final = 16 * KIB
@@ -475,7 +475,7 @@ class SharedWindow:
         self.audience.drop(stream)
 
     def call_when_caught_up(self, call: Callable[[], None]) -> None:
-        """Call this when the window is not behind any more."""
+        """Call this when the window has caught up."""
         self._when_caught_up.append(call)
 
     def keys(self, state: int) -> list[str] | None:
@@ -542,7 +542,7 @@ class SharedWindow:
         self._charged = due
 
     def _can_follow(self, commit: Commit, replay: Replay | None) -> bool:
-        """Return whether a write can be followed now; else let it wait, if it is not shown yet."""
+        """Return whether a write can be followed now; else keep it, if it is not shown yet."""
         if not self.query.is_limited:
             return True
         if commit.position.sequence <= self.since:
@@ -794,7 +794,7 @@ class Backlog:
         self._bytes = 0
 
     def add(self, commit: Commit) -> bool:
-        """Keep another write waiting; return False if there is no room for it."""
+        """Keep another write; return False if there is no room for it."""
         self.commits.append(commit)
         self._bytes += commit.size
         return len(self.commits) <= MAX_WAITING and self._bytes <= MAX_WAITING_BYTES

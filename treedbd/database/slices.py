@@ -1,14 +1,14 @@
 """Slices of long work, between which the reactor serves others.
 
 Work is an iterator that does a little at each step (`Steps`). `Slices` runs the steps of all work
-of a service within one share of each turn of the reactor, so that much work at once does not make
-the turns longer. A step may wait for another thread: then it yields the `Future` that says when to
-go on. Work begins in the turn in which it is started, so that little work causes no delay; but only
-as long as that share, which is smaller, lasts: the commits of many databases may be done in one
-turn, and the reactor may run the first slice of later turns in the same turn.
+of a service for `SLICE_SECONDS` of each turn of the reactor, so that much work at once does not
+make the turns longer. A step that waits for another thread yields the `Future` of its end. Work
+begins in the turn in which it is started, so that little work causes no delay, but only for
+`FIRST_SECONDS`: the commits of many databases may be done in one turn, and the reactor may run the
+first slice of later turns in the same turn.
 
-A `StepQueue` does one work after the other. `in_turns` does the same thing with many items, some of
-them in each turn.
+A `StepQueue` does one work after the other. `in_slices` does the same thing with many items, some
+of them in each turn.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Slices:
         self._clock = clock
         self._waiting: deque[Steps] = deque()
         self._next_turn: IDelayedCall | None = None
-        # A turn cannot be recognised, so the share of what is started is one of the time.
+        # A turn cannot be recognised, so what is started has a share of the time instead.
         self._first_since = -inf
 
     def start(self, steps: Steps) -> None:
         """Run the first slice now and the others in later turns; an exception is logged.
 
-        If too much was started just now, the first slice comes in the next turn too.
+        If too much was started just now, the first slice is run in the next turn as well.
         """
         now = self._clock.seconds()
         if now >= self._first_since + SLICE_SECONDS:
@@ -75,7 +75,7 @@ class Slices:
         return done
 
     def fire(self, waiting: Iterable[Deferred[T]], result: T | Failure) -> None:
-        """Let all who wait for the same go on, in their order; those who gave up are left out."""
+        """Fire Deferreds with one result, in their order, except those that were cancelled."""
         self.start(_fire_each(waiting, result))
 
     def _schedule(self) -> None:
@@ -124,7 +124,7 @@ class Slices:
 
 
 def _fire(steps: Generator[None, None, T], done: Deferred[T]) -> Steps:
-    """Take steps and fire with their end, unless that was done meanwhile."""
+    """Run steps and fire with their result, unless `done` was fired meanwhile."""
     while not done.called:
         try:
             next(steps)
@@ -172,10 +172,10 @@ class StepQueue:
         self._is_running = False
 
 
-def in_turns(
+def in_slices(
     clock: IReactorTime, items: Sequence[T], at_once: int, act: Callable[[T], None]
 ) -> None:
-    """Call `act` with each item, with `at_once` of them in this turn and in each that follows.
+    """Call `act` with each item: with `at_once` of them now, and in each turn that follows.
 
     `act` must check that its item still exists.
     """
@@ -183,4 +183,4 @@ def in_turns(
         act(item)
     rest = items[at_once:]
     if rest:
-        clock.callLater(0, in_turns, clock, rest, at_once, act)
+        clock.callLater(0, in_slices, clock, rest, at_once, act)

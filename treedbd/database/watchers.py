@@ -251,7 +251,7 @@ class Subscription(Protocol):
 
     @property
     def behind(self) -> SharedWindow | None:
-        """The window of a query that still has to catch up with what others were notified of."""
+        """The window of a query, while it has to catch up with what others were notified of."""
         ...
 
     def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
@@ -262,7 +262,7 @@ class Subscription(Protocol):
         ...
 
     def watch_from(self, state: int) -> None:
-        """Notify the stream of what comes after a state that was read or held in this turn."""
+        """Notify the stream of what follows a state that was read or held in this turn."""
         ...
 
     def unwatch(self) -> None:
@@ -607,7 +607,7 @@ class ReadGrant:
     whether the grant held there. A grant that cannot be checked is revoked.
 
     Many checks are done in slices. The database is in a round meanwhile, so what was just committed
-    is not sent before the checks are over. When the rules change there is no such order: a grant
+    is not sent before the checks are over. When the rules change, that order is not kept: a grant
     `must_be_checked` before anything is sent, unless it has been checked by then.
     """
 
@@ -630,8 +630,8 @@ class ReadGrant:
     ) -> None:
         """Call `revoked` when the right is lost later, `uncertain` when it may have been lost.
 
-        It may have been, for a moment, if the state is not known that a write has made which
-        changed what the rules read: what was written in that moment must not be sent.
+        `uncertain` is called if a write changed what the rules read and the state that it made is
+        not known: what was written in that moment must not be sent.
         """
         self._grants = grants
         self._request = request
@@ -647,7 +647,7 @@ class ReadGrant:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the grant is held under rules that are not in force any more."""
+        """Whether the grant is held under rules that are no longer in force."""
         return self._rules is not self._grants.rules.current and self in self._grants.held
 
     @property
@@ -738,7 +738,7 @@ class ReadGrant:
         self._depend_on(_NOTHING)
 
     def end(self) -> None:
-        """Release the grant for good, and drop what is called, so that it keeps no watcher."""
+        """Release the grant for good, and forget its callables, so that it keeps no watcher."""
         self.close()
         self._revoked = self._uncertain = do_nothing
 
@@ -747,7 +747,7 @@ class ReadGrant:
         for path in self._depends_on.paths - found.paths:
             watchers.remove(path, self)
         for path in found.paths - self._depends_on.paths:
-            # Whatever is checked from the beginning of a round on, has seen all of it.
+            # A grant that is checked after the beginning of a round has seen all of it.
             watchers.add(path, self, since=self._grants.state)
         self._depends_on = found
 
@@ -776,8 +776,8 @@ class ReadGrants:
     ) -> Steps:
         """Check the grants that depend on what a write has changed.
 
-        `replay` shows the state after it; if it `is_last`, reads do as well. Before a watcher
-        learns that it has lost its right, `deliver` notifies of the writes before this one.
+        `replay` shows the state after it; if it `is_last`, reads do as well. Before a watcher whose
+        right is lost is notified of that, `deliver` notifies of the writes before this one.
         """
         if not self.held:
             return

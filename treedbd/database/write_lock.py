@@ -1,6 +1,6 @@
 """The write lock of one database: whose process may write, and what the others have written.
 
-`GroupCommit` takes a `WriteLock` before each batch and gives it back afterwards. A process that
+`GroupCommit` acquires a `WriteLock` before each batch and releases it afterwards. A process that
 shares its databases with no other always has it. Where others write too, the lock is a
 `SharedWriteLock`: that of a file which several processes have open (`FileWriteLock`), or a replica
 in a cluster (`cluster.replica`).
@@ -21,7 +21,7 @@ open whenever others may commit.
 
 Each request first looks whether there is news, so no read is older than an acknowledged write,
 wherever that was acknowledged. Only while a batch of this process is being committed the moment
-stands still; a request that has seen news then waits for the end of the batch. Hints of other
+does not change; a request that has seen news then waits for the end of the batch. Hints of other
 processes only make it sooner that watchers are notified.
 """
 
@@ -106,18 +106,18 @@ class SharedWriteLock(WriteLock):
         return self.following.make_current()
 
     def is_current(self) -> bool:
-        """Return whether this process shows the last durable state, as far as it can know now."""
+        """Advance to the last durable state, unless a commit is under way; return success."""
         return self.following.is_current()
 
     def when_current(self, call: Callable[[], None]) -> bool:
-        """Call `call` in a moment, during which `is_current` may return True.
+        """Call `call` as soon as reads may be current: `is_current` may be True during the call.
 
-        Returns False, and does nothing, if there is no such moment.
+        Returns False if that moment cannot be known; `call` is not called then.
         """
         return False
 
     def hinted(self) -> None:
-        """Look whether others have committed anything, or given the lock back."""
+        """Look for commits of other processes, and whether the lock is free."""
         self.following.hinted()
 
     def end(self) -> Deferred[None] | None:
@@ -157,7 +157,7 @@ class FileWriteLock(SharedWriteLock):
         self._is_over = False
 
     def take(self) -> bool:
-        """Return whether this process has the lock; if not, it is tried again until `give`."""
+        """Acquire the lock; if that fails return False, and try again until `give`."""
         if self._sharing.is_held:
             return True
         if not self._sharing.try_hold():
@@ -174,7 +174,7 @@ class FileWriteLock(SharedWriteLock):
         return True
 
     def give(self) -> None:
-        """Give the lock back, or stop trying to take it."""
+        """Release the lock, or stop trying to acquire it."""
         self.delay = None
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
@@ -193,7 +193,7 @@ class FileWriteLock(SharedWriteLock):
     ) -> Deferred[None]:
         """Run `commit`; fires when the writes of a batch are durable.
 
-        The lock is given back in the thread of the commit: the reactor of this process may be busy,
+        The lock is released in the thread of the commit: the reactor of this process may be busy,
         and others need not wait for it.
         """
 
@@ -210,7 +210,7 @@ class FileWriteLock(SharedWriteLock):
         self._sharing.run_held(work)
 
     def hinted(self) -> None:
-        """Look whether others have committed anything, or given the lock back."""
+        """Look for commits of other processes, and whether the lock is free."""
         if self._is_over:
             return
         if not self.following.hinted():
@@ -329,7 +329,7 @@ class LogFollower:
                 self._engine.read(lambda view: view.sequence())
 
     def forget(self) -> None:
-        """Take the next moment as new as a whole: it does not follow the one before."""
+        """Treat the next moment as new as a whole: it does not follow the one before."""
         self.through = -1
 
     def opened(self) -> None:

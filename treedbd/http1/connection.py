@@ -58,7 +58,7 @@ from twisted.web.resource import IResource
 from twisted.web.server import Site
 from zope.interface import implementer
 
-from treedbd.database.slices import in_turns
+from treedbd.database.slices import in_slices
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytes, HeldBytesRefused
 from treedbd.http1.content import SHARES
 from treedbd.http1.headers import Header
@@ -509,7 +509,7 @@ class Connections:
             self._next_sweep = None
             return
         self._next_sweep = self.clock.callLater(SWEEP_S, self._sweep)
-        in_turns(self.clock, list(self._addresses), SWEPT_AT_ONCE, self._sweep_one)
+        in_slices(self.clock, list(self._addresses), SWEPT_AT_ONCE, self._sweep_one)
 
     def _sweep_one(self, connection: TrackedConnection) -> None:
         if connection in self._addresses:

@@ -205,7 +205,7 @@ class Companions:
         response = await self.ask(FindActivity, project=project)
         return [decode_activity(each) for each in response["activity"]]
 
-    def tell_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
+    def report_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
         """Let the others refuse a database that this worker has found damaged."""
         if self.parent is not None:
             self.parent.ask(Damaged, label=name.label, refuses_reads=refuses_reads)

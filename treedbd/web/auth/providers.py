@@ -27,7 +27,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.database.slices import in_turns
+from treedbd.database.slices import in_slices
 from treedbd.names import HTTPS_URL, ISSUER_URL, is_https_url, is_issuer_url
 from treedbd.web.auth.fetch import Fetch, failure_reason
 from treedbd.web.auth.jwt import InvalidKeySet, KeySet, PublicKey, parse_key_set
@@ -255,7 +255,7 @@ class ProviderKeys:
             else:
                 each.callback(keys)
 
-        in_turns(self._clock, waiting, FIRED_AT_ONCE, fire)
+        in_slices(self._clock, waiting, FIRED_AT_ONCE, fire)
 
 
 def parse_discovery(body: bytes, issuer: str) -> str:

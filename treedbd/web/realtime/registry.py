@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
-from treedbd.database.slices import in_turns
+from treedbd.database.slices import in_slices
 from treedbd.limits import Limits, StreamLimits
 from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName
@@ -186,7 +186,7 @@ class SocketRegistry:
             socket.end()
 
     def _tick(self) -> None:
-        in_turns(self._clock, list(self._sockets.values()), SEEN_AT_ONCE, self._see)
+        in_slices(self._clock, list(self._sockets.values()), SEEN_AT_ONCE, self._see)
 
     def _see(self, socket: OpenSocket) -> None:
         if socket.id in self._sockets:

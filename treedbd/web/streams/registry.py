@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
-from treedbd.database.slices import in_turns
+from treedbd.database.slices import in_slices
 from treedbd.http1.request import IHttp1Request
 from treedbd.limits import Limits, StreamLimits
 from treedbd.loop import Counting, Counts
@@ -306,7 +306,7 @@ class StreamRegistry:
             if stream in self._subscribers:
                 act(stream)
 
-        in_turns(self._clock, streams, at_once, act_if_open)
+        in_slices(self._clock, streams, at_once, act_if_open)
 
     def _abort_stalled(self, stream: OpenStream) -> None:
         if stream in self._paused:  # it may read again since the tick
