@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -448,11 +449,13 @@ def test_what_is_kept_in_memory_is_brought_up_to_date_before_a_writer_is_answere
     seen: list[str] = []
     rows = MemoryEngine()
     commits = GroupCommit(
+        SimpleNamespace(
+            committed=lambda found: seen.append(f"committed {[commit.path for commit in found]}"),
+            notify=lambda _: iter(()),
+            leave=lambda: rows.advance() is not None,
+        ),  # type: ignore[arg-type]
         rows,
-        _apply,
-        lambda found: seen.append(f"committed {[commit.path for commit in found]}"),
-        lambda _: iter(()),  # type: ignore[arg-type,return-value]
-        lambda: rows.advance() is not None,
+        SimpleNamespace(apply=_apply),  # type: ignore[arg-type]
         Runtime(clock, bytes, disk.run),
     )
     for name in ("a", "b"):

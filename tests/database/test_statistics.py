@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from twisted.internet.task import Clock
@@ -30,11 +31,13 @@ def queue(statistics: Statistics, disk: Disk, clock: Clock) -> Callable[[str], o
 
     engine = MemoryEngine()
     commits = GroupCommit(
+        SimpleNamespace(
+            committed=lambda _: None,
+            notify=lambda _: iter(()),
+            leave=lambda: engine.advance() is not None,
+        ),  # type: ignore[arg-type]
         engine,
-        apply,
-        lambda _: None,
-        lambda _: iter(()),  # type: ignore[arg-type,return-value]
-        lambda: engine.advance() is not None,
+        SimpleNamespace(apply=apply),  # type: ignore[arg-type]
         Runtime(clock, bytes, disk.run, statistics=statistics),
     )
     return lambda key: commits.submit(Write(make_put(Place((key,)), 1, 100), 0, ADMIN))

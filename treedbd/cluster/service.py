@@ -268,8 +268,9 @@ class LeasedOwner:
     all sessions that have such writes: their clients connect again and set them again. What is
     stored under the old id is done by the daemon that comes first, once.
 
-    While PostgreSQL is away no daemon can renew. So a daemon finds others dead only if it reached
-    PostgreSQL for some time without a break (`GRACE_S`), which is longer than an owner needs to renew.
+    While PostgreSQL is away no daemon can renew. So a daemon finds others dead only if it has
+    reached PostgreSQL for some time without a break (`GRACE_S`), longer than an owner needs to
+    renew.
     """
 
     _log = Logger()

@@ -139,7 +139,7 @@ class WriteApplier:
         etag = etag_before_write(edit) if wants_etag else None
         commit = None
         if has_effect(edit, nodes):
-            nodes.check_room(each.place.path for each in edit.changes if each.value is not None)
+            nodes.check_room([each.place.path for each in edit.changes if each.value is not None])
             database.kept_reads.note_changes(transaction, edit.changes)
             nodes.apply(edit.changes)
             sequence, op_id, size = self._log(transaction, write, edit, counted=counted)

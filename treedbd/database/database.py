@@ -109,11 +109,9 @@ class Database:
         self.quotas: Final = make_quotas(name, project, maintenance)
         self.shared_lock: Final = None if make_lock is None else make_lock(engine, self)
         self._group_commit = GroupCommit(
+            database=self,
             engine=engine,
-            apply=WriteApplier(self, runtime, retain_events).apply,
-            on_committed=self._on_committed,
-            notify=self.notify,
-            leave=self.leave,
+            applier=WriteApplier(self, runtime, retain_events),
             runtime=runtime,
             lock=self.shared_lock,
             maintenance=maintenance,
@@ -341,7 +339,7 @@ class Database:
         """Close the store in this thread; no write may be under way."""
         self._engine.close()
 
-    def _on_committed(self, commits: Sequence[Commit]) -> None:
+    def committed(self, commits: Sequence[Commit]) -> None:
         """Bring what is kept in memory up to date; no writer has been answered yet."""
         if self.shared_lock is not None:
             self.shared_lock.following.committed(commits[-1].position.sequence)

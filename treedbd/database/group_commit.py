@@ -24,7 +24,8 @@ notified. Then, *recovering*, the store is brought back in another thread (`Reco
 failure it is opened again and verified, and no write is accepted before that; on a full disk a
 reserve makes room for removals, which are accepted.
 
-Processes that share a database have its write lock (`write_lock`) for one batch each. What others
+A `WriteLock` is acquired for each batch. A process alone always has it; processes that share a
+database have it for one batch each (`write_lock`). What others
 have committed is notified of in rounds, too. Such a round may go on while a batch is applied, since
 others wait for the lock; what this batch adds to it comes after it.
 """
@@ -39,7 +40,7 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from enum import Enum
 from functools import partial
 from time import perf_counter
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -75,6 +76,10 @@ from treedbd.store.engine import (
 from treedbd.traces import Trace, now_ns
 from treedbd.tree.event import Commit
 from treedbd.tree.types import InvalidData, Path
+
+if TYPE_CHECKING:
+    from treedbd.database.apply import WriteApplier
+    from treedbd.database.database import Database
 
 T = TypeVar("T")
 
@@ -118,9 +123,6 @@ MAX_RESERVATIONS: Final = 100
 _Claim: TypeAlias = tuple[int, Path]
 """A contender (`Write.contender`), and the place of its condition."""
 
-Apply: TypeAlias = Callable[[Transaction, Write], Outcome]
-OnCommitted: TypeAlias = Callable[[Sequence[Commit]], None]
-Notify: TypeAlias = Callable[[Sequence[Commit]], Steps]
 Maintenance: TypeAlias = Callable[[Transaction], bool]
 """Does one step in a transaction; returns False if there was nothing left to do."""
 
@@ -152,27 +154,24 @@ class GroupCommit:
 
     def __init__(
         self,
+        database: Database,
         engine: Engine,
-        apply: Apply,
-        on_committed: OnCommitted,
-        notify: Notify,
-        leave: Callable[[], bool],
+        applier: WriteApplier,
         runtime: Runtime,
         lock: WriteLock | None = None,
         maintenance: MaintenanceList | None = None,
     ) -> None:
         """Write into `engine`, under `lock`; without it the database is of this process alone.
 
-        `on_committed` is called with the commits of a batch, in sequence order, in the turn in
-        which they became durable and before any of their writers is answered; `notify` notifies the
-        watchers of them afterwards. `leave` shows reads what was committed, and returns whether the
-        moment before is held until the watchers were notified. Between batches the
+        In the turn in which the commits of a batch became durable, `database.leave` shows them to
+        reads, and `database.committed` is called with them, in sequence order, before any of their
+        writers is answered; `database.notify` notifies the watchers afterwards. Between batches the
         steps of `maintenance` are done.
         """
         self._lock: Final[WriteLock] = WriteLock(runtime.run_in_thread) if lock is None else lock
         self._maintenance: Final = MaintenanceList() if maintenance is None else maintenance
-        self._engine, self._apply, self._runtime = engine, apply, runtime
-        self._on_committed, self._notify, self._leave = on_committed, notify, leave
+        self._database, self._engine = database, engine
+        self._applier, self._runtime = applier, runtime
         self._clock: Final = runtime.clock
         self._queue: Final = WriteQueue(
             runtime.clock, runtime.slices, self._refusal_of_late, self._next
@@ -436,7 +435,7 @@ class GroupCommit:
             if at:
                 pause()
             try:
-                queued.result = self._apply(transaction, queued.write)
+                queued.result = self._applier.apply(transaction, queued.write)
             except _REFUSALS as refusal:
                 # Its traceback would hold this batch, and that the value that a refusal may show.
                 queued.result = Failure(refusal.with_traceback(None))
@@ -472,7 +471,7 @@ class GroupCommit:
     def _committed(self, batch: list[QueuedWrite], traces: Sequence[Trace]) -> None:
         """Show what is durable now, answer its writers, and notify of it."""
         assert self._transaction is State.COMMITTING  # noqa: S101 - durable, then answered
-        is_held = self._leave()
+        is_held = self._database.leave()
         self._transaction = State.IDLE
         is_due = self._is_checkpoint_due()
         if not is_due:
@@ -531,10 +530,10 @@ class GroupCommit:
             self._queue.note(conditional)
         self.rounds.add(answer_all(batch))
         if commits:
-            notify = self._notify(commits)
+            notify = self._database.notify(commits)
             self.rounds.add(trace_round(traces, len(batch), notify) if traces else notify)
             # Before the round: no caller who knows of a write may still be served what was kept.
-            self._on_committed(commits)
+            self._database.committed(commits)
         if checkpoints:
             self.rounds.add(self._begin_checkpoint())
         self.rounds.is_held = False
