@@ -80,7 +80,7 @@ def test_what_is_at_above_and_below_a_written_place_falls(written: str) -> None:
     for path in ("", "a", "a/b", "a/b/c", "a/other", "other"):
         world.keep(path)
         world.keep(path, "shallow")
-    world.answers.fall([put_at(place(written).path)])
+    world.answers.drop_changed([put_at(place(written).path)])
     for path, form in itertools.product(("", "a", "a/b", "a/b/c"), ("", "shallow")):
         assert not world.finds(path, form)
     assert world.finds("a/other") is (written not in ("", "a"))
@@ -91,7 +91,7 @@ def test_a_patch_drops_what_its_members_touch() -> None:
     world = World()
     for path in ("a", "a/x", "a/y", "a/z"):
         world.keep(path)
-    world.answers.fall([patch_at(("a",), {"x": 1, "y/deep": 2})])
+    world.answers.drop_changed([patch_at(("a",), {"x": 1, "y/deep": 2})])
     assert [world.finds(path) for path in ("a", "a/x", "a/y", "a/z")] == [False, False, False, True]
 
 
@@ -99,7 +99,7 @@ def test_of_a_commit_with_many_changes_all_below_its_path_falls() -> None:
     world = World()
     for path in ("", "a", "a/untouched", "b"):
         world.keep(path)
-    world.answers.fall([patch_at(("a",), {f"k{n}": n for n in range(1000)})])
+    world.answers.drop_changed([patch_at(("a",), {f"k{n}": n for n in range(1000)})])
     assert [world.finds(path) for path in ("", "a", "a/untouched", "b")] == [False] * 3 + [True]
 
 
@@ -110,7 +110,7 @@ def test_exactly_what_writes_cannot_have_changed_is_left(
     world = World()
     for path, form in kept:
         world.answers.keep(Place(path), form, b"1")
-    world.answers.fall([put_at(path) for path in written])
+    world.answers.drop_changed([put_at(path) for path in written])
     for path, form in kept:
         touched = any(is_at_or_above(path, at) or is_at_or_above(at, path) for at in written)
         assert (world.answers.find(Place(path), form) is None) is touched
@@ -183,7 +183,7 @@ def test_what_falls_is_gone_at_once_and_removed_from_memory_in_slices() -> None:
     for number in range(2000):
         world.keep(f"a/k{number}")
     before = world.pool.count
-    world.answers.fall([put_at(("a",))])
+    world.answers.drop_changed([put_at(("a",))])
     assert not world.finds("a/k0")
     assert 0 < world.pool.count < before
     world.keep("a/k1", body=b"new")
@@ -203,7 +203,7 @@ def test_room_is_made_with_answers_that_have_fallen_and_are_still_counted() -> N
     world = World(limit=100 * ANSWER_BYTES, lag=SLICE_SECONDS / 2)
     for number in range(45):
         world.keep(f"a/k{number}")
-    world.answers.fall([put_at(("a",))])
+    world.answers.drop_changed([put_at(("a",))])
     for number in range(45):
         world.keep(f"b/k{number}")
     assert all(world.finds(f"b/k{number}") for number in range(45))

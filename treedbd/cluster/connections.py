@@ -128,7 +128,7 @@ class ClusterConnections:
         """Call something in the reactor's thread; may be called in any thread."""
         self._reactor.callFromThread(call, *arguments)
 
-    def tell_others(self, db: int) -> None:
+    def hint_others(self, db: int) -> None:
         """Send the other daemons the hint that a database was written; do not wait for it."""
         self.run(lambda: self.store.notifier.notify(db))
 

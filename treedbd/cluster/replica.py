@@ -217,7 +217,7 @@ class Replica(SharedWriteLock):
         Deferred.fromCoroutine(self.find_and_reach()).addErrback(_do_nothing)
 
     def end(self) -> Deferred[None]:
-        """Bring nothing into the copy any more; fires when nothing is being brought in."""
+        """Bring nothing further into the copy; fires when nothing is being brought in."""
         return Deferred.fromCoroutine(self.copy.end())
 
     # The copy.
@@ -318,7 +318,7 @@ class Replica(SharedWriteLock):
             self._is_committing = False
         self.was_written = True
         if self.db is not None:
-            self._connections.tell_others(self.db)
+            self._connections.hint_others(self.db)
 
     def _end_waiting(self, batches: int) -> None:
         """Stop delaying others, if no batch has followed the one that lost."""

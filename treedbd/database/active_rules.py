@@ -274,7 +274,7 @@ class ActiveRules:
         self._enforce(rules)
 
     def stop_managing_by_file(self) -> None:
-        """Accept rules that are PUT, since no file sets them any more.
+        """Accept rules that are PUT, since no file sets them now.
 
         Those in force stay until then but are not stored: the next start loads the rules that were
         PUT last, if any.

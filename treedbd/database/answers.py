@@ -1,15 +1,15 @@
 """Rendered answers of one database, kept in memory until a write changes them.
 
-Theory of operation. The answers of a database hang in a tree of places, by the form of the read. A
-commit changes all of the answers at, above and below its places, so these *fall*: in the turn in
+Theory of operation. The answers of a database are in a tree of places, by the form of the read. A
+commit may change all answers at, above and below its places, so these are dropped in the turn in
 which the commit is known to be durable, before its writers are answered and before any read sees
 the new state (`Database`). So an answer in the tree is what a read of the present state would
 render, and no answer is older than an acknowledged write. Rules are not part of it: they are
 evaluated for each request, on the same state.
 
-Detaching what falls takes a few steps for each place that was written, however many answers there
-are below it. They are removed from memory in slices afterwards; until then they still count towards
-the `AnswerPool`, which bounds the answers of all databases together.
+Detaching them takes a few steps for each place that was written, however many answers are below it.
+They are removed from memory in slices afterwards; until then they still count towards the
+`AnswerPool`, which bounds the answers of all databases together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from treedbd.tree.types import PRIORITY, ROOT, Path, Place
 ANSWER_BYTES: Final = 400
 """What an answer takes in memory beside its bytes, and a place in the tree beside its key."""
 _MAX_CHANGES: Final = 256
-"""If a commit has more changes, all answers below its path fall."""
+"""If a commit has more changes, all answers below its path are dropped."""
 _AT_ONCE: Final = 32
 """Answers and places that are removed from memory between two looks at the clock."""
 _SHARE: Final = 8
@@ -83,7 +83,7 @@ class _Branch:
         return child
 
     def leave(self, pool: AnswerPool) -> None:
-        """Count the memory of this place no longer."""
+        """Stop counting the memory of this place."""
         if self.parent is not None:
             self.parent = None
             pool.size -= self.size
@@ -112,7 +112,7 @@ class Answers:
 
     Attributes:
         is_active: whether answers are kept: those of a database that is dropped with its last
-            request would never be found.
+            request would never be used.
 
     """
 
@@ -159,50 +159,50 @@ class Answers:
             pool.add(answer)
         return answer
 
-    def fall(self, commits: Sequence[Commit]) -> None:
+    def drop_changed(self, commits: Sequence[Commit]) -> None:
         """Drop all answers that commits may have changed."""
         for commit in commits:
             if not (self._root.forms or self._root.children):
                 return
             if len(commit.changes) > _MAX_CHANGES:
-                self._fall_at(commit.path)
+                self._drop_at(commit.path)
             else:
                 for change in commit.changes:
-                    self._fall_at(change.path)
+                    self._drop_at(change.path)
 
     def clear(self) -> None:
         """Drop all answers."""
-        self._fall_at(ROOT)
+        self._drop_at(ROOT)
 
-    def _fall_at(self, path: Path) -> None:
+    def _drop_at(self, path: Path) -> None:
         """Drop the answers at a path, above and below it."""
         node = self._root
-        fallen: list[_Branch] = []
+        detached: list[_Branch] = []
         for key in path:
             if node.forms:
-                fallen.append(node.detach(with_children=False))
+                detached.append(node.detach(with_children=False))
             below = node.children.get(key)
             if below is None:
                 break
             node = below
         else:
-            fallen.append(node.detach(with_children=True))
+            detached.append(node.detach(with_children=True))
         node.prune(self._pool)
-        if fallen:
-            self._slices.start(self._forget(fallen))
+        if detached:
+            self._slices.start(self._forget(detached))
 
-    def _forget(self, fallen: list[_Branch]) -> Steps:
-        """Remove answers that have fallen from memory."""
+    def _forget(self, detached: list[_Branch]) -> Steps:
+        """Remove detached answers from memory."""
         pool = self._pool
         count = 0
-        while fallen:
-            node = fallen[-1]
+        while detached:
+            node = detached[-1]
             if node.forms:
                 pool.remove(node.forms.popitem()[1])
             elif node.children:
-                fallen.append(node.children.popitem()[1])
+                detached.append(node.children.popitem()[1])
             else:
-                fallen.pop().leave(pool)
+                detached.pop().leave(pool)
             count += 1
             if count % _AT_ONCE == 0:
                 yield
@@ -215,8 +215,7 @@ def _form_at(place: Place, form: str) -> str:
 class AnswerPool:
     """Bounds the memory that the kept answers of all databases take together.
 
-    What was used longest ago is dropped first; `answers` says what falls before, because of a
-    write.
+    What was used longest ago is dropped first, and before that what a write changes (`Answers`).
 
     Attributes:
         size: the bytes that they take, as they are estimated.
@@ -252,6 +251,6 @@ class AnswerPool:
             next(iter(self._by_use)).drop()
 
     def remove(self, answer: Answer) -> None:
-        """Count an answer no longer."""
+        """Stop counting an answer."""
         del self._by_use[answer]
         self.size -= answer.size

@@ -195,7 +195,7 @@ class WriteApplier:
     def _check_priorities(self, write: Write, edit: Edit, before: Nodes) -> None:
         """Raise `InvalidData` if an edit sets the priority of nothing.
 
-        Who may not read there does not learn that there is nothing: it has no effect then.
+        For a caller who may not read there it has no effect, so that no error reveals anything.
         """
         path = find_lone_priority(edit, before)
         if path is not None and self._database.rights.evaluate_read(
@@ -402,7 +402,7 @@ class AppliedBody:
         self.changes, self.printed, self.echo = patch.changes, patch.event, patch.sent
 
     def print_sent(self, body: LargeBody) -> bytes | None:
-        """Return what was sent, server values resolved; None if that is not known any more."""
+        """Return what was sent, server values resolved; None if that is no longer known."""
         if self.printed is not None:
             return b"".join(self.printed)
         return None if self.has_placeholders else b"".join(paused(body.pieces(), 1))

@@ -85,7 +85,7 @@ class WrittenDatabases:
     def check_may_add(
         self, name: DatabaseName, project_limit: int, list_created: ListCreated | None
     ) -> None:
-        """Raise `CannotCreateStore` if there may be no further database."""
+        """Raise `CannotCreateStore` if no further database may exist."""
         with self._checking:
             if name not in self._names:
                 self._check(name, project_limit, list_created)
@@ -232,14 +232,14 @@ class Catalog:
         return self._files.acquire(database, timeout_s, is_write=is_write)
 
     def hinted(self, name: DatabaseName) -> None:
-        """Look whether another process has written to a database, because it says so."""
+        """Look for writes of another process to a database, after its hint."""
         database = self._used.get(name)
         if database is not None:
             self._files.follow(database)
             database.hinted()
 
     def poll(self) -> None:
-        """Look at all databases in use whether another process has written to them, in slices."""
+        """Look for writes of other processes to all databases in use, in slices."""
         self._runtime.slices.start(self._poll())
 
     def _poll(self) -> Steps:
@@ -286,7 +286,7 @@ class Catalog:
         return rules
 
     def refresh(self, project: str) -> Deferred[None] | None:
-        """Learn which databases and rules others have made; None if all is known."""
+        """Read which databases and rules others have made; None if all is known."""
         return None if self._is_in_memory else self._files.refresh(project)
 
     def names(self, project: ProjectSpec) -> list[DatabaseName]:
@@ -337,7 +337,7 @@ class Catalog:
     # For the files.
 
     def check_may_create(self, name: DatabaseName) -> None:
-        """Raise `CannotCreateStore` if there may be no further database; in any thread."""
+        """Raise `CannotCreateStore` if no further database may exist; in any thread."""
         limit = self._project(name).databases_max
         self.written.check_may_add(name, limit, self._files.list_created)
 
@@ -352,7 +352,7 @@ class Catalog:
         database.answers.is_active = True
 
     def let_go(self, name: DatabaseName) -> None:
-        """Keep a database no longer: its file is closed."""
+        """Stop keeping a database: its file is closed."""
         if (database := self._open.pop(name, None)) is not None:
             database.answers.is_active = False
             database.answers.clear()

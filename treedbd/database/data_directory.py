@@ -180,7 +180,7 @@ def _unreadable(file: pathlib.Path, error: OSError) -> CannotOpenStore:
 
 @attrs.frozen
 class FoundDatabases:
-    """What was found.
+    """What `find_databases` has found.
 
     Attributes:
         databases: those that have a file, also those that are refused.
@@ -209,7 +209,7 @@ class FoundDatabases:
 def find_databases(
     folder: pathlib.Path, projects: ServedProjects, *, any_project: bool
 ) -> FoundDatabases:
-    """Look through a data directory; raise `CannotOpenStore` if it cannot be read itself.
+    """Find the databases in a data directory; raise `CannotOpenStore` if it cannot be read itself.
 
     `projects` are those that are configured; with `any_project` all others are served as well.
     No file of the directory may be open as a database in this process: reading it would release the

@@ -344,7 +344,7 @@ class Database:
         if self.shared_lock is not None:
             self.shared_lock.following.committed(commits[-1].position.sequence)
         self.kept_reads.end_transaction()
-        self.answers.fall(commits)
+        self.answers.drop_changed(commits)
         if not self.indexes.is_checked:
             self.indexes.check()
         # Grants that are checked from now on see all of these commits.
@@ -360,7 +360,7 @@ class Database:
         if news.commits is None:
             self.answers.clear()
         else:
-            self.answers.fall(news.commits)
+            self.answers.drop_changed(news.commits)
         self._grants.last_round = news.sequence
         if not self._watchers.count:
             self.watching.followed_through = news.sequence

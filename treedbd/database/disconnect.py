@@ -161,7 +161,7 @@ class DisconnectWrites:
         return Deferred.fromCoroutine(self._run(None))
 
     def may_have_left(self, view: ReadView) -> bool:
-        """Return whether dead owners have left writes, as far as is known without asking."""
+        """Return whether dead owners have left writes, as far as the owner knows now."""
         return any(self._owner.may_be_dead(owner) for owner in list_owners(view))
 
     def find_left(self, view: ReadView) -> list[DisconnectRow]:
@@ -257,7 +257,7 @@ class DisconnectWrites:
                 await self._note()
 
     async def _note(self) -> None:
-        """Return when the owner's file lists the database; who comes first goes on first."""
+        """Return when the owner's file lists the database; callers go on in their order."""
         if (noting := self._owner.note(self._name)) is not None:
             await noting
 
@@ -419,7 +419,7 @@ class KeptBytes:
             self._of[session] = size
 
     def forget(self, session: str) -> None:
-        """Count nothing any more of a session that has ended."""
+        """Stop counting a session that has ended."""
         self._total -= self._of.pop(session, 0)
 
 

@@ -150,7 +150,7 @@ class CatalogFiles(ABC):
         return None
 
     def refresh(self, project: str) -> Deferred[None] | None:
-        """Learn which databases and rules a project has; None if that is known already."""
+        """Read which databases and rules a project has; None if that is known already."""
         return None
 
     def add(self, database: Database, engine: ReopeningEngine) -> None:
@@ -513,8 +513,7 @@ class SharedFiles:
     """The files of one data directory that other processes serve too: who has them open.
 
     A database that was never written has no file, and its first write may be one of another
-    process. So before each use it is looked whether there is a file by now; from then on that is
-    used.
+    process. So before each use this looks for a file; from then on that is used.
     """
 
     def __init__(
@@ -526,7 +525,7 @@ class SharedFiles:
         clock: IReactorTime,
         catalog: Catalog,
     ) -> None:
-        """Open by `files`; `catalog` learns which databases others have created."""
+        """Open by `files`; record in `catalog` which databases others have created."""
         self._files = files
         self._folder = folder
         self._engines = engines
@@ -535,7 +534,7 @@ class SharedFiles:
         self._shelves: WeakValueDictionary[DatabaseName, SharedShelf] = WeakValueDictionary()
 
     def shelf(self, name: DatabaseName) -> SharedShelf:
-        """Return how the file of a database is shared with others."""
+        """Return how processes share the file of a database."""
         shelf = self._shelves.get(name)
         if shelf is None:
             shelf = self._shelves[name] = SharedShelf(self._path_of(name))
@@ -623,7 +622,7 @@ class DeadOwners:
         *,
         has_others: bool,
     ) -> None:
-        """Open by `files` the databases of `catalog`; look again and again if there are others."""
+        """Open by `files` the databases of `catalog`; look repeatedly if other processes exist."""
         self._files = files
         self._catalog = catalog
         self._owner = runtime.owner

@@ -188,7 +188,7 @@ class OpenDatabases:
         self._close(self._find_idle(len(self._open) - self._bounds.databases))
 
     def stop(self) -> None:
-        """Open nothing any more, and close nothing by itself."""
+        """Open no further file, and close none by itself."""
         self._is_over = True
         self._caches.stop()
         if self._sweeping is not None:
@@ -205,7 +205,7 @@ class OpenDatabases:
         return self._runtime.run_in_thread(change).addBoth(finish)
 
     def _finish(self, change: _Change) -> None:
-        """Keep those that were closed no longer: another `Database` may open their files now."""
+        """Stop keeping those that were closed: another `Database` may open their files now."""
         for database in change.closes:
             if database not in self._open:
                 self._catalog.let_go(database.name)
@@ -439,7 +439,7 @@ class PageCaches:
         return share
 
     def stop(self) -> None:
-        """Change nothing any more."""
+        """Make no further change."""
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -500,7 +500,7 @@ class DamageChecks:
             self._schedule(RETRY_S)
 
     def stop(self) -> Deferred[None]:
-        """Begin no check any more; fires when the one under way has ended, which is soon."""
+        """Begin no further check; fires when the one under way has ended, which is soon."""
         self._is_over = True
         self._waiting.clear()
         self._later.clear()

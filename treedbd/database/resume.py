@@ -84,7 +84,7 @@ class Resumption:
     is_cancelled: bool = False
 
     def cancel(self) -> None:
-        """Wait no longer: `begin` will not be called."""
+        """Stop waiting: `begin` will not be called."""
         self.is_cancelled = True
 
 
@@ -309,7 +309,7 @@ Begin: TypeAlias = Callable[[MissedNotification | None], None]
 
 
 class SharedMoment:
-    """A moment that several replays begin with; released when none needs it any more."""
+    """A moment that several replays begin with; released when none needs it."""
 
     def __init__(self, nodes: HeldNodes) -> None:
         self.nodes: Final = nodes
@@ -321,7 +321,7 @@ class SharedMoment:
         return self
 
     def release(self) -> None:
-        """Need it no longer."""
+        """Release it for one user."""
         self._users -= 1
         if not self._users:
             self.nodes.close()
@@ -400,8 +400,8 @@ class Replay:
 class Moments:
     """The moments that reads of one database have left, and the replay that begins with one.
 
-    While the database has watchers, whatever lets reads show something newer does so by `leave`,
-    which holds the moment before. It is released when watchers were notified of what came after it
+    While the database has watchers, reads are shown a newer moment only by `leave`, which holds
+    the moment before. It is released when watchers were notified of what came after it
     and reads show the state that this led to; until then the log of a file cannot be restarted.
 
     Attributes:
@@ -424,7 +424,7 @@ class Moments:
             self.are_held = True
 
     def replay_to(self, sequence: int) -> Replay | None:
-        """Return the replay of the state with a number, None if that is not known any more."""
+        """Return the replay of the state with a number, None if that is no longer known."""
         while self._left and self._left[0].sequence <= sequence:
             moment = self._left.popleft()
             if self._replay is not None and self._replay.through > moment.sequence:
@@ -447,7 +447,7 @@ class Moments:
         return replay
 
     def release_unneeded(self) -> None:
-        """Release what is not needed any more: watchers were notified of all that reads show."""
+        """Release what is no longer needed: watchers were notified of all that reads show."""
         replay = self._replay
         if replay is not None and replay.through == self._engine.read(lambda view: view.sequence()):
             self.close()

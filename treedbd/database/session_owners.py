@@ -85,7 +85,7 @@ class SessionOwner(Protocol):
         ...
 
     def may_be_dead(self, owner: str) -> bool:
-        """Return whether an owner is dead, or has to be learnt of."""
+        """Return whether an owner is dead, or `learn` has to find that."""
         ...
 
     async def learn(self, owners: Collection[str]) -> None:
@@ -191,7 +191,7 @@ class OwnerFile:
     are left.
 
     A process that looks takes a shared lock for a moment, so several can look at a time. An owner
-    cannot be taken for dead between the creation of its file and the lock: if the file under its
+    cannot be mistaken for dead between the creation of its file and the lock: if the file under its
     name is another one by then, the owner gives it up and makes another.
 
     Attributes:

@@ -236,7 +236,7 @@ class WatchedCollection:
     """
 
     def __init__(self, watching: Watching, path: Path) -> None:
-        """Be followed by the watchers of the database, until no query is left."""
+        """Add it to the watchers of the database, until no query is left."""
         self.watching: Final = watching
         self.path: Final = path
         self._windows: dict[str, SharedWindow] = {}
@@ -286,7 +286,7 @@ class WatchedCollection:
             self._unready[window] = None
 
     def close(self, window: SharedWindow) -> None:
-        """Forget a query that is not watched any more."""
+        """Forget a query that is no longer watched."""
         if self._windows.pop(name_query(window.query), None) is None:
             return
         self._fields.subtract(fields_of(window.query))
@@ -821,7 +821,7 @@ class WrittenChildren:
     """
 
     def __init__(self, commit: Commit, path: Path, view: View, before: dict[str, Facts]) -> None:
-        """Take what is not in the commit from `view`, the tree after it."""
+        """Read what is not in the commit from `view`, the tree after it."""
         self.commit: Final = commit
         self.before: Final = before
         self.after: Final[dict[str, Facts]] = {}

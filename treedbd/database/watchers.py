@@ -107,7 +107,7 @@ class Watching:
         background: long work for watchers that writers do not wait for; one after the other.
         most_fields: by how many fields the queries of one path may order and select.
         followed_through: the number of the last write that was followed, 0 if there was none since
-            the start; those whom it concerns may still have to be notified.
+            the start; the watchers that it concerns may still have to be notified.
 
     """
 
@@ -185,7 +185,7 @@ class Watching:
         return Position(sequence, entry.op_id if entry is not None and is_known else b"")
 
     def _follow(self, commit: Commit, delivery: Delivery, *, is_last: bool) -> Steps:
-        """Find out what one write means to whom it concerns."""
+        """Find what one write means to the watchers that it concerns."""
         sequence = commit.position.sequence
         replay = self._moments.replay_to(sequence - 1)
         concerned = yield from self._concerned(commit)
@@ -221,7 +221,7 @@ class Watching:
         return found
 
     def _completed(self, commit: Commit, replay: Replay | None) -> Generator[None, None, Commit]:
-        """Return a write with what watchers receive of it and the rows alone hold."""
+        """Return a write with what watchers receive of it and only the rows hold."""
         is_watched = self.watchers.has_at_or_above
         if commit.is_large:
             if not is_watched(commit.path):
@@ -352,7 +352,7 @@ class Watchers:
         return trail[-1].collection if len(trail) > len(path) else None
 
     def set_collection(self, path: Path, collection: WatchedCollection | None) -> None:
-        """Follow the watched queries of the children of `path`, or none any more."""
+        """Set the watched queries of the children of `path`; None removes them."""
         node = self._make_node(path)
         self.count += (collection is not None) - (node.collection is not None)
         node.collection = collection
@@ -511,11 +511,11 @@ class Audience:
         self._dropped = do_nothing
 
     def notify_all(self, notification: Notification) -> Steps:
-        """Notify all of them."""
+        """Notify all watchers."""
         return self.notify(list(self.watchers), notification)
 
     def notify(self, watchers: Sequence[Watcher], notification: Notification) -> Steps:
-        """Notify some of them of what they have not seen."""
+        """Notify some watchers of what they have not seen."""
         first, last = (notification.events[at][0].sequence for at in (0, -1))
         for watcher in watchers:
             since = self.watchers.get(watcher)

@@ -373,7 +373,7 @@ class LogFollower:
             self._clock.callLater(0, self._rounds.start)
 
     def _read_commits(self, view: ReadView, after: int) -> list[Commit] | None:
-        """Return the next commits after a number; None if they are not known any more."""
+        """Return the next commits after a number; None if they are no longer known."""
         return self._commits_of(_read_entries(view, after), after)
 
     def _commits_of(self, entries: Iterable[LogEntry], after: int) -> list[Commit] | None:
