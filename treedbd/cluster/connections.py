@@ -34,7 +34,7 @@ T = TypeVar("T")
 _CALLS_BETWEEN_LOOKS: Final = 16
 """Calls that are made between two looks at the clock."""
 THREADS: Final = 12
-"""How many things can be waited for at a time: commits, fetches, copies, upkeep."""
+"""Threads that wait for PostgreSQL: for commits, fetches, copies, maintenance."""
 THREADS_ASIDE: Final = 2
 """The same for what any caller may request as often as it likes; it delays no commit."""
 SILENCE_S: Final = 3.0

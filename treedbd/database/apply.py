@@ -8,7 +8,7 @@
 4. The rows are changed, and counted for the quotas.
 5. The quotas are checked, and the entry is appended to the change log.
 
-An error refuses this write alone; the other writes of the batch do not notice. A large body
+An error refuses this write alone; the other writes of the batch are not affected. A large body
 (`AppliedBody`) takes another order, since it is never in memory as a whole: step 4 comes first, and
 whatever refuses the write afterwards ends its transaction, in which it is alone.
 

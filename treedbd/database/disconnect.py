@@ -8,7 +8,7 @@ process or the machine stops. What the process of a session leaves, because it w
 not write, is run by another one (`run_left`), before anything of the database is served.
 
 Setting, cancelling and running are tasks of writes (`requests.Task`). They go through the queue of
-writes and belong to batches like any write, so all happens in the order in which it was called for,
+writes and belong to batches like any write, so all is done in the order of the calls,
 and under the write lock where other processes write too. A task may be done several times before
 one transaction of it is committed, so it begins with what is stored.
 

@@ -65,14 +65,14 @@ if TYPE_CHECKING:
     from treedbd.database.database import Database
 
 LOOK_AGAIN_S: Final = 0.001
-"""Seconds until it is looked again whether a database that is being created has a file."""
+"""Seconds until the next look for the file of a database that is being created."""
 
 LOOK_S: Final = 1.0
 """Seconds between two searches for processes that have died, where there are several."""
 RETRY_S: Final = 5.0
 """Seconds until what could not be done is tried again."""
 OPEN_S: Final = 30.0
-"""Seconds for which the opening of a database is waited for."""
+"""Seconds that opening a database may take."""
 
 DAMAGED: Final = "The database is damaged, and nothing is written to it: restore it from a backup."
 UNREADABLE: Final = (
@@ -685,7 +685,7 @@ class DeadOwners:
     async def _do(self, name: DatabaseName) -> bool:
         """Do what was left in one database; return whether all of it is done."""
         database = self._catalog.find(name)
-        # A write need not see everything: its commit finds out.
+        # A write may be judged on an older state: its commit compares.
         opening = self._files.acquire(database, OPEN_S, is_write=True)
         try:
             if opening is not None:

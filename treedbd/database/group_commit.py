@@ -25,9 +25,9 @@ failure it is opened again and verified, and no write is accepted before that; o
 reserve makes room for removals, which are accepted.
 
 A `WriteLock` is acquired for each batch. A process alone always has it; processes that share a
-database have it for one batch each (`write_lock`). What others
-have committed is notified of in rounds, too. Such a round may go on while a batch is applied, since
-others wait for the lock; what this batch adds to it comes after it.
+database have it for one batch each (`write_lock`). Watchers are notified of what others have
+committed in rounds, too. Such a round may go on while a batch is applied, since others wait for the
+lock; what this batch adds to it comes after it.
 """
 
 from __future__ import annotations

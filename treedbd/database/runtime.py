@@ -1,9 +1,8 @@
 """The runtime of databases: what they are given from outside, and share.
 
 `Runtime` joins it: the clock, random bytes, the thread that waits for the disk, and the limits of
-entries. `Statistics` count what all databases do. `Problem` is what keeps a
-database or a project from being served as it should be, and `OtherProcesses` are those that serve
-the same databases.
+entries. `Statistics` count what all databases do. `Problem` is what keeps a database or a project
+from being served as it should be, and `OtherProcesses` are those that serve the same databases.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ _LONGEST_SIGN_BYTES: Final = 16
 """Bytes by which what is searched overlaps: more than what is searched for has."""
 PAUSE_AFTER: Final = 64
 """Keys of a PATCH that are followed in one step."""
-_NOBODY: Final[dict[Watcher, object]] = {}
+_NO_GROUPS: Final[dict[Watcher, object]] = {}
 """The groups of an audience without any."""
 
 _Found: TypeAlias = "dict[Audience, list[tuple[Position, Event]]]"
@@ -489,7 +489,7 @@ class Audience:
     def __init__(self, dropped: Callable[[], None]) -> None:
         """Call `dropped` after a watcher was removed."""
         self.watchers: dict[Watcher, int] = {}
-        self.groups: dict[Watcher, object] = _NOBODY
+        self.groups: dict[Watcher, object] = _NO_GROUPS
         self._dropped = dropped
 
     def add(self, watcher: Watcher, since: int, group: object | None) -> None:
