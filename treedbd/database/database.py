@@ -258,6 +258,10 @@ class Database:
                 pass  # which is why the write is refused
         return self._group_commit.submit(write)
 
+    def explain_read(self, read: ReadRequest) -> Verdict:
+        """Return the verdict of the rules on a read of the last durable state, with a trace."""
+        return self.read(lambda nodes: self.rights.explain_read(nodes, read))
+
     def explain_write(self, write: Write) -> Verdict:
         """Return the verdict of the rules on a write, with a trace; nothing is written."""
         return self.read(lambda nodes: self.rights.explain_write(nodes, write))

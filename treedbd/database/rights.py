@@ -177,6 +177,11 @@ class Authorisation:
             raise TagDenied
         return not is_read or rules.may_read(write.edit.place.path, context).allowed
 
+    def explain_read(self, nodes: Nodes, read: ReadRequest) -> Verdict:
+        """Return the verdict of the rules on a read, with a trace."""
+        context = Context(read.caller.auth, read.now(), nodes, read.query, at_once=True)
+        return self._rules.current.may_read(read.path, context, explain=True)
+
     def explain_write(self, nodes: Nodes, write: Write) -> Verdict:
         """Return the verdict of the rules on a write, with a trace."""
         edit = resolve(write.edit, write.now, nodes)
@@ -276,11 +281,10 @@ class RulesTrial:
             allowed = caller.is_admin or self._rules.find_read(path, caller.auth, query)
             if allowed is None:
                 allowed = authorisation.evaluate_read(path, caller, now, nodes, query)
-            context = authorisation.context(caller.auth, now, nodes, query)
-            explained = NOT_EVALUATED
-            if not caller.is_admin:
-                explained = self._rules.may_read(path, context, explain=True)
-            return TrialVerdict(allowed, explained)
+            if caller.is_admin:
+                return TrialVerdict(allowed, NOT_EVALUATED)
+            read = ReadRequest(caller, path, query, lambda: now)
+            return TrialVerdict(allowed, authorisation.explain_read(nodes, read))
 
         return self._engine.read(lambda view: judge(PresentNodes(view)))
 

@@ -27,8 +27,6 @@ from treedbd.database.requests import Caller, DeadlinePassed, PermissionDenied
 from treedbd.database.rights import ReadRequest
 from treedbd.http1.content import Flow
 from treedbd.http1.request import IHttp1Request
-from treedbd.rules.context import Context
-from treedbd.rules.evaluate import Verdict
 from treedbd.store.nodes import Nodes
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
 from treedbd.web.context import WebParts
@@ -222,17 +220,13 @@ class DataHandlers:
 
     async def _explain_read(self, wanted: DataRequest, database: Database) -> Response:
         identity = await self.identify_for_explanation(wanted, database)
-        now, rules, facts = self.now_ms(), database.rules.current, wanted.read_options.facts
-
-        def evaluate(nodes: Nodes) -> Verdict:
-            context = Context(identity.auth, now, nodes, facts, at_once=True)
-            return rules.may_read(wanted.place.path, context, explain=True)
-
-        verdict = database.read(evaluate)
+        path, facts = wanted.place.path, wanted.read_options.facts
+        caller = Caller(identity.auth, identity.is_admin)
+        verdict = database.explain_read(ReadRequest(caller, path, facts, self.now_ms))
         shown = explanation(verdict, is_admin=identity.is_admin, auth=identity.auth)
         query = wanted.read_options.query
         if query is not None:
-            shown["index"] = explain_index(database, wanted.place.path, query)
+            shown["index"] = explain_index(database, path, query)
         return json_response(wanted, shown)
 
     # Callers.

@@ -42,10 +42,8 @@ from treedbd.http1.request import IHttp1Request
 from treedbd.http1.writer import UpgradedConnection
 from treedbd.limits import DEFAULT_TIMEOUT_S, KIB, MAX_CLAIM_LEVELS
 from treedbd.names import DatabaseName
-from treedbd.rules.context import Context
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.ruleset import format_explanation
-from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Method
 from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity, uid_of
@@ -385,12 +383,7 @@ def explain_read(database: Database, read: ReadRequest) -> str:
 
     It says so, too, if the read is allowed by now.
     """
-
-    def evaluate(nodes: Nodes) -> Verdict:
-        context = Context(read.caller.auth, read.now(), nodes, read.query, at_once=True)
-        return database.rules.current.may_read(read.path, context, explain=True)
-
-    return _print_verdict(database.read(evaluate), read.caller.auth)
+    return _print_verdict(database.explain_read(read), read.caller.auth)
 
 
 def explain_write(database: Database, write: Write) -> str:
