@@ -22,8 +22,7 @@ from typing import Any
 from load import measure
 from servers import LOAD_CORE, serve_treedb
 
-from treedbd.config.project_secrets import derive_project_secret, ensure_development_secret
-from treedbd.web.auth.jwt import mint
+from treedbd.web.auth.jwt import derive_project_secret, ensure_development_secret, mint
 
 AIM = 0.8
 PLACE = "apps/shop/users/u0000001/profile"

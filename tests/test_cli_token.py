@@ -12,8 +12,13 @@ import pytest
 
 from tests.command import run_command
 from treedbd.cli.main import main
-from treedbd.config.project_secrets import DEVELOPMENT_SECRET, derive_project_secret
-from treedbd.web.auth.jwt import BadToken, parse, verify_by_secret
+from treedbd.web.auth.jwt import (
+    DEVELOPMENT_SECRET,
+    BadToken,
+    derive_project_secret,
+    parse,
+    verify_by_secret,
+)
 
 FIRST, SECOND = b"first" * 8, b"second" * 8
 CONFIG = """

@@ -28,7 +28,7 @@ function that pauses must not be called within `Engine.read`, whose moment ends 
 
 What has a limit is counted here as well: connections and streams (`Counts`), and what callers do in
 a second (`Levels`). These are of one process; where several serve the same clients, others count
-for all of them (`treedbd.workers.board`). Clients are counted by `network_of`
+for all of them (`treedbd.workers.protocol`). Clients are counted by `network_of`
 their addresses. A `Histogram` counts observations, such as how long something took.
 """
 
@@ -452,7 +452,7 @@ _NETWORK: Final = ((1 << 64) - 1) << 64
 
 
 class Counting(Protocol):
-    """Counts by key: of one process (`Counts`), or of all workers (`workers/board.Board`)."""
+    """Counts by key: of one process (`Counts`), or of all workers (`workers.protocol.Board`)."""
 
     def total(self, key: str) -> int:
         """Return how many there are, at all processes together."""
@@ -491,8 +491,8 @@ class Counts:
 class Levelling(Protocol):
     """The levels of token buckets by key: of one process (`Levels`), or of all workers.
 
-    Those of all are `workers/board.SharedLevels`. A level is a time: when the bucket will be full
-    again if nothing more is taken from it.
+    Those of all are `SharedLevels` in `workers/protocol`. A level is a time: when the bucket will
+    be full again if nothing more is taken from it.
     """
 
     def get(self, key: str) -> float:

@@ -46,7 +46,6 @@ from treedbd.config.certificate import ServerContext
 from treedbd.config.credentials import Credentials
 from treedbd.config.endpoints import Endpoint
 from treedbd.config.listening import CannotStart, Listening
-from treedbd.config.project_secrets import BadCredentials
 from treedbd.config.settings import HSTS_S, Settings, TracingSettings
 from treedbd.database.active_rules import SlowRulesLog
 from treedbd.database.answers import AnswerPool
@@ -72,8 +71,7 @@ from treedbd.names import (
     parse_label,
     parse_trusted_proxies,
 )
-from treedbd.operating.board import SampleBoard
-from treedbd.operating.metrics import Sources
+from treedbd.operating.metrics import SampleBoard, Sources
 from treedbd.operating.operations import Operations
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
@@ -83,6 +81,7 @@ from treedbd.store.sqlite.shared import MORE_IF_SHARED
 from treedbd.traces import Tracer
 from treedbd.tree.event import EVENT_BYTES
 from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
+from treedbd.web.auth.jwt import BadCredentials
 from treedbd.web.auth.verifier import (
     ADMIN,
     Auth,

@@ -18,13 +18,6 @@ from tests.access import secret_of, token, write_secret
 from tests.database.test_rules_work import LARGE, WorkClock
 from tests.web.auth.test_jwt import PEM
 from treedbd.config.credentials import MAX_UNCONFIGURED, Credentials
-from treedbd.config.project_secrets import (
-    DEVELOPMENT_SECRET,
-    BadCredentials,
-    derive_project_secret,
-    ensure_development_secret,
-    read_project_secret,
-)
 from treedbd.config.settings import ProjectSettings, ProviderSettings, Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.catalog import Catalog
@@ -32,7 +25,14 @@ from treedbd.database.requests import ProjectSpec
 from treedbd.database.runtime import Runtime
 from treedbd.rules.ruleset import DENY
 from treedbd.web.auth.identity import Identity
-from treedbd.web.auth.jwt import BadToken
+from treedbd.web.auth.jwt import (
+    DEVELOPMENT_SECRET,
+    BadCredentials,
+    BadToken,
+    derive_project_secret,
+    ensure_development_secret,
+    read_project_secret,
+)
 
 ISSUER = "https://127.0.0.1:1"
 

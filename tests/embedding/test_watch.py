@@ -23,7 +23,7 @@ from treedbd import (
     Watch,
     WatchEvent,
 )
-from treedbd.embedding.values import wait_for
+from treedbd.embedding.requests import wait_for
 from treedbd.rules.ruleset import OPEN
 
 clock: Any = reactor

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from treedbd.operating.board import HALF_BYTES, SampleBoard, create_sample_board
-from treedbd.operating.metrics import Samples
+from treedbd.operating.metrics import HALF_BYTES, SampleBoard, Samples
+from treedbd.workers.protocol import create_sample_board
 
 FIRST: Samples = {"a_total": {("x", ""): 1}, "b_seconds": {(): ((1, 2), 0.5)}}
 SECOND: Samples = {"a_total": {("x", ""): 2}}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.workers.board import Board, SharedLevels, create_board
+from treedbd.workers.protocol import Board, SharedLevels, create_board
 
 SECRET = b"s" * 32
 WORKERS = 3

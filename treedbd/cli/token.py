@@ -16,18 +16,20 @@ import orjson
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, print_line, warn
 from treedbd.cli.options import PROJECT_VARIABLE, add_settings_options, read_settings, read_value
-from treedbd.config.project_secrets import (
-    DEVELOPMENT_SECRET,
-    BadCredentials,
-    derive_project_secret,
-    ensure_development_secret,
-    read_project_secret,
-)
 from treedbd.config.settings import Settings
 from treedbd.names import parse_label
 from treedbd.tree.types import Json
 from treedbd.web.auth.identity import auth_of_service_token
-from treedbd.web.auth.jwt import BadSecret, BadToken, mint
+from treedbd.web.auth.jwt import (
+    DEVELOPMENT_SECRET,
+    BadCredentials,
+    BadSecret,
+    BadToken,
+    derive_project_secret,
+    ensure_development_secret,
+    mint,
+    read_project_secret,
+)
 
 NEVER: Final = "never"
 _OWN_TTL_S: Final = 3600.0
@@ -152,7 +154,8 @@ def _first_secret(settings: Settings, name: str) -> bytes:
     try:
         project = settings.projects.get(name)
         if project is not None and project.secret_files:
-            return read_project_secret(project.secret_files[0], settings.location_of(name))
+            location = settings.location_of(name).at("secret_files")
+            return read_project_secret(project.secret_files[0], location)
         if settings.development:
             return derive_project_secret(_development_secret(settings), name)
     except BadCredentials as error:

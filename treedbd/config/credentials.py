@@ -19,13 +19,6 @@ from typing import Any, Final
 import attrs
 from twisted.logger import Logger
 
-from treedbd.config.project_secrets import (
-    DEVELOPMENT_SECRET,
-    BadCredentials,
-    derive_project_secret,
-    ensure_development_secret,
-    read_project_secret,
-)
 from treedbd.config.settings import ProjectSettings, ProviderSettings, Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.active_rules import log_warnings
@@ -43,6 +36,13 @@ from treedbd.rules.document import InvalidRules, with_hint
 from treedbd.rules.ruleset import RuleSet, parse_rules_in_steps
 from treedbd.web.auth import providers
 from treedbd.web.auth.fetch import BadAuthority, make_fetch, read_authority
+from treedbd.web.auth.jwt import (
+    DEVELOPMENT_SECRET,
+    BadCredentials,
+    derive_project_secret,
+    ensure_development_secret,
+    read_project_secret,
+)
 from treedbd.web.auth.providers import InvalidProvider, Provider
 from treedbd.web.auth.verifier import Verifier
 
@@ -205,7 +205,7 @@ class Credentials:
             return None
         if is_open_to_others(file):
             self._log.warn(READABLE_BY_OTHERS, file=str(file))
-        return read_project_secret(file, location)
+        return read_project_secret(file, location.at("secret_files"))
 
     def _close_development_secret(self) -> None:
         file = self._settings.data / DEVELOPMENT_SECRET

@@ -21,11 +21,12 @@ from treedbd.database.requests import ConditionFailed
 from treedbd.embedding.requests import (
     LocalAccess,
     QueryOptions,
+    decode,
+    encode,
     make_parameters,
     make_request,
     parse_place,
 )
-from treedbd.embedding.values import decode, encode
 from treedbd.embedding.watch import Watch, WatchQueue
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_SHOWN_BYTES
 from treedbd.names import DatabaseName

@@ -29,8 +29,7 @@ from treedbd.database.database import Database
 from treedbd.database.requests import SHUTTING_DOWN, PermissionDenied, Unavailable
 from treedbd.database.resume import MissedNotification, Resumption
 from treedbd.database.watchers import Notification, ReadGrant, Subscription
-from treedbd.embedding.requests import LocalAccess
-from treedbd.embedding.values import TooLargeToRead, text_of, wait_for
+from treedbd.embedding.requests import LocalAccess, TooLargeToRead, text_of, wait_for
 from treedbd.http1.content import ContentReader, WaitingBytes, WaitingBytesRefused
 from treedbd.names import DatabaseName
 from treedbd.store.nodes import Nodes

@@ -9,6 +9,14 @@ The way of a value: parts of the service count; `Probes` look up in a worker thr
 counted, such as sizes on the disk; `read_samples` reads all at one moment, `add_up` joins what
 several processes have read, and `format_samples` prints it by prometheus-client as OpenMetrics or
 Prometheus. `operating/operations` serves it.
+
+With several workers each writes its values to a part of one memory, the `SampleBoard`, once a
+second and before it shows values to an operator, and reads those of the others there. A worker that
+replaces one that has ended finds the values of that one in its part and continues to count from
+them, so no value that was shown ever falls. A value that does not only grow, such as the number of
+open connections, counts only if it was written lately. A part has two halves, which are written
+alternately, each with a check sum: if a worker ends while it writes, or a part is read at that
+moment, the other half is valid.
 """
 
 from __future__ import annotations
@@ -17,7 +25,9 @@ import contextlib
 import heapq
 import os
 import pathlib
+import struct
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -26,6 +36,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import apsw
 import attrs
+import orjson
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -622,3 +633,62 @@ def add_problems(facts: Facts, problems: Iterable[Problem], ends_at: float | Non
         write_problems=sum(each.refuses_writes for each in found),
         certificate_ends_at=ends_at,
     )
+
+
+HALF_BYTES: Final = 8 * 1024 * 1024
+"""Room for the values of one worker; what is not written takes no memory."""
+_HALF_HEAD: Final = struct.Struct("<QdII")
+"""How often the part has been written, when, the length of the content, and its check sum."""
+
+
+class SampleBoard:
+    """The file, as worker `number` of `workers` sees it."""
+
+    def __init__(self, descriptor: int, number: int, workers: int) -> None:
+        """Use the memory behind `descriptor`."""
+        self._file = descriptor
+        self._number = number
+        self._others = [each for each in range(workers) if each != number]
+        found = self._read(number)
+        self._written = 0 if found is None else found[0]
+
+    def before(self) -> Samples:
+        """Return what was written in the place of this worker last."""
+        found = self._read(self._number)
+        return NOTHING if found is None else found[2]
+
+    def write(self, samples: Samples, now: float) -> None:
+        """Show values to the others; `now` is in seconds of a clock that all of them have."""
+        content = orjson.dumps(to_json(samples))
+        if _HALF_HEAD.size + len(content) > HALF_BYTES:
+            return  # the others see what there was before
+        self._written += 1
+        head = _HALF_HEAD.pack(self._written, now, len(content), zlib.crc32(content))
+        os.pwrite(self._file, head + content, _half_start(self._number, self._written % 2))
+
+    def read_others(self) -> list[tuple[float, Samples]]:
+        """Return the values of all others, and when each was written."""
+        found = [self._read(number) for number in self._others]
+        return [(each[1], each[2]) for each in found if each is not None]
+
+    def _read(self, number: int) -> tuple[int, float, Samples] | None:
+        """Return how often a part was written, when it was last, and with what."""
+        halves = [half for at in (0, 1) if (half := self._read_half(_half_start(number, at)))]
+        return max(halves, key=lambda half: half[0], default=None)
+
+    def _read_half(self, start: int) -> tuple[int, float, Samples] | None:
+        head = os.pread(self._file, _HALF_HEAD.size, start)
+        if len(head) < _HALF_HEAD.size:
+            return None
+        count, at, size, check = _HALF_HEAD.unpack(head)
+        if not count or size > HALF_BYTES:
+            return None
+        content = os.pread(self._file, size, start + _HALF_HEAD.size)
+        if len(content) != size or zlib.crc32(content) != check:
+            return None  # it is being written
+        json: dict[str, Any] = orjson.loads(content)
+        return count, at, from_json(json)
+
+
+def _half_start(number: int, half: int) -> int:
+    return (2 * number + half) * HALF_BYTES

@@ -2,7 +2,7 @@
 
 `Operations` counts, and has the metrics and the problems, which `OpsResource` serves. Without such
 endpoints nothing is counted that would not be anyway. Workers show each other what they count
-(`operating/board`), so that each of them shows what all have counted.
+(`SampleBoard` in `operating/metrics`), so that each of them shows what all have counted.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from treedbd.http1.parser import ERROR_HEADERS, ErrorReply, format_body
 from treedbd.http1.request import IHttp1Request, IHttp1Resource
 from treedbd.http1.server import Http1Factory
 from treedbd.loop import Turns
-from treedbd.operating.board import SampleBoard
 from treedbd.operating.metrics import (
     METRICS,
     NOTHING,
     Probes,
+    SampleBoard,
     Samples,
     Sources,
     add_problems,

@@ -39,7 +39,7 @@ from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Problem
 from treedbd.loop import Turns, record_turns
 from treedbd.names import DatabaseName, parse_label
-from treedbd.operating.board import SampleBoard
+from treedbd.operating.metrics import SampleBoard
 from treedbd.process import (
     begin_freeing,
     freeze_objects,
@@ -51,13 +51,13 @@ from treedbd.process import (
 from treedbd.service import TreeService
 from treedbd.store.lock import DirectoryLock
 from treedbd.web.activity import ProjectActivity
-from treedbd.workers.board import Board, SharedLevels
 from treedbd.workers.protocol import (
     BOARD,
     CHANNEL,
     DIRECTORY_LOCK,
     RECEIVER,
     SAMPLES,
+    Board,
     Channel,
     Damaged,
     Failed,
@@ -68,6 +68,7 @@ from treedbd.workers.protocol import (
     LoadRules,
     Ready,
     Reload,
+    SharedLevels,
     Stop,
     TakeRulesTurn,
     WorkerStart,

@@ -36,12 +36,10 @@ from twisted.python.failure import Failure
 from treedbd.config.listening import CannotStart, Listening
 from treedbd.config.settings import Settings
 from treedbd.database.runtime import Problem
-from treedbd.operating.board import create_sample_board
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.shared import can_share
 from treedbd.web.activity import add_up
-from treedbd.workers.board import Board, create_board
 from treedbd.workers.protocol import (
     BOARD,
     CHANNEL,
@@ -51,6 +49,7 @@ from treedbd.workers.protocol import (
     RECEIVER,
     SAMPLES,
     START,
+    Board,
     Channel,
     Damaged,
     Failed,
@@ -66,6 +65,8 @@ from treedbd.workers.protocol import (
     TakeRulesTurn,
     WorkerLog,
     WorkerStart,
+    create_board,
+    create_sample_board,
     decode_activity,
     decode_problems,
     encode_activity,

@@ -1,7 +1,7 @@
-"""JSON Web Tokens and the keys that verify them: parsed strictly, verified, minted.
+"""JSON Web Tokens, the keys that verify them, and the secrets that sign them.
 
-A token (RFC 7515, 7519) is parsed completely before any part of it is used, and nothing in it
-chooses how it is verified: by calling `verify_by_secret` the caller has chosen HS256 and the
+A token (RFC 7515, 7519) is parsed strictly, and completely before any part of it is used. Nothing
+in it chooses how it is verified: by calling `verify_by_secret` the caller has chosen HS256 and the
 secrets. This module does not know where in a request a token is, nor which identity its claims
 describe.
 
@@ -9,16 +9,22 @@ The keys of a provider's key set (RFC 7517) verify signatures. The key determine
 of 2048 to 8192 bits verifies RS256, P-256 verifies ES256. All other keys, and keys for another use,
 are ignored.
 
+The secrets of projects, and that of development mode, are read from files, which only their owner
+should be able to read. `treedb token` signs with them where no daemon runs, so this module imports
+no Twisted.
+
 No message, `repr` or traceback of this module contains a token, a part of one, or a secret.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import math
 import pathlib
 import re
+import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
@@ -28,6 +34,8 @@ import jwt
 import orjson
 from jwt.algorithms import Algorithm, ECAlgorithm, HMACAlgorithm, RSAAlgorithm
 
+from treedbd.errors import OperatorError
+from treedbd.files import create_directory, write_atomically
 from treedbd.limits import MAX_CLAIM_LEVELS, MAX_TOKEN_CHARACTERS
 from treedbd.tree.types import Json
 
@@ -36,6 +44,8 @@ Claims: TypeAlias = dict[str, Json]
 MIN_SECRET_BYTES: Final = 32
 """The least size of a key for HS256 (RFC 7518, section 3.2)."""
 MAX_SECRET_BYTES: Final = 65_536
+DEVELOPMENT_SECRET: Final = "development.secret"  # noqa: S105 - the name of a file
+_DEVELOPMENT_SECRET_BYTES: Final = 32
 LEEWAY_S: Final = 10.0
 """Tolerance for clocks that differ, on every time in a token."""
 MAX_TIME_S: Final = 253_402_300_799.0
@@ -82,6 +92,10 @@ class BadSecret(ValueError):
     def __init__(self, problem: str) -> None:
         super().__init__(f"The secret {problem}.")
         self.problem = problem
+
+
+class BadCredentials(OperatorError):
+    """A file of secrets, keys or rules that cannot be used."""
 
 
 @attrs.frozen
@@ -159,11 +173,11 @@ def _life(claims: Claims, now: float, max_life_s: float | None = None) -> Lifeti
     return Lifetime(since - LEEWAY_S, until + LEEWAY_S)
 
 
-def verify_by_secret(token: Token, secrets: Iterable[bytes]) -> bytes:
+def verify_by_secret(token: Token, trusted: Iterable[bytes]) -> bytes:
     """Return which of the secrets signed a token with HS256; raise `BadToken` if none did."""
     if token.algorithm != "HS256":
         raise BadToken("The token's signature must be made with HS256.", "signature")
-    for secret in secrets:
+    for secret in trusted:
         if _HS256.verify(token.signed, secret, token.signature):
             return secret
     raise BadToken("The token's signature is wrong.", "signature")
@@ -214,6 +228,43 @@ def read_secret(file: pathlib.Path) -> bytes:
         secret = secret.removesuffix(b"\r")
     check_secret(secret)
     return secret
+
+
+def read_project_secret(file: pathlib.Path, location: object) -> bytes:
+    """Return the secret in a file that a setting at `location` names; raise `BadCredentials`."""
+    try:
+        return read_secret(file)
+    except BadSecret as error:
+        raise BadCredentials(
+            location,
+            f"names {file}, which {error.problem}",
+            f"use a file with {MIN_SECRET_BYTES} random bytes or more that the user that runs "
+            "treedb can read",
+        ) from None
+
+
+def ensure_development_secret(data: pathlib.Path) -> bytes:
+    """Return the secret of development mode, created at its first use; raise `BadCredentials`."""
+    file = data / DEVELOPMENT_SECRET
+    try:
+        if not file.exists():
+            create_directory(data)
+            write_atomically(file, secrets.token_urlsafe(_DEVELOPMENT_SECRET_BYTES).encode())
+    except OSError as error:
+        raise BadCredentials(
+            file,
+            f"cannot be created ({error.strerror})",
+            f"let the user that runs treedb write to {data}",
+        ) from None
+    try:
+        return read_secret(file)
+    except BadSecret as error:
+        raise BadCredentials(file, error.problem, "remove it: the next use makes another") from None
+
+
+def derive_project_secret(secret: bytes, project: str) -> bytes:
+    """Return the secret that signs the tokens of one project only, in development mode."""
+    return hmac.new(secret, project.encode(), hashlib.sha256).hexdigest().encode()
 
 
 def fingerprint(*parts: bytes) -> str:
