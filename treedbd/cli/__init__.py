@@ -11,8 +11,7 @@ client           the client of commands that run a reactor
 data             get, set, push, update, remove, ls, tree and log
 watch            watch: the events of a path, resumed after a break
 events           Server-Sent Events: parsed, printed, where to resume
-rules            rules: its options; get, put and explain by a daemon
-rules_check      rules check, without a daemon
+rules            rules: check without a daemon; get, put and explain by one
 rules_testing    rules test, without a daemon
 cp               cp: a value copied between any two daemons
 mv               mv: a value moved by one atomic write
@@ -24,8 +23,6 @@ serve            serve: the daemon in the foreground
 backup           backup and restore
 check            check and compact
 migrate          migrate: from a hosted service, or another treedb
-move             move: its options, into PostgreSQL or back
+cluster          cluster status and move; what both need of PostgreSQL
 moving           the work of a move, with the driver of PostgreSQL
-cluster          cluster: its options, and the import of the driver of PostgreSQL
-cluster_status   cluster status: what it shows, with the driver of PostgreSQL
 """

@@ -31,7 +31,6 @@ import attrs
 
 from treedbd.cli.exit import CommandFailed, make_printable, warn, write_out
 from treedbd.cli.loading.transfer import ProgressReport
-from treedbd.cli.move import MoveOptions
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import MOVED_FILE, RULES_FILE, SHELF, walk
 from treedbd.files import create_directory, sync_directory, write_atomically
@@ -245,16 +244,15 @@ class _Content:
         return sum(each.stat().st_size for each in self.shelves.values())
 
 
-def move_inward(options: MoveOptions) -> None:
+def move_inward(source: Settings, target: Settings, *, replace: bool, is_quiet: bool) -> None:
     """Move everything; raise `CommandFailed`, or one of the errors of the engines."""
-    source = options.source
-    settings = make_postgresql_settings(options.target.engine)
+    settings = make_postgresql_settings(target.engine)
     if not source.data.is_dir():
         raise CommandFailed(f"There is no data directory {source.data}.")
     prepare_schema(settings)
-    report = MoveReport(is_quiet=options.quiet)
+    report = MoveReport(is_quiet=is_quiet)
     with MoveConnection(settings) as connection:
-        inward = _InwardMove(source, connection, report, replace=options.replace)
+        inward = _InwardMove(source, connection, report, replace=replace)
         if inward.is_complete():
             inward.mark()
             report.print("The data is moved already: stop the old daemon, start the new ones.")
@@ -265,14 +263,14 @@ def move_inward(options: MoveOptions) -> None:
         inward.complete()
 
 
-def undo_inward(options: MoveOptions) -> None:
+def undo_inward(source: Settings, target: Settings, *, is_quiet: bool) -> None:
     """Let the daemon write again, and remove what an attempt has left in PostgreSQL."""
-    settings = make_postgresql_settings(options.target.engine)
-    data = options.source.data
-    report = MoveReport(is_quiet=options.quiet)
+    settings = make_postgresql_settings(target.engine)
+    data = source.data
+    report = MoveReport(is_quiet=is_quiet)
     if read_schema(settings) is not None:
         with MoveConnection(settings) as connection:
-            inward = _InwardMove(options.source, connection, report, replace=False)
+            inward = _InwardMove(source, connection, report, replace=False)
             if inward.has_moved():
                 raise CommandFailed(
                     f"The move from {data} is complete: PostgreSQL has the data. To get it back, "
@@ -454,11 +452,11 @@ def _explain(error: BaseException, data: pathlib.Path) -> BaseException:
     return error
 
 
-def move_outward(options: MoveOptions) -> None:
+def move_outward(source: Settings, target: Settings, *, replace: bool, is_quiet: bool) -> None:
     """Move everything; raise `CommandFailed`, or one of the errors of the engines."""
-    settings = _find_tables(options)
-    data = options.target.data.absolute()
-    report = MoveReport(is_quiet=options.quiet)
+    settings = _find_tables(source)
+    data = target.data.absolute()
+    report = MoveReport(is_quiet=is_quiet)
     with contextlib.ExitStack() as closing:
         connection = closing.enter_context(MoveConnection(settings))
         gone = connection.run(lambda each: read_mark(each, MOVED))
@@ -474,7 +472,7 @@ def move_outward(options: MoveOptions) -> None:
             raise CommandFailed(f"{data} is a mount point: choose a directory in it.")
         lock = DirectoryLock(data)
         closing.callback(lock.release)
-        if not options.replace and not _is_free(data):
+        if not replace and not _is_free(data):
             raise CommandFailed(
                 f"{data} is not empty: choose another data directory, or add --replace to give "
                 "that one another name."
@@ -487,11 +485,11 @@ def move_outward(options: MoveOptions) -> None:
         _OutwardMove(connection, cluster, work, work_lock, report).run(data)
 
 
-def undo_outward(options: MoveOptions) -> None:
+def undo_outward(source: Settings, target: Settings, *, is_quiet: bool) -> None:
     """Let PostgreSQL accept commits again, and remove what an attempt has left."""
-    settings = _find_tables(options)
-    data = options.target.data.absolute()
-    report = MoveReport(is_quiet=options.quiet)
+    settings = _find_tables(source)
+    data = target.data.absolute()
+    report = MoveReport(is_quiet=is_quiet)
     with MoveConnection(settings) as connection:
         gone = connection.run(lambda each: read_mark(each, MOVED))
         if gone == describe_place(data) and _has_databases(data):
@@ -504,8 +502,8 @@ def undo_outward(options: MoveOptions) -> None:
     report.print("PostgreSQL accepts commits again." if gone else "Nothing was moved.")
 
 
-def _find_tables(options: MoveOptions) -> PostgresqlSettings:
-    settings = make_postgresql_settings(options.source.engine)
+def _find_tables(source: Settings) -> PostgresqlSettings:
+    settings = make_postgresql_settings(source.engine)
     if read_schema(settings) is None:
         raise CommandFailed(f"{settings.subject} has no tables of treedb: nothing can be moved.")
     return settings

@@ -71,7 +71,7 @@ COMMANDS: Final = {
     "compact": _Command("check", "give free space back to the file system", "add_compact_options"),
     "check": _Command("check", "read all databases and report errors"),
     "migrate": _Command("migrate", "copy a database from another server, then follow it"),
-    "move": _Command("move", "move all databases to PostgreSQL, or back"),
+    "move": _Command("cluster", "move all databases to PostgreSQL, or back", "add_move_options"),
     "cluster": _Command("cluster", "show the daemons and databases of a PostgreSQL"),
     "completion": _Command("parser", "print what makes a shell complete this command"),
 }

@@ -1,7 +1,7 @@
-"""`treedb rules`: the options of its subcommands, and those that send a request to a daemon.
+"""`treedb rules`: the options of its subcommands, and all of them but `test`.
 
-`get`, `put` and `explain` send requests as an admin. `check` and `test` need no daemon: their work
-is in `rules_testing`, which is imported only for them.
+`get`, `put` and `explain` send requests as an admin. `check` parses a document as the daemon does,
+without one. So does `test`, whose work is in `rules_testing`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from codecs import BOM_UTF8
 from fractions import Fraction
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from treedbd.cli.data import JSON_HEADERS, make_body, print_response
-from treedbd.cli.exit import CommandFailed, Status, make_printable, print_line
+from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line, warn
 from treedbd.cli.http_client import Body, HttpClient, SimpleWork, run_once
 from treedbd.cli.options import (
     STANDARD_INPUT,
@@ -26,8 +26,14 @@ from treedbd.cli.options import (
     add_settings_options,
     is_json,
     parse_address,
+    read_settings,
     read_value,
 )
+from treedbd.cli.output import excerpt
+from treedbd.limits import RulesLimits
+
+if TYPE_CHECKING:  # the language of rules takes longer to import than a request to send
+    from treedbd.rules.ruleset import RuleSet
 
 _PERCENT: Final = re.compile(r"(?:100|[0-9]{1,2})(?:\.[0-9]{1,3})?%?")
 _ALL: Final = Fraction(100)
@@ -107,9 +113,33 @@ def _add_online(parser: ArgumentParser, request: SimpleWork) -> None:
 
 
 def _check(arguments: Namespace) -> Status:
+    limits = read_settings(arguments).rules
+    file: str = arguments.file
+    raw = read_rules(file)
+    text = raw.decode("utf-8", "replace")
+    rules = parse_rules_of(file, raw, limits)
+    for (line, column), warning, _ in rules.warnings:
+        warn(f"{file}:{line}:{column}: warning: {warning}", *excerpt(text, line, column))
+    print_line(f"{file}: ok")
+    return DONE
+
+
+def parse_rules_of(
+    file: str, raw: bytes, limits: RulesLimits, shown: bytes | None = None
+) -> RuleSet:
+    """Return the rules in a text; raise `CommandFailed`, which shows the line of the first error.
+
+    The line is one of `shown`, if the text is only a part of that file, at the same position.
+    """
     # Not imported at the top: the language of rules takes longer to import than a request to send.
-    status: Status = import_module("treedbd.cli.rules_check").check(arguments)
-    return status
+    from treedbd.rules.document import InvalidRules, with_hint
+    from treedbd.rules.ruleset import parse_rules
+
+    try:
+        return parse_rules(raw, limits)
+    except InvalidRules as error:
+        where = excerpt((shown or raw).decode("utf-8", "replace"), error.line, error.column)
+        raise CommandFailed(f"{file}:{with_hint(error)}", *where) from None
 
 
 def _get(client: HttpClient, arguments: Namespace) -> None:
@@ -140,9 +170,9 @@ def _explain(client: HttpClient, arguments: Namespace) -> None:
 
 def explanation_lines(body: bytes) -> list[str]:
     """Return the lines that show an explanation of a daemon, without control characters."""
-    # Imported only now: the language of rules takes longer to import than a request to send.
-    ruleset = import_module("treedbd.rules.ruleset")
-    return [make_printable(line) for line in ruleset.format_explanation(orjson.loads(body))]
+    from treedbd.rules.ruleset import format_explanation
+
+    return [make_printable(line) for line in format_explanation(orjson.loads(body))]
 
 
 def read_rules(file: str) -> bytes:
@@ -197,7 +227,7 @@ def add_test_options(parser: ArgumentParser) -> None:
 
 
 def _run(arguments: Namespace) -> Status:
-    # Imported only now: the other subcommands of `rules` need none of it.
+    # By its name, since it imports this module.
     status: Status = import_module("treedbd.cli.rules_testing").run(arguments)
     return status
 

@@ -40,7 +40,7 @@ from treedbd.cli.exit import (
 )
 from treedbd.cli.options import read_settings
 from treedbd.cli.output import has_colour
-from treedbd.cli.rules_check import parse_rules_of
+from treedbd.cli.rules import parse_rules_of
 from treedbd.database.requests import Caller
 from treedbd.database.rights import RulesTrial, TrialVerdict
 from treedbd.limits import RulesLimits
