@@ -1,10 +1,9 @@
 """`treedb migrate`: moves a database from a hosted service, or another treedb, to this one.
 
-Theory of operation. The rules and the data are copied (`Copying`), then what changes in the source
-is copied too, until Ctrl-C: the moment to switch the clients over. A stream of the source is opened
-before anything is copied, so nothing that changes meanwhile is missed; of a change the path is
-taken from the stream (`ChangedPaths`), and what is there is read again. When the stream breaks,
-everything is copied again.
+Theory of operation. The rules and the data are copied (`Copying`), then all changes of the source
+are copied too, until Ctrl-C, when clients can be switched over. A stream of the source is opened
+before anything is copied, so no change is missed meanwhile. The stream yields the paths of changes
+(`ChangedPaths`), whose values are read again. When the stream breaks, everything is copied again.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from treedbd.cli.loading.transfer import (
     Refused,
     Retries,
     Sender,
+    read_at_most,
     read_size,
 )
 from treedbd.cli.options import (
@@ -60,7 +60,7 @@ LEAF_BYTES: Final = 64 * MIB
 _EXPORT: Final = {"format": "export"}
 
 LONGEST_LINE: Final = 1_048_576
-"""Bytes of a line; of a longer one the keys of a PATCH are not looked at."""
+"""The longest line of a PATCH whose keys are read; a longer one changes its whole path."""
 _KEPT: Final = 65_536
 _EVENT: Final = re.compile(rb"event: ?(\S+)")
 _PATH: Final = re.compile(rb'data: ?\{"path" ?: ?("(?:[^"\\]|\\.)*"),')
@@ -74,17 +74,13 @@ SOURCE: Final = "The source"
 STREAM_HEADERS: Final = {"Accept": "text/event-stream"}
 
 
-class _TooLong(Exception):
-    """A response has more bytes than were asked for."""
-
-
 class Copying:
-    """Copies what is at a path of one database to the same path of another, however large it is.
+    """Copies the value at a path of one database to the same path of another, whatever its size.
 
-    What is short is read and written at once. Of a longer container the children are read in pages,
-    and one that is too long for a page is copied by itself. So no more than a page is in memory, or
-    the one string that is longer. Children that the source does not have are removed from the
-    target. Everything may be done again: the result is what the source had when it was read.
+    A short value is read and written at once. The children of a longer container are read in pages,
+    and a child that is too long for a page is copied by itself. So at most a page is in memory, or
+    one string that is longer. Children that the source does not have are removed from the target.
+    All steps can be repeated: the result is the value that the source had when it was read.
     """
 
     def __init__(
@@ -95,7 +91,7 @@ class Copying:
         target_url: Url,
         progress: ProgressReport,
     ) -> None:
-        """Read `source_url`, and write below `target_url`; `progress` shows the bytes written."""
+        """Read `source_url`, and write below `target_url`; `progress` counts the bytes written."""
         self._source = source
         self._source_url = source_url
         self._target = target
@@ -103,12 +99,12 @@ class Copying:
         self._progress = progress
 
     def give_up(self) -> None:
-        """End the copy that is under way, if it waits to try a request again."""
+        """Raise the error of a request that fails, instead of trying it again."""
         self._source.give_up()
         self._target.give_up()
 
     async def copy(self, path: Path, *, is_new: bool = False) -> None:
-        """Copy what is at a path; `is_new` if nothing is there in the target.
+        """Copy the value at a path; `is_new` if the target has none there.
 
         Raises `CommandFailed`.
         """
@@ -124,7 +120,7 @@ class Copying:
                 await self._copy_large(path, is_new=is_new)
 
     async def _copy_large(self, path: Path, *, is_new: bool) -> None:
-        """Copy what is too long for one request."""
+        """Copy a value that is too long for one request."""
         if not is_new:
             await self._remove_others(path)
         if not await self._copy_children(path, is_new=is_new):
@@ -136,7 +132,7 @@ class Copying:
 
     async def _copy_leaf(self, path: Path) -> None:
         found = await self._read_value(path, _EXPORT, LEAF_BYTES)
-        if found is None:  # it had no children just now
+        if found is None:  # it had no children a moment ago
             raise CommandFailed(f"{format_path(path)} of the source has changed: try again.")
         await self._write("PUT", path, found)
 
@@ -145,7 +141,7 @@ class Copying:
 
         A bound includes its key, so the last child of a page is the first of the next one and is
         written with that. The page that has no other child is the last one, also if a server
-        returns fewer children than were asked for.
+        returns fewer children than were requested.
         """
         start: str | None = None
         count = PAGE_CHILDREN
@@ -155,7 +151,7 @@ class Copying:
             if page is None and count > 1:
                 count = max(1, count // 8)
                 continue
-            if page is None:  # what follows the first child is only known from the keys
+            if page is None:  # the keys show which child follows the first one
                 keys = await self._sorted_keys(path) if keys is None else keys
                 first = next(iter(keys), None) if start is None else start
                 if first is not None:
@@ -172,7 +168,7 @@ class Copying:
             start = following
 
     async def _write_children(self, path: Path, page: dict[str, Any], *, is_new: bool) -> None:
-        """Write children, in several requests if the target takes no such long bodies."""
+        """Write children, in several requests if the target refuses so long a body."""
         if not page:
             return
         try:
@@ -188,7 +184,7 @@ class Copying:
             await self._write_children(path, dict(members[middle:]), is_new=is_new)
 
     async def _read_page(self, path: Path, start: str | None, count: int) -> dict[str, Any] | None:
-        """Return the first children from a key on in order, None if they are too long."""
+        """Return the first children from a key on, in order; None if they are too long."""
         parameters = {**_EXPORT, "orderBy": '"$key"', "limitToFirst": str(count)}
         if start is not None:
             parameters["startAt"] = compact(start).decode()
@@ -218,7 +214,7 @@ class Copying:
     async def _read_value(
         self, path: Path, parameters: dict[str, str], most: int = PAGE_BYTES
     ) -> bytes | None:
-        """Return what `_read` does, if it is JSON."""
+        """Return the JSON of a read as `_read` does; raise `CommandFailed` if it is not JSON."""
         text = await self._read(path, parameters, most)
         if text is not None:
             _parse(text, self._source_url)
@@ -231,22 +227,8 @@ class Copying:
         address = at_path(self._source_url, path).with_parameters(
             {**parameters, "timeout": LONGEST}
         )
-        response = await self._source.request("GET", address)
-        pieces: list[bytes] = []
-        size = 0
-
-        def consume(piece: bytes) -> None:
-            nonlocal size
-            size += len(piece)
-            if size > most:
-                raise _TooLong
-            pieces.append(piece)
-
-        try:
-            await receive(response, address, consume)
-        except _TooLong:
-            return None
-        return b"".join(pieces).strip()
+        text = await read_at_most(most, self._source, address)
+        return None if text is None else text.strip()
 
     async def _write(self, method: str, path: Path, body: bytes) -> None:
         address = at_path(self._target_url, path).with_parameters(
@@ -262,7 +244,7 @@ def at_path(url: Url, path: Path) -> Url:
 
 
 def _parse(text: bytes, url: Url) -> Any:
-    """Return the JSON of a response; raise `CommandFailed` if it is none."""
+    """Return the JSON of a response; raise `CommandFailed` if it is not JSON."""
     try:
         return orjson.loads(text)
     except ValueError:
@@ -277,7 +259,7 @@ def _members(found: Any) -> dict[str, Any]:
 
 
 def _key_after(keys: list[str], key: str | None) -> str | None:
-    """Return what follows a key among sorted keys, one of which it need not be any more."""
+    """Return the key after `key` among sorted keys, which need not contain it."""
     if key is None:
         return None
     at = bisect_right(keys, rank_key(key), key=rank_key)
@@ -287,12 +269,12 @@ def _key_after(keys: list[str], key: str | None) -> str | None:
 class ChangedPaths:
     """Reads one stream in pieces, and finds which paths of a database change.
 
-    Of an event only the paths are used: what is there is read by itself, with its priorities, which
-    streams do not show. So an event may be of any length, and is not kept.
+    Only the paths of an event are used: the value is read by itself, with its priorities, which
+    streams do not show. So an event may have any length, and is not kept.
 
     Attributes:
-        has_begun: whether the first event has come.
-        ended: why the stream is over: the event that says so, empty while it is not.
+        has_begun: whether the first event has begun.
+        ended: the event that has ended the stream; empty until then.
 
     """
 
@@ -305,7 +287,7 @@ class ChangedPaths:
         self._is_first = True
 
     def feed(self, piece: bytes) -> Iterator[Path]:
-        """Yield the paths that have changed; the first event only shows what is there."""
+        """Yield the paths that have changed; the first event is the present value."""
         *lines, rest = piece.split(b"\n")
         for line in lines:
             self._add(line)
@@ -374,7 +356,13 @@ async def _migrate(reactor: Any, client: Client, arguments: Namespace) -> None:
     progress = ProgressReport("copied", None, is_quiet=arguments.quiet)
     origin = Retries(reactor, source, DEFAULT_RETRY_S, SOURCE)
     target = Retries(reactor, client, DEFAULT_RETRY_S, "The target")
-    copying = Copying(origin, arguments.source, target, arguments.url, progress)
+    copying = Copying(
+        source=origin,
+        source_url=arguments.source,
+        target=target,
+        target_url=arguments.url,
+        progress=progress,
+    )
     is_empty = await Sender(target, arguments.url).is_empty()
     if not is_empty and not arguments.replace:
         raise CommandFailed(f"{arguments.url} is not empty: use --replace, or another database.")
@@ -429,7 +417,7 @@ def _is_stream(response: IResponse) -> bool:
 
 
 class Following:
-    """Copies a database, and what changes in it from then on."""
+    """Copies a database, and its changes from then on."""
 
     def __init__(
         self, reactor: Any, client: Client, url: Url, copying: Copying, *, is_new: bool
@@ -448,7 +436,7 @@ class Following:
     async def run(self, copied: Callable[[], None]) -> None:
         """Copy until Ctrl-C, and call `copied` after the first copy.
 
-        Raises `CommandFailed` if the source ends it, or cannot be followed to the end.
+        Raises `CommandFailed` if the source ends the stream, or cannot be followed to the end.
         """
         signal.signal(signal.SIGINT, self._end)
         is_first = True
@@ -469,17 +457,17 @@ class Following:
             await self._try_again("The stream of the source broke.")
 
     def add(self, path: Path) -> None:
-        """Note that what is at a path has changed."""
+        """Record a changed path."""
         self._changed[path] = None
 
     def _end(self, *_: object) -> None:
         if self._is_ending:
-            os._exit(INTERRUPTED)  # a second Ctrl-C does not wait for what is left
+            os._exit(INTERRUPTED)  # a second Ctrl-C does not wait for the remaining changes
         self._is_ending = True
         self._reactor.callFromThread(self._copying.give_up)
 
     async def _open(self) -> None:
-        """Open a stream, and wait for its first event: what changes after that is not missed."""
+        """Open a stream, and wait for its first event: later changes are not missed."""
         while True:
             try:
                 response = await self._client.request("GET", self._url, STREAM_HEADERS)
@@ -500,7 +488,7 @@ class Following:
             await self._try_again("The stream of the source has no event.")
 
     async def _try_again(self, problem: str) -> None:
-        """Report a problem, and wait before all is tried again; after Ctrl-C it is the end."""
+        """Report a problem, and wait before the next attempt; after Ctrl-C raise it."""
         if self._is_ending:
             raise CommandFailed(f"{problem} {NOT_FOLLOWED}")
         warn(f"{problem} Trying again, with a whole copy.")
@@ -517,7 +505,7 @@ class Following:
         self._is_open = False
 
     async def copy_changed(self) -> None:
-        """Copy what has changed, and what changes meanwhile."""
+        """Copy the changed paths, and those that change meanwhile."""
         while self._changed:
             path = min(self._changed, key=len)
             for below in [each for each in self._changed if each[: len(path)] == path]:

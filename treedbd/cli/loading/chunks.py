@@ -3,7 +3,7 @@
 Theory of operation. `InputFile` reads a file in blocks of one length. `tree/fragments` cuts the
 document in them into fragments, each with some members of one container. Here each member becomes a
 place with a value, and about `PART_BYTES` of them are a `Part`. All parts, written in this order,
-leave what the whole document would leave:
+have the effect of writing the whole document:
 
 - The first fragment of a container replaces the whole container, since an earlier member may have
   had the same name. Later fragments add their members to it.
@@ -44,7 +44,7 @@ from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.fragments import FRAGMENT_BYTES, Fragment, Splitter
 from treedbd.tree.path import check_keys
 from treedbd.tree.types import PRIORITY, VALUE, InvalidData, InvalidPath, Json, Path, Place
-from treedbd.tree.value import compact, parse
+from treedbd.tree.value import compact, nest, parse
 
 Format: TypeAlias = Literal["json", "ndjson"]
 BLOCK_BYTES: Final = 64 * KIB
@@ -67,11 +67,11 @@ _UTF16: Final = (BOM_UTF16_LE, BOM_UTF16_BE)
 _KEY: Final = "key"
 _VALUE: Final = "value"
 _JSON_PLACE: Final = re.compile(r": line \d+ column (\d+) \(char \d+\)")
-"""What the parser says of the place, within what was parsed at once."""
+"""The place of an error in a message of the parser, within the text of one call."""
 
 
 class InvalidMember(InvalidData):
-    """What is at `path` in a document cannot be written."""
+    """The value at `path` in a document cannot be written."""
 
     def __init__(self, sentence: str, path: Path) -> None:
         super().__init__(sentence)
@@ -96,8 +96,9 @@ def format_of(name: str, chosen: Format | None) -> Format:
 class InputFile:
     """A file that is read, decompressed, block by block, as often as needed; `-` is standard input.
 
-    What can be read only once, such as a pipe, is copied to a temporary file first. The blocks have
-    one length, whatever the source is, so that the file is cut into the same parts each time.
+    A source that can be read only once, such as a pipe, is copied to a temporary file first. All
+    blocks have the same length, whatever the source is, so the file is cut into the same parts each
+    time.
 
     Attributes:
         total: bytes of the file as it is stored, None if that is not known.
@@ -122,11 +123,14 @@ class InputFile:
 
     @property
     def position(self) -> int:
-        """Bytes of the file as it is stored that have been read."""
+        """How many bytes of the file, as it is stored, have been read."""
         return self._counted.count
 
     def keep(self, on_read: Callable[[], object]) -> None:
-        """Copy what can be read only once; raise `CommandFailed`. `on_read` is called meanwhile."""
+        """Copy a source that can be read only once; `on_read` is called after each block.
+
+        Raises `CommandFailed`.
+        """
         if not self._is_stream:
             return
         copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
@@ -180,7 +184,7 @@ def _cannot_keep(shown: str, error: OSError) -> CommandFailed:
 
 
 class _CountedReader(io.RawIOBase):
-    """Reads a file and counts; its first bytes can be looked at."""
+    """Reads a file and counts its bytes; `first` shows its first bytes without reading them."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
@@ -189,7 +193,7 @@ class _CountedReader(io.RawIOBase):
         self.count = 0
 
     def first(self, size: int) -> bytes:
-        """Return the first bytes, which are still to be read."""
+        """Return the first bytes; `readinto` returns them again."""
         while len(self._first) < size and (more := self._file.read(size - len(self._first))):
             self._first += more
         return self._first
@@ -226,9 +230,9 @@ def _read_block(file: BinaryIO) -> bytes:
 
 
 def compressing(name: str, file: BinaryIO) -> BinaryIO:
-    """Return a file that writes to `file`, compressed as the end of `name` says.
+    """Return a file that writes to `file`, compressed by the suffix of `name`.
 
-    It must be closed before `file`, which stays open.
+    Closing it leaves `file` open; it must be closed first.
     """
     if name.endswith(".gz"):
         return cast(BinaryIO, gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0))
@@ -258,8 +262,8 @@ class Part:
     """Places, as paths below the target, and their values; the empty path is the target itself.
 
     A path may end with `.priority`. `above` are the paths above the places. `size` is about the
-    bytes of the JSON, `records` the number of the members that the document has there. With
-    `follows_all` all parts before must have been written.
+    bytes of the JSON, `records` the number of members that the document has there. A part
+    that `follows_all` must be written after all parts before it.
     """
 
     members: dict[Path, Json] = attrs.Factory(dict)
@@ -279,7 +283,7 @@ class Part:
         return make_patch(target, self.body(), max_string_bytes)
 
     def conflicts(self, other: Part) -> bool:
-        """Return whether the order of two parts matters: places are equal or above another."""
+        """Return whether their order matters: a place of one is at or above one of the other."""
         if self.follows_all or other.follows_all:
             return True
         mine, others = self.members.keys(), other.members.keys()
@@ -301,7 +305,7 @@ class PartMaker:
         part_bytes: int = PART_BYTES,
         check: Check | None = None,
     ) -> None:
-        """With `is_merged` other children of the target stay, also if the document is short.
+        """With `is_merged` other children of the target stay, even if the document is short.
 
         With `is_cut` no fragment is the whole document. A part has about `part_bytes`.
         """
@@ -313,13 +317,13 @@ class PartMaker:
         self._part = Part()
         self._priorities: dict[Path, Json] = {}
         self._leaves: set[Path] = set()
-        self._bare: set[Path] = set()  # containers of which only a priority has come
-        self._special: set[Path] = set()  # what is at or above one of these
+        self._bare: set[Path] = set()  # containers of which only a priority was read so far
+        self._special: set[Path] = set()  # the paths of priorities and leaves, and all above them
 
     def add(self, fragment: Fragment) -> Iterator[Part]:
         """Yield the parts that are complete with the next fragment; raise `InvalidData`."""
         if not self._is_cut and self._first is None:
-            self._first = fragment  # if no other follows, it is the whole document
+            self._first = fragment  # the whole document, if no other fragment follows
             return
         if self._first is not None:
             first, self._first, self._is_cut = self._first, None, True
@@ -351,7 +355,7 @@ class PartMaker:
             yield Part(last, follows_all=True)
 
     def _whole(self, fragment: Fragment) -> Iterator[Part]:
-        json = _nest(fragment.path, fragment.parse())
+        json: Any = nest(fragment.path, cast(Any, fragment.parse()))
         is_container = isinstance(json, list) or (
             isinstance(json, dict) and all(key == PRIORITY or key[:1] != "." for key in json)
         )
@@ -396,11 +400,11 @@ class PartMaker:
         yield from self._count(fragment.size, len(members))
 
     def _place(self, path: Path, begun: int, members: dict[str, Json], *, is_whole: bool) -> None:
-        """Set members of a container; with `is_whole` they are all that it has so far."""
+        """Set members of a container; with `is_whole` they replace all that it has so far."""
         if is_whole:
             top = min(max(begun, 1), len(path))
             self._open(path[: max(top - 1, 0)])
-            self._set(path[:top], _nest(path[top:], members))
+            self._set(path[:top], cast(Json, nest(path[top:], cast(Any, members))))
             return
         self._open(path)
         for key, value in members.items():
@@ -458,14 +462,8 @@ def check_member_keys(keys: Iterable[str]) -> None:
         raise InvalidData(str(error)) from None
 
 
-def _nest(path: Path, value: Json) -> Json:
-    for key in reversed(path):
-        value = {key: value}
-    return value
-
-
 def _set_inside(members: dict[Path, Json], path: Path, at: int, value: Json) -> None:
-    """Set what is at `path` in the value at `path[:at]`, which is there."""
+    """Set the value at `path` inside the value of the place `path[:at]`."""
     node: Any = members[path[:at]]
     for key in path[at:-1]:
         node = node.setdefault(key, {})
@@ -478,9 +476,9 @@ def _not_a_leaf(path: Path) -> InvalidMember:
 
 
 class InvalidFile(CommandFailed):
-    """A file cannot be imported, for what is at a place in it.
+    """A file cannot be imported because of the value at a place in it.
 
-    `path` leads from the top of the document, `column` is empty if it is not known.
+    `path` begins at the top of the document; `column` is empty if it is unknown.
     """
 
     def __init__(self, reason: str, path: Path = (), line: int = 0, column: str = "") -> None:
@@ -556,7 +554,7 @@ class _Lines:
         self._number = 1
         self._rest = b""
         self._long: _LongLine | None = None
-        self._is_short = True  # the line is parsed at once, so columns are those of the line
+        self._is_short = True  # the line is parsed in one call, so columns are those of the line
 
     def parts(self, blocks: Iterable[bytes]) -> Iterator[Part]:
         try:
@@ -603,7 +601,7 @@ def _add_line(line: bytes, maker: PartMaker) -> Iterator[Part]:
 
 
 class _LongLine:
-    """A line that is longer than a part."""
+    """A line that is too long to be parsed in one call."""
 
     def __init__(self, maker: PartMaker, fragment_bytes: int) -> None:
         self._maker = maker

@@ -1,9 +1,9 @@
-"""`treedb export`: writes what is at a path to a file, from a daemon or from a stopped store.
+"""`treedb export`: writes the value at a path to a file, from a daemon or a stopped store.
 
 Theory of operation. `Download` requests the document, `Joiner` writes its fragments as JSON or as
-newline-delimited members, and `PartFile` is the file that they go to. That has another name
-until it is whole, and the same command goes on with it after a break: what is complete in it is
-kept, and the rest is requested in pages.
+newline-delimited members, and `PartFile` is the file that receives them. It has another name until
+it is whole, and the same command goes on with it after a break: its complete members are kept, and
+the rest is requested in pages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from treedbd.tree.types import VALUE, InvalidData, Path
 from treedbd.tree.value import NULL, compact
 
 RECENT_S: Final = 12 * 3600.0
-"""An export that is made every night does not go on with that of the night before."""
+"""The age of an unfinished file that is too old to go on with: a nightly export begins again."""
 _OLD: Final = ".old"
 
 _EXPORT: Final = {"format": "export"}
@@ -63,12 +63,13 @@ _LARGEST_PAGE: Final = 20_000
 class Joiner:
     """Puts the fragments of a document together again: as JSON, or as newline-delimited members.
 
-    It knows which containers are open and the last child of each that is complete, so the rest of
-    the document may come from other requests. There are no arrays in it: it is in the form that
+    It keeps which containers are open and the last complete child of each, so the rest of the
+    document may come from other requests. The document has no arrays: it is in the form that
     `format=export` prints.
 
     Attributes:
         path: the innermost container that is open, from the top of the document.
+        has_begun: whether anything has been written.
 
     """
 
@@ -77,16 +78,11 @@ class Joiner:
         self._write = write
         self._is_lines = form == "ndjson"
         self.path: Path = ()
-        self._has_begun = False
+        self.has_begun = False
         self._is_closed = False
         self._has_members = [False]
         self._last: list[str | None] = [None]
-        self._unread: bytes | None = None  # the last fragment, whose last key is not known yet
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything has been written."""
-        return self._has_begun
+        self._unread: bytes | None = None  # the last fragment, whose keys are not parsed yet
 
     def last_keys(self) -> list[str | None]:
         """Return the last complete child of each container that is open; None if it has none."""
@@ -98,12 +94,12 @@ class Joiner:
         return self._last
 
     def go_on_after(self, key: str) -> None:
-        """Continue lines of which those up to a key have been written."""
-        self._has_begun = True
+        """Continue after the line of a key, which has been written."""
+        self.has_begun = True
         self._last = [key]
 
     def add(self, fragment: Fragment, below: Path = ()) -> None:
-        """Write a fragment of the document, or of what is at `below` in it."""
+        """Write a fragment of the document, or of the value at `below` in it."""
         text = fragment.json
         if text == NULL:
             return
@@ -111,10 +107,10 @@ class Joiner:
             self._add_leaf(text)
             return
         path = below + fragment.path
-        if not self._has_begun:
-            self._has_begun = True
+        if not self.has_begun:
+            self.has_begun = True
             self._write(b"" if self._is_lines else b"{")
-        self._move_to(path)
+        self.move_to(path)
         if self._is_lines and not path:
             self._write_lines(text)
         else:
@@ -122,17 +118,13 @@ class Joiner:
             self._write(text[1:-1])
         self._unread = text
 
-    def close_below(self, path: Path) -> None:
-        """Close the containers below one that stays open."""
-        self._move_to(path)
-
     def finish(self) -> None:
         """Close everything."""
-        self._move_to(())
+        self.move_to(())
         if not self._is_lines and not self._is_closed:
-            self._write(b"}" if self._has_begun else NULL)
+            self._write(b"}" if self.has_begun else NULL)
 
-    def _move_to(self, path: Path) -> None:
+    def move_to(self, path: Path) -> None:
         """Close the containers that `path` is not in, and open those that lead to it."""
         while path[: len(self.path)] != self.path:
             self.last_keys()
@@ -166,26 +158,26 @@ class Joiner:
         self._write(b"".join(lines))
 
     def _is_leaf(self, text: bytes) -> bool:
-        return text[:1] != b"{" or (not self._has_begun and VALUE in orjson.loads(text))
+        return text[:1] != b"{" or (not self.has_begun and VALUE in orjson.loads(text))
 
     def _add_leaf(self, text: bytes) -> None:
         if self._is_lines:
             raise CommandFailed("A value without children has no lines: export it as json.")
         self._write(text)
-        self._has_begun = self._is_closed = True
+        self.has_begun = self._is_closed = True
 
 
 class PartFile:
     """The unfinished file of an export of `source`; or a device, a pipe, standard output for `-`.
 
-    It is called `.<name>.<digest>.part` and is beside the file that it will be, compressed like it.
-    The digest is that of what is exported. A device or a named pipe is written to directly, and of
-    a symbolic link the file that it names. What a broken export has left is read once more: all of
-    it that is complete becomes the beginning of a new one.
+    It is called `.<name>.<digest>.part`, and is beside the file that it will become and compressed
+    like it. The digest is that of the source. A device or a named pipe is written to directly; a
+    symbolic link is followed. After a break the unfinished file is read, and its complete members
+    become the beginning of a new one.
 
     Attributes:
-        count: bytes that were written, before they are compressed.
-        can_resume: whether it stays when the process ends.
+        count: how many bytes were written, before compression.
+        can_resume: whether it is a file that stays when the process ends.
 
     """
 
@@ -203,7 +195,7 @@ class PartFile:
         self._last = b"\n"
 
     def is_recent(self) -> bool:
-        """Return whether an export has been broken off, not too long ago to go on with it."""
+        """Return whether there is an unfinished export that is recent enough to go on with."""
         with contextlib.suppress(OSError):
             file = self._old if self._old.exists() else self._part
             return self.can_resume and time.time() - file.stat().st_mtime < RECENT_S
@@ -263,10 +255,10 @@ class PartFile:
             self._old.unlink(missing_ok=True)
 
     def recover(self, form: Format) -> Joiner:
-        """Write what is complete of a broken export to a new file; return what goes on with it."""
+        """Copy the complete members of a broken export to a new file; return what adds the rest."""
         self.close()
         with self._reported():
-            if not self._old.exists():  # else this was broken off too, and is shorter
+            if not self._old.exists():  # else a recovery broke too, and its file is shorter
                 os.replace(self._part, self._old)
         self.begin(is_recovering=True)
         joiner = Joiner(self.write, form)
@@ -275,7 +267,8 @@ class PartFile:
             self._copy_lines(blocks, joiner)
         else:
             _join_document(blocks, joiner)
-        self.remove_old()
+        with self._reported():
+            self._old.unlink(missing_ok=True)
         return joiner
 
     def remove(self) -> None:
@@ -283,11 +276,6 @@ class PartFile:
         if self.can_resume:
             self.close()
             self._part.unlink(missing_ok=True)
-
-    def remove_old(self) -> None:
-        """Remove what has been recovered."""
-        with self._reported():
-            self._old.unlink(missing_ok=True)
 
     def _copy_lines(self, blocks: Iterator[bytes], joiner: Joiner) -> None:
         rest, last = bytearray(), b""
@@ -311,30 +299,30 @@ class PartFile:
 
 
 def _readable_blocks(name: str) -> Iterator[bytes]:
-    with contextlib.suppress(CommandFailed):  # it is cut off
+    with contextlib.suppress(CommandFailed):  # a compressed file may be truncated
         yield from InputFile(name).blocks()
 
 
 def _join_document(blocks: Iterator[bytes], joiner: Joiner) -> None:
     splitter = Splitter()
-    with contextlib.suppress(InvalidData):  # the disk has lost something: go on before it
+    with contextlib.suppress(InvalidData):  # the disk has lost a part: go on before it
         for block in blocks:
             for fragment in splitter.feed(block):
                 joiner.add(fragment)
 
 
 class Download:
-    """Downloads what a URL names into a file: in one response, and in pages after a break.
+    """Downloads the value at a URL into a file: in one response, and in pages after a break.
 
-    One response shows one moment. When it breaks, the children that are complete are kept, and the
-    rest is requested in pages, in the innermost container that was open first, then in those above;
-    each page shows its own moment.
+    One response shows one moment. When it breaks, the complete children are kept, and the rest is
+    requested in pages: first in the innermost container that was open, then in those above it. Each
+    page shows a moment of its own.
     """
 
     def __init__(
         self, retries: Retries, url: Url, file: PartFile, progress: ProgressReport
     ) -> None:
-        """Write to `file`, which is neither begun nor finished here."""
+        """Write to `file`, which the caller begins and finishes."""
         self._retries = retries
         self._url = url.to_json()
         self._file = file
@@ -344,7 +332,7 @@ class Download:
         self._failures = retries.failures()
 
     async def run_plain(self) -> None:
-        """Download the value without priorities; after a break from its beginning."""
+        """Download the value without priorities; after a break begin again."""
         while True:
             try:
                 await self._copy({})
@@ -357,7 +345,7 @@ class Download:
                 self._file.begin()
 
     async def run(self, form: Format, joiner: Joiner) -> None:
-        """Download the value with priorities; `joiner` has what was downloaded before."""
+        """Download the value with priorities, after what `joiner` has from an earlier export."""
         is_copied = form == "json" and self._file.can_resume
         while True:
             received = self._received
@@ -382,7 +370,7 @@ class Download:
         await self._retries.pause(self._failures, str(error))
 
     async def _copy(self, parameters: Mapping[str, str]) -> None:
-        """Write a response as it is."""
+        """Write a response unchanged."""
         url = self._url.with_parameters({"timeout": LONGEST, **parameters})
         response = await self._retries.request("GET", url)
 
@@ -393,7 +381,7 @@ class Download:
         await receive(response, url, consume)
 
     async def _join(self, joiner: Joiner, url: Url, below: Path) -> None:
-        """Add what a response has at `below`."""
+        """Add a response, which is the value at `below`."""
         url = url.with_parameters({"timeout": LONGEST})
         response = await self._retries.request("GET", url)
         splitter = Splitter()
@@ -411,7 +399,7 @@ class Download:
             raise NoResponse(f"The response of {url.origin} is not whole. {error}") from None
 
     async def _go_on(self, joiner: Joiner) -> None:
-        """Add what is missing in the containers that are open, the innermost first."""
+        """Add the missing children of the containers that are open, the innermost first."""
         path = joiner.path
         for depth in reversed(range(len(path) + 1)):
             await self._add_pages(joiner, path[:depth])
@@ -420,7 +408,7 @@ class Download:
         url = self._below(container).with_parameters(_EXPORT | _BY_KEY)
         after: str | None = ""
         while True:
-            joiner.close_below(container)
+            joiner.move_to(container)
             last = joiner.last_keys()[-1]
             if last == after:
                 return
@@ -463,7 +451,7 @@ def _run(arguments: Namespace) -> Status:
 
 
 def _format(arguments: Namespace) -> Format:
-    """Return the format of the file; exit with 2 if it cannot be plain."""
+    """Return the format of the file; exit with 2 if `--plain` contradicts it."""
     form = format_of(arguments.file, arguments.format)
     if arguments.plain and form == "ndjson":
         arguments.parser.error("--plain is for json only")
@@ -504,7 +492,7 @@ def _done(arguments: Namespace) -> str:
 
 
 def _begin(file: PartFile, form: Format, *, is_restarted: bool) -> Joiner:
-    """Begin a file, or go on with one that was broken off."""
+    """Begin a file, or go on with one that is not finished."""
     if not is_restarted and file.is_recent():
         warn("Going on with an export that was interrupted.")
         return file.recover(form)

@@ -1,13 +1,13 @@
-"""`treedb import`: writes a file of any size below a path, online or into a stopped store.
+"""`treedb import`: writes a file of any size below a path, to a daemon or a stopped store.
 
-Theory of operation. Nothing is written before the whole file has been read and found valid, in one
-pass over its content. The pass cuts the file as the import does, so it finds what is
-wrong with keys, values and the end of the file, and needs no more memory. Only if something is
-wrong is the file read again, for the line and the column (`add_place`).
+Theory of operation. Nothing is written before one pass over the whole file has found it valid. The
+pass cuts the file as the import does, so it finds invalid keys, invalid values and a truncated end,
+and needs as little memory. Only if the file is invalid is it read a second time, for the line and
+the column (`add_place`).
 
-A file within `write_body_bytes` is one write then. A longer one is read again part by part
-(`loading/chunks`), and it is recorded which are written (`ResumeFile`), so the same command goes on
-after a break. Parts are sent to a daemon (`Sender`), or written to the file of a database whose
+A file within `write_body_bytes` is then written by one request. A longer one is read again part by
+part (`loading/chunks`), and `ResumeFile` records which parts are written, so the same command goes
+on after a break. Parts are sent to a daemon (`Sender`), or written to the file of a database whose
 daemon does not run (`StoreWriter`).
 """
 
@@ -93,7 +93,7 @@ _HAS_CHANGED: Final = {
     "merge": "begin again with --restart --merge; children that the file no longer has are kept",
 }
 _HOPELESS: Final = frozenset({400, 404, 405, 413})
-"""The statuses after which the rest of the same file would be refused again."""
+"""The statuses after which the same file would be refused again."""
 UNDER_WAY: Final = 3
 """Parts that are sent to a daemon at the same time."""
 
@@ -159,7 +159,7 @@ class _Search:
         self._validator = validator
         self._splitter = Splitter()
         self._text = bytearray()  # from the end of the last fragment on
-        self._begin = 0  # the offset of the text in the document
+        self._begin = 0  # the offset of `_text` in the document
         self._is_first = True
 
     def run(self, blocks: Iterable[bytes]) -> tuple[int | None, Path]:
@@ -171,7 +171,7 @@ class _Search:
                 except InvalidData as error:
                     return self._offset(fragment, error), getattr(error, "path", ())
                 self._pass(fragment)
-        except InvalidData:  # what is between the fragments is not valid
+        except InvalidData:  # the text between two fragments is not valid
             return max(0, self._begin + len(self._text) - self._splitter.unread - 1), ()
         return None, ()
 
@@ -199,7 +199,7 @@ class _Search:
         return self._is_first and not fragment.path and self._text.startswith(fragment.json)
 
     def _find(self, fragment: Fragment) -> tuple[bytes, int]:
-        """Return the text of a fragment, and its place in what was read; -1 if it is unknown."""
+        """Return the text of a fragment, and its offset in `_text`; -1 if it is unknown."""
         if self._is_whole(fragment):
             return fragment.json, 0
         text = fragment.json[1:-1]
@@ -226,7 +226,7 @@ class _Search:
 
 
 def _offset_of_error(text: bytes) -> int:
-    """Return where JSON that cannot be parsed is wrong."""
+    """Return the offset of the error in JSON that cannot be parsed."""
     try:
         orjson.loads(text.decode())
     except UnicodeDecodeError as error:
@@ -237,9 +237,9 @@ def _offset_of_error(text: bytes) -> int:
 
 
 def _offset_of(text: bytes, wanted: Path, first: int) -> int:
-    """Return where the member at a path begins in valid JSON; of one that is repeated the last.
+    """Return the offset of the member at a path in valid JSON; the last one of repeated members.
 
-    `first` is the index of the first item, if the text is an array.
+    `first` is the index of the first item if the text is an array.
     """
     found, at, begin = 0, first, 0
     path: list[str] = []
@@ -292,7 +292,7 @@ class ContentDigest:
     """Counts and hashes the content of a file while it is read."""
 
     def __init__(self, wanted: SentContent | None = None) -> None:
-        """Find out whether the content begins with `wanted`, if it is given."""
+        """With `wanted`, `has_prefix` becomes whether the content begins with it."""
         self._hash = hashlib.sha256()
         self._size = 0
         self._wanted = wanted
@@ -300,11 +300,11 @@ class ContentDigest:
 
     @property
     def prefix(self) -> SentContent:
-        """What has been read so far."""
+        """The content that has been read so far."""
         return SentContent(self._size, self._hash.hexdigest())
 
     def passing(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the blocks, counted."""
+        """Yield the blocks, and count them."""
         for block in blocks:
             wanted = self._wanted
             if wanted is not None and self._size < wanted.size <= self._size + len(block):
@@ -317,26 +317,27 @@ class ContentDigest:
 
 
 class ResumeFile:
-    """The record of an import that is not finished: which parts of a file are written to a target.
+    """The record of an unfinished import: which parts of a file are written to a target.
 
-    It is a small file beside the imported one, `.<name>.<digest>.import`; the digest is that of the
-    target, so that imports to several targets do not meet. It is removed at the end.
+    It is a small file beside the imported one, `.<name>.<digest>.import`. The digest is that of the
+    target, so imports to several targets have different records. It is removed at the end.
 
-    It also says how much of the content had been read for what was sent, and its SHA-256: parts are
-    sent before it is known that they are written, so the record is durable before a part is sent.
+    It also holds the length and the SHA-256 of the content that the sent parts were read from. A
+    part may be written although its response is lost, so the record is made durable before the part
+    is sent.
 
     Attributes:
-        done: the number of the parts, from the first on, that are written.
-        sent: what the content began with that was sent, None if nothing was.
-        found: whether an earlier import to the same target in the same way was not finished.
-        was_begun: whether there was one at all.
+        done: the number of parts that are written, from the first on.
+        sent: the beginning of the content that was sent, None if nothing was.
+        found: whether an earlier import to the same target, in the same mode, was not finished.
+        was_begun: whether any earlier import to the same target was not finished.
 
     """
 
     def __init__(
         self, file: pathlib.Path, target: str, form: Format, mode: str, *, is_restarted: bool
     ) -> None:
-        """Read what an earlier import left, unless the import is to begin again."""
+        """Read the record of an earlier import, unless `is_restarted`."""
         self._path = unfinished_file(file, target, "import")
         self._new = self._path.with_name(self._path.name + ".new")
         self._identity = {"version": __version__, "format": form, "mode": mode}
@@ -351,7 +352,7 @@ class ResumeFile:
         self.done, self.sent, self.found = 0, None, False
 
     def save_sent(self, sent: SentContent) -> None:
-        """Record durably what the content begins with that is sent from now on."""
+        """Record durably the beginning of the content that is sent from now on."""
         if self.sent is None or sent.size > self.sent.size:
             self.sent = sent
             self._save(is_durable=True)
@@ -390,7 +391,7 @@ class ResumeFile:
         return self._can_write and self.sent is not None
 
     def remove(self) -> None:
-        """Remove the record: the import is finished, or cannot go on."""
+        """Remove the record, since the import is finished or cannot go on."""
         self.forget()
         for path in (self._path, self._new):
             with contextlib.suppress(OSError):
@@ -410,7 +411,7 @@ class ResumeFile:
 
 
 class _Siblings(NamedTuple):
-    """Children that a container gets, in normal form, and the keys of those that it loses."""
+    """The children that a container gets, in normal form, and the keys of those that it loses."""
 
     path: Path
     children: dict[str, Value]
@@ -420,8 +421,8 @@ class _Siblings(NamedTuple):
 class StoreWriter:
     """Writes parts below one node of the file of a database, under the lock of its directory.
 
-    Each part is one transaction and enters the change log as one write, so a stream that resumes
-    later starts again.
+    Each part is one transaction and one entry of the change log without content, so a stream that
+    resumes later begins with the whole value.
     """
 
     def __init__(self, store: WritingStore, path: Path, max_string_bytes: int) -> None:
@@ -435,16 +436,16 @@ class StoreWriter:
 
     def find_leaf_above(self) -> Path | None:
         """Return the path of the single value that a write at the target would replace."""
-        return self._store.read(self._leaf_above)
 
-    def _leaf_above(self, nodes: Nodes) -> Path | None:
-        for length in range(len(self._path)):
-            found = nodes.peek(self._path[:length])
-            if found is None:
-                return None
-            if found is not CONTAINER:
-                return self._path[:length]
-        return None
+        def find(nodes: Nodes) -> Path | None:
+            for length in range(len(self._path)):
+                found = nodes.peek(self._path[:length])
+                if found is not CONTAINER:
+                    return None if found is None else self._path[:length]
+            return None
+            return None
+
+        return self._store.read(find)
 
     def remove(self) -> None:
         """Remove what is at the target, durably."""
@@ -506,7 +507,7 @@ class StoreWriter:
                 if children:
                     writer.add_children(path, children)
 
-        # The log says where something was written, and not what.
+        # The entry of the log has the place of the write without its content.
         self._store.write_rows(work, make_remove(Place(self._path)), _now(), entry_bytes=0)
 
 
@@ -558,11 +559,12 @@ def _run(arguments: Namespace) -> Status:
 
 
 class _Import:
-    """One import: its file, its progress, and what was written of it before.
+    """One import: its file, its progress, and the record of what an earlier one has written.
 
     Attributes:
         done: the number of parts that are written, from the first on.
         is_one_write: whether the file is short enough for one write.
+        parts: the parts of a file that is valid, each of which is read when it is needed.
 
     """
 
@@ -588,7 +590,7 @@ class _Import:
         self._has_begun = False
         self._progress = self._report("check")
         self._digest = ContentDigest()
-        self._parts: Iterator[Part] = iter(())
+        self.parts: Iterator[Part] = iter(())
         self._valid = self._digest.prefix
         self._records = 0
 
@@ -606,7 +608,7 @@ class _Import:
 
     @property
     def interrupted(self) -> str:
-        """What Ctrl-C leaves, as sentences."""
+        """The sentences that Ctrl-C prints."""
         if self._resume is not None and self._resume.is_kept:
             return f"Interrupted. {GOES_ON}"
         return "Interrupted." if self._has_begun else f"Interrupted. {_UNCHANGED}"
@@ -616,7 +618,7 @@ class _Import:
         self._progress.stop()
 
     def check_emptiness(self, *, is_empty: bool, leaf_above: Path | None) -> None:
-        """Raise `CommandFailed` if something is there that should not be.
+        """Raise `CommandFailed` if the target, or a value above it, does not permit this import.
 
         `leaf_above` is the path of a single value above the target, which would be replaced.
         """
@@ -626,7 +628,7 @@ class _Import:
                 "to replace it."
             )
         if is_empty and self._resume is not None:
-            self._resume.forget()  # what was written before has been removed since
+            self._resume.forget()  # what an earlier import wrote has been removed since
         elif self.mode == "new" and not is_empty and not self.is_resumed:
             has_begun = self._resume is not None and self._resume.was_begun
             raise CommandFailed(_BEGUN if has_begun else _NOT_EMPTY)
@@ -659,9 +661,9 @@ class _Import:
         self._begin()
 
     def _read_records(self, digest: ContentDigest) -> int:
-        """Read the file once; return how many records it has, which `digest` has counted then.
+        """Read the file once, through `digest`; return how many records it has.
 
-        Raises `CommandFailed`, `InvalidFile` with the place if there is one.
+        Raises `CommandFailed`, and `InvalidFile` with the place of the error if it has one.
         """
         records = 0
         blocks = digest.passing(self._source.blocks())
@@ -681,7 +683,7 @@ class _Import:
             warn("Going on with an import that was interrupted.")
         self._progress.stop()
         self._progress = self._report("import")
-        self._parts = parts_of(
+        self.parts = parts_of(
             self._digest.passing(self._source.blocks()),
             self._form,
             is_merged=self.mode == "merge",
@@ -693,20 +695,12 @@ class _Import:
         return body_of(self._source.blocks(), self._form)
 
     def skip(self) -> None:
-        """Read the parts that are written."""
-        for _ in islice(self._parts, self.done):
+        """Read the parts that are written: `parts` goes on after them."""
+        for _ in islice(self.parts, self.done):
             pass
 
-    def next_part(self) -> Part | None:
-        """Return the next part that is not written, None after the last."""
-        return next(self._parts, None)
-
-    def remaining(self) -> Iterator[Part]:
-        """Iterate over the parts that are not written."""
-        return self._parts
-
     def save_sent(self) -> None:
-        """Record that the part which was read last is sent from now on."""
+        """Record that the part which was read last may have been sent."""
         self._has_begun = True
         if self._resume is not None:
             self._resume.save_sent(self._digest.prefix)
@@ -718,7 +712,7 @@ class _Import:
             self._resume.save_done(done)
 
     def finish(self) -> None:
-        """Say what was imported; raise `CommandFailed` if the file has changed meanwhile."""
+        """Print what was imported; raise `CommandFailed` if the file has changed meanwhile."""
         if self._resume is not None:
             self._resume.remove()
         if not self.is_one_write and self._digest.prefix != self._valid:
@@ -726,7 +720,7 @@ class _Import:
         self._progress.finish(f"Imported {counted(self._records, 'record')}", self._source.position)
 
     def with_advice(self, error: CommandFailed) -> CommandFailed:
-        """Return an error that also says how to go on, if something may have been written."""
+        """Return the error with how to go on, if something may have been written."""
         if not self._has_begun or self._resume is None or self._resume.sent is None:
             return error
         if isinstance(error, InvalidFile) or (
@@ -771,16 +765,16 @@ async def _send_parts(reactor: Any, work: _Import, sender: Sender) -> None:
 
 
 def _in_thread(reactor: Any, call: Callable[[], Any]) -> Deferred[Any]:
-    """Read in a thread, so that a slow source does not hold up the responses."""
+    """Read in a thread, so that a slow source does not delay responses."""
     return deferToThreadPool(reactor, reactor.getThreadPool(), call)
 
 
 class _PartQueue:
-    """Sends the parts of an import, some at a time, and knows how many of the first are written.
+    """Sends the parts of an import, a few at a time, and records up to which all are written.
 
-    Parts that conflict are never under way together. When parts have been written out of order and
-    the import breaks, it goes on after the first ones that are all written; those after them are
-    written again, in order, which has the same effect.
+    Parts that conflict are never sent at the same time. If the import breaks after parts were
+    written out of order, it goes on after the last part before which all are written; those
+    after it are written again, in order, which has the same effect.
     """
 
     def __init__(self, reactor: Any, work: _Import, sender: Sender) -> None:
@@ -794,10 +788,7 @@ class _PartQueue:
         self._changed: Deferred[None] = Deferred()
 
     async def run(self) -> None:
-        """Write the parts that are not written; raise the first error.
-
-        They are numbered from the number of those that are written.
-        """
+        """Write the parts that are not written; raise the first error."""
         try:
             while self._error is None and (part := await self._next_part()) is not None:
                 while self._error is None and not self._may_begin(part):
@@ -811,7 +802,7 @@ class _PartQueue:
             self._error.raiseException()
 
     async def _next_part(self) -> Part | None:
-        part: Part | None = await _in_thread(self._reactor, self._work.next_part)
+        part: Part | None = await _in_thread(self._reactor, lambda: next(self._work.parts, None))
         return part
 
     def _may_begin(self, part: Part) -> bool:
@@ -868,12 +859,12 @@ def _store(arguments: Namespace) -> Status:
 def _write(work: _Import, writer: StoreWriter) -> None:
     work.check_emptiness(is_empty=writer.is_empty(), leaf_above=writer.find_leaf_above())
     if work.is_one_write:
-        writer.replace(work.remaining())
+        writer.replace(work.parts)
         return
     if work.mode == "replace" and not work.done:
         writer.remove()
     work.skip()
-    for number, part in enumerate(work.remaining(), work.done + 1):
+    for number, part in enumerate(work.parts, work.done + 1):
         work.save_sent()
         writer.write(part)
         work.save_done(number)

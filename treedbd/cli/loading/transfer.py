@@ -1,8 +1,8 @@
-"""What import and export share: options, the place, progress, requests that are sent again.
+"""What import, export and migrate share: options, the place, progress, repeated requests.
 
-- Both have some options, and end alike at Ctrl-C.
+- `add_loading_options` and `end_on_interrupt` are the same for import and export.
 - `locate` finds the file of a data directory, and the path in it, that a URL names.
-- `ProgressReport` prints on standard error how far they have come.
+- `ProgressReport` prints the progress on standard error.
 - `Retries` sends a request again while the server cannot be reached or is busy.
 - `Sender` writes a part of a document (`loading/chunks`) by a request that may be repeated.
 """
@@ -68,17 +68,17 @@ _LEAF: Final = re.compile(rb'["\-0-9tf]')
 
 
 def unfinished_file(file: pathlib.Path, peer: str, suffix: str) -> pathlib.Path:
-    """Return the file beside `file` that a command which breaks leaves, to go on with it.
+    """Return the file beside `file` that a command leaves when it breaks, to go on with later.
 
-    It is called `.<name>.<digest>.<suffix>`, with a digest of where the data comes from or goes to,
-    so that several of them are kept apart.
+    It is called `.<name>.<digest>.<suffix>`, with a digest of the source or the target of the data,
+    so commands with other sources or targets have other files.
     """
     digest = hashlib.sha256(peer.encode()).hexdigest()[:_DIGEST_CHARACTERS]
     return file.with_name(f".{file.name}.{digest}.{suffix}")
 
 
 class Refused(CommandFailed):
-    """A server has refused a request, with `status`; another one of the same would fail too."""
+    """A server has refused a request, with `status`; the same request would fail again."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -125,12 +125,12 @@ def _add_settings_options(parser: ArgumentParser) -> None:
 
 
 def end_on_interrupt(before: Callable[[], None], sentence: Callable[[], str]) -> None:
-    """End the process at Ctrl-C with a sentence; `before` is called first."""
+    """At Ctrl-C call `before`, print `sentence()` and end the process."""
 
     def end(_: int, __: object) -> NoReturn:
         before()
         warn(sentence())
-        os._exit(INTERRUPTED)  # whatever threads and connections there are
+        os._exit(INTERRUPTED)  # without waiting for threads and connections
 
     signal.signal(signal.SIGINT, end)
 
@@ -154,7 +154,7 @@ class StoredNode:
 
 
 def locate(settings: Settings, url: Url) -> StoredNode:
-    """Return what a URL names, as a daemon with these settings reads it; raise `CommandFailed`."""
+    """Return the node that a URL names for a daemon with these settings; raise `CommandFailed`."""
     if settings.engine == "memory":
         raise CommandFailed("The memory engine stores nothing: there is no file.")
     if settings.is_cluster:
@@ -170,7 +170,7 @@ def locate(settings: Settings, url: Url) -> StoredNode:
 
 
 def path_of(url: Url) -> Path:
-    """Return the path of a node that a URL names; empty if no node has it, which a server says."""
+    """Return the path of the node that a URL names; empty if it is invalid, which a server says."""
     try:
         return parse_raw_path(url.to_json().path.encode(), 0).path
     except (InvalidPath, MissingSuffix):
@@ -195,9 +195,8 @@ def _find_database(settings: Settings, url: Url) -> DatabaseName:
 class ProgressReport:
     """Counts bytes, of a total that may be unknown; with `is_quiet` nothing is printed.
 
-    On a terminal it is a bar with rate and remaining time, and what is written to standard error
-    while it is shown appears above it; elsewhere a line is printed now and then, after ten seconds
-    first.
+    On a terminal it is a bar with rate and remaining time, below all other lines of standard error;
+    elsewhere a line is printed after ten seconds, and then more and more rarely.
 
     Attributes:
         count: how many bytes are done.
@@ -227,7 +226,7 @@ class ProgressReport:
             self._bar.start()
 
     def set_total(self, total: int | None) -> None:
-        """Note of how many bytes, None if that is not known."""
+        """Set the total, None if it is unknown."""
         self._total = total
         if self._bar is not None:
             self._bar.update(self._task, total=total, description=self._description())
@@ -266,7 +265,7 @@ class ProgressReport:
             bar.stop()
 
     def finish(self, done: str, count: int) -> None:
-        """Print what was done, with its bytes, its time and its rate."""
+        """Print `done` with the number of bytes, the time and the rate."""
         self.stop()
         if self.is_quiet:
             return
@@ -277,7 +276,7 @@ class ProgressReport:
 
 
 def _make_bar() -> Any:
-    # Imported here because it takes longer to import than most commands take to run.
+    # Imported here, since that takes longer than most commands take to run.
     progress: Any = import_module("rich.progress")
     console: Any = import_module("rich.console").Console(stderr=True)
     return progress.Progress(
@@ -293,7 +292,7 @@ def _make_bar() -> Any:
 
 
 class Retries:
-    """Sends requests until they succeed, or have failed for some time."""
+    """Repeats each request until it succeeds, or has failed for some time."""
 
     def __init__(self, reactor: Any, client: Client, retry_s: float, peer: str = "") -> None:
         """Give up a request that has failed for `retry_s` seconds; `peer` begins sentences."""
@@ -306,7 +305,7 @@ class Retries:
         self._pausing: Deferred[None] | None = None
 
     def give_up(self) -> None:
-        """Try no request again from now on: what fails is an error at once."""
+        """From now on raise the error of a request at its first failure."""
         self._is_over = True
         if self._pausing is not None:
             self._pausing.cancel()
@@ -322,7 +321,7 @@ class Retries:
         failures = self.failures()
         while True:
             source = None if body is None else cast(IBodyProducer, FileBodyProducer(BytesIO(body)))
-            asked: float | None = None
+            wanted: float | None = None
             try:
                 response = await self._client.send(method, url, headers, source)
                 if 200 <= response.code < 300:
@@ -331,21 +330,21 @@ class Retries:
                 sentence = self._prefix + await read_error(response, url)
                 if response.code not in TRANSIENT:
                     raise Refused(response.code, sentence)
-                asked = _retry_after(response)
+                wanted = _retry_after(response)
             except NoResponse as error:
                 sentence = str(error)
-            await self.pause(failures, sentence, asked)
+            await self.pause(failures, sentence, wanted)
 
     def failures(self) -> Failures:
-        """Return the failures of a request that begins now."""
+        """Return a record for the failures of a request that begins now."""
         return Failures(self._retry_s, self._reactor.seconds())
 
-    async def pause(self, failures: Failures, sentence: str, asked: float | None = None) -> None:
+    async def pause(self, failures: Failures, sentence: str, wanted: float | None = None) -> None:
         """Wait before another attempt; raise `CommandFailed` if it has failed for too long.
 
-        `asked` is the pause in seconds that the server asks for.
+        `wanted` is the pause in seconds that the server requests by `Retry-After`.
         """
-        pause = failures.next_pause(self._reactor.seconds(), asked)
+        pause = failures.next_pause(self._reactor.seconds(), wanted)
         if pause is None or self._is_over:
             raise CommandFailed(sentence)
         if not self._is_failing:
@@ -359,33 +358,47 @@ class Retries:
 
 
 async def read_size(retries: Retries, url: Url) -> int | None:
-    """Return about how many bytes of JSON are at a path, None if the server does not say it.
+    """Return about how many bytes of JSON are at a path, None if the server does not know.
 
     Raises `CommandFailed` for a server that cannot be reached.
     """
     address = url.to_json().with_parameters({"shallow": "true", "v": "2", "timeout": LONGEST})
+    try:
+        found = await read_at_most(_LONGEST_LISTING, retries, address)
+        return None if found is None else sum_sizes(orjson.loads(found))
+    except (Refused, NoResponse, ValueError):
+        return None
+
+
+class _TooLong(Exception):
+    """A response has more bytes than are wanted."""
+
+
+async def read_at_most(most: int, retries: Retries, url: Url) -> bytes | None:
+    """Return the body of the response to a GET, None if it has more than `most` bytes."""
+    response = await retries.request("GET", url)
     pieces: list[bytes] = []
-    left = _LONGEST_LISTING
+    left = most
 
     def consume(piece: bytes) -> None:
         nonlocal left
         left -= len(piece)
         if left < 0:
-            raise NoResponse
+            raise _TooLong
         pieces.append(piece)
 
     try:
-        await receive(await retries.request("GET", address), address, consume)
-        return sum_sizes(orjson.loads(b"".join(pieces)))
-    except (Refused, NoResponse, ValueError):
+        await receive(response, url, consume)
+    except _TooLong:
         return None
+    return b"".join(pieces)
 
 
 def sum_sizes(found: Any) -> int | None:
-    """Return the bytes of the value of which `found` are the sizes; None if it has none."""
+    """Return the bytes of the value whose children have the sizes `found`; None without sizes."""
     if not isinstance(found, dict) or not found:
         return len(orjson.dumps(found))
-    if all(each is True for each in found.values()):  # the server knows no sizes, or it is short
+    if all(each is True for each in found.values()):  # no sizes, or each child is true
         return None
     sizes = (
         each[SIZE] if isinstance(each, dict) else len(orjson.dumps(each)) for each in found.values()
@@ -397,19 +410,19 @@ def sum_sizes(found: Any) -> int | None:
 
 
 class Failures:
-    """The failures of one request in a row, which began at `begin`."""
+    """The consecutive failures of one request, which began at `begin`."""
 
     def __init__(self, retry_s: float, begin: float) -> None:
         self._end = begin + retry_s
         self._pause = _FIRST_PAUSE_S
 
-    def next_pause(self, now: float, asked: float | None = None) -> float | None:
-        """Return the seconds to wait, None if the time is over."""
+    def next_pause(self, now: float, wanted: float | None = None) -> float | None:
+        """Return the seconds to wait, None once the request has failed for `retry_s`."""
         if now >= self._end:
             return None
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE_S)
         pause *= random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
-        return min(max(pause, asked or 0.0), self._end - now)
+        return min(max(pause, wanted or 0.0), self._end - now)
 
 
 def _retry_after(response: IResponse) -> float | None:
@@ -427,20 +440,20 @@ class Sender:
         self._long = self._url.with_parameters({"print": "silent", "timeout": LONGEST})
 
     async def is_empty(self) -> bool:
-        """Return whether nothing is at the target, or nothing that may be read."""
-        # One key, and not its value, however many there are and however large that is.
+        """Return whether nothing is at the target."""
+        # One key without its value, since there may be many, and large ones.
         url = self._url.with_parameters({"shallow": "true", "limitToFirst": "1"})
         return await content(await self._retries.request("GET", url), url) == NULL
 
     async def find_leaf_above(self) -> Path | None:
         """Return the path of the single value that a write at the target would replace.
 
-        None if there is none, or none that may be read.
+        None if there is none, or if it may not be read.
         """
         try:
             root, path = split_url(self._given)
         except InvalidUrl:
-            return None  # no path of a database, or one that the server refuses
+            return None  # not a path of a database; the server says so
         for length in range(len(path) - 1, -1, -1):
             above = root.below(path[:length]).to_json()
             url = above.with_parameters({"shallow": "true", "limitToFirst": "1"})
@@ -467,7 +480,7 @@ class Sender:
         return True
 
     async def write(self, part: Part) -> None:
-        """Write a part, in several requests if the server takes no such long bodies."""
+        """Write a part, in several requests if the server refuses so long a body."""
         if () in part.members:
             await self._send("PUT", compact(part.members[()]))
             return
