@@ -193,7 +193,7 @@ def test_a_socket_that_does_not_listen_is_refused(tmp_path: pathlib.Path) -> Non
     with ours, Activated(tmp_path, {"pair": theirs, "datagrams": datagrams}) as activated:
         for name in activated.sockets:
             sentence = fail_to_start(activated.daemon(f"systemd:{name}"))
-            assert "it is no listening stream socket): let the socket unit have" in sentence
+            assert "it is not a listening stream socket): give the socket unit" in sentence
 
 
 @pytest.mark.parametrize("config", [None, f"emulator = true\n{CONFIG}"])
@@ -203,7 +203,7 @@ def test_a_mode_for_this_machine_only_refuses_a_socket_that_others_reach(
     with Activated(tmp_path, {"all": socket.create_server(("0.0.0.0", 0))}) as activated:
         sentence = fail_to_start(activated.daemon("systemd:all", config=config))
         assert "opens systemd:all to other machines, which" in sentence
-        assert "let ListenStream= name 127.0.0.1, or" in sentence
+        assert "name 127.0.0.1 in ListenStream=, or" in sentence
     with (
         Activated(tmp_path, {"near": on_loopback()}) as activated,
         activated.daemon("systemd:near", config=config) as daemon,

@@ -10,12 +10,13 @@ tickets belong to the context and never leave it, so no session outlives a reloa
 
 Development mode has a certificate for this machine that signs itself (`ensure_local_certificate`).
 With `--lan` it has a certificate authority (`ensure_lan_certificate`), which is kept in the data
-directory. A device that trusts its certificate trusts what it issues. So it issues no other
-authority, and its name constraints (RFC 5280, section 4.2.1.10) permit no names but those of this
-machine, `localhost` and `local`. They are not marked as critical, because the TLS libraries of
-small boards refuse a critical extension that they do not know; browsers and systems obey them all
-the same. Addresses are not constrained: they change. The issued certificate and its key are in one
-file, which is replaced as a whole.
+directory. A device that trusts the certificate of the authority trusts all that the authority
+issues. Therefore the authority must not issue other authorities, and its name constraints (RFC
+5280, section 4.2.1.10) permit only the names of this machine, `localhost` and `local`. The
+constraints are not marked as critical, because the TLS libraries of small boards refuse a critical
+extension that they do not know; browsers and systems obey them nevertheless. Addresses are not
+constrained, since they change. The issued certificate and its key are in one file, which is
+replaced as a whole.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ Those of TLS 1.3 are the three that OpenSSL has by default.
 GROUPS: Final = ("X25519MLKEM768:X25519:P-256:P-384", "X25519:P-256:P-384")
 """The groups of key exchanges; the second list is for an OpenSSL without the post-quantum one.
 
-No preference is worth a further round trip: a client that has sent a share for any of them is
-served with that. Signing with a certificate's key is not bound to these groups.
+A client that has sent a share for any of them is served with that one, since a preferred group is
+not worth another round trip. The key of a certificate may be of another group.
 """
 _ACCEPTABLE_CIPHERS: Final = AcceptableCiphers.fromOpenSSLCipherString(":".join(CIPHERS))
 _SESSION_ID: Final = b"treedb"
@@ -100,7 +101,7 @@ class ServerContext:
         self._context = read_context(self._files)
 
     def ends_at(self) -> float | None:
-        """Return when the certificate in use ends, in seconds since 1970; None if it cannot say."""
+        """Return when the certificate in use ends, in seconds since 1970; None if it is unknown."""
         certificate = SSL.Connection(self._context, None).get_certificate()
         if certificate is None:
             return None
@@ -119,8 +120,8 @@ def read_context(files: CertificateFiles) -> SSL.Context:
         chain += read_certificates(files.chain, "extraCertChain")
     _check_pair(certificate, key, files)
     try:
-        # pyOpenSSL accepts the objects of cryptography and deprecates its own; the types of Twisted
-        # do not know that yet.
+        # pyOpenSSL accepts the objects of cryptography and deprecates its own, which the types of
+        # Twisted do not declare yet.
         context = CertificateOptions(
             privateKey=cast(Any, key),
             certificate=cast(Any, certificate),
@@ -164,7 +165,7 @@ def read_key(file: pathlib.Path) -> PrivateKey:
 
 
 def read_certificates(file: pathlib.Path, what: str) -> list[x509.Certificate]:
-    """Read all certificates of a file; messages call it `what`. Raises `BadCertificate`."""
+    """Read all certificates of a file, which messages name `what`; raise `BadCertificate`."""
     try:
         return x509.load_pem_x509_certificates(_read(file, what))
     except ValueError:
@@ -194,7 +195,7 @@ def _check_pair(certificate: x509.Certificate, key: PrivateKey, files: Certifica
 
 
 def _restrict_groups(context: SSL.Context) -> None:
-    """Let key exchanges use `GROUPS` only."""
+    """Restrict key exchanges to `GROUPS`."""
     # pyOpenSSL has no method for that: its `set_tmp_ecdh` leaves a single group.
     lib = Binding.lib
     for groups in GROUPS:
@@ -295,13 +296,13 @@ _RENEW_ISSUED_BEFORE: Final = datetime.timedelta(days=30)
 _MULTICAST_DOMAIN: Final = "local"
 _REMEDY: Final = (
     "restore it, or remove both files of the authority: the next start makes another, which every "
-    "device has to trust anew"
+    "device has to trust again"
 )
 
 
 @attrs.frozen
 class Authority:
-    """An authority: its certificate, and the key that signs what it issues."""
+    """An authority: its certificate, and the key that signs the certificates that it issues."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey = attrs.field(repr=False)
@@ -319,7 +320,7 @@ class Authority:
 def ensure_lan_certificate(
     folder: pathlib.Path, network: LocalNetwork, now: datetime.datetime
 ) -> CertificateFiles:
-    """Return the certificate for this machine in its network, issued again if that has changed.
+    """Return the certificate for this machine in its network; issue a new one if that has changed.
 
     `now` is in UTC. The authority is created if it is missing. Raises `BadCertificate`.
     """
@@ -342,7 +343,7 @@ def ensure_lan_certificate(
 def _ensure_authority(
     folder: pathlib.Path, network: LocalNetwork, now: datetime.datetime
 ) -> Authority:
-    """Return the authority; one that is there is never replaced, for devices trust it."""
+    """Return the authority; an existing one is never replaced, since devices trust it."""
     certificate_file, key_file = folder / AUTHORITY_CERTIFICATE, folder / AUTHORITY_KEY
     if not certificate_file.exists():
         authority = _make_authority(network, now)

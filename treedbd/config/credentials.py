@@ -1,8 +1,8 @@
 """The credentials of the projects: secrets, providers and rules files, loaded and reloaded.
 
-All files are read before any takes effect: at the start an invalid file is an error that ends it,
-and at a reload everything stays as it was. Only a secret file that has been removed since is not an
-error at a reload: that is how a secret is withdrawn.
+All files are read before any is used: an invalid file ends the start with an error, and leaves
+everything unchanged at a reload. A secret file that is missing at a reload is not an error: its
+secret is withdrawn by removing it.
 
 Development mode has a secret of its own, in the data directory, from which that of each project is
 derived.
@@ -47,12 +47,12 @@ from treedbd.web.auth.providers import InvalidProvider, Provider
 from treedbd.web.auth.verifier import Verifier
 
 MAX_UNCONFIGURED: Final = 256
-"""Verifiers of projects that are not configured, in development mode."""
+"""How many verifiers are kept of projects that are not configured, in development mode."""
 
 
 @attrs.frozen
 class _Contents:
-    """What the files of one project contain."""
+    """The content of the files of one project."""
 
     secrets: dict[pathlib.Path, bytes] = attrs.field(repr=False)
     providers: tuple[Provider, ...]
@@ -86,14 +86,14 @@ class Credentials:
         """Read all files, then use what they contain; raise `BadCredentials` if one is invalid.
 
         `projects` are new settings of the projects. Only their files and providers are used: no
-        project is added, and one that is missing there trusts no token any more.
+        project is added, and one that is missing there no longer trusts any token.
         """
         finish(self._load(projects))
 
     async def reload(self, projects: Mapping[str, ProjectSettings] | None = None) -> None:
-        """Read and use all files as they are now, in slices: large rules must not delay requests.
+        """Read and use all files, in slices, since large rules must not delay requests.
 
-        Raises `BadCredentials`, and then nothing changes.
+        Nothing changes if it raises `BadCredentials`.
         """
         work = self._catalog.rules_work
         async with work.lock():
@@ -142,7 +142,7 @@ class Credentials:
         return verifier
 
     def close(self) -> None:
-        """Trust no token any more, and fetch no keys; a reload under way changes nothing."""
+        """Trust no token from now on, and fetch no keys; a reload under way has no effect."""
         self._is_closed = True
         for verifier in self.verifiers.values():
             verifier.close()
@@ -170,7 +170,7 @@ class Credentials:
         try:
             rules = self._catalog.rules(name)
         except Unavailable:
-            return  # they are stored, and cannot be read at present
+            return  # stored rules, which cannot be read at present
         if rules.is_file_managed:
             rules.stop_managing_by_file()
             self._log.warn(

@@ -1,14 +1,14 @@
-"""Endpoint strings, which say where the daemon listens, and this machine in its local network.
+"""Endpoint strings, at which the daemon listens, and this machine in its local network.
 
-The syntax is that of `twisted.internet.endpoints.serverFromString`. A string is parsed for what
-must be known before the endpoint opens: whether it is loopback, and which files hold its
-certificate. Those of kinds that Twisted's plugins add are not parsed further. `listening` opens the
-ports. This module loads Twisted only to look up such a kind.
+The syntax is that of `twisted.internet.endpoints.serverFromString`. The parameters that matter
+before the endpoint opens are parsed: whether it is loopback, and which files hold its certificate.
+Those of kinds that Twisted's plugins add are not parsed. `listening` opens the ports. This module
+loads Twisted only to look up such a kind.
 
-Two kinds are more here than in Twisted. `systemd`, a socket that systemd has opened, may have a
-certificate as `ssl` has, and its address family is that of the socket. `haproxy` before another
-endpoint, `ssl` too, means that connections begin with a header of the PROXY protocol. A `unix`
-socket without a mode is for the user of the daemon and its group.
+Two kinds have more options here than in Twisted. `systemd`, a socket that systemd has opened, may
+have a certificate as `ssl` has, and its address family is that of the socket. `haproxy` before
+another endpoint, also `ssl`, means that connections begin with a header of the PROXY protocol. A
+`unix` socket without a mode is for the user of the daemon and its group.
 
 The names and addresses of this machine (`LocalNetwork`), for `--lan`, are read from the operating
 system: nothing is sent, and no name is looked up.
@@ -30,7 +30,7 @@ import ifaddr
 
 BACKLOG: Final = "1024"
 UNIX_MODE: Final = "660"
-"""Who may connect to a Unix socket; Twisted lets every user of the machine."""
+"""The mode of a Unix socket; by Twisted's default every user of the machine may connect."""
 LOCAL_KEY: Final = "localhost.key.pem"
 LOCAL_CERTIFICATE: Final = "localhost.cert.pem"
 """The certificate of development mode, in the data directory."""
@@ -55,7 +55,7 @@ _PROXIED: Final = "haproxy"
 _DOMAINS: Final = ("INET", "INET6", "UNIX")
 _WHICH: Final = frozenset({"name", "index"})
 _MAX_PASSED: Final = 1000
-# Standard input and output are not a port; for TLS there is `ssl`, whose files are read again.
+# Standard input and output are not a port; `ssl`, whose files a reload reads, replaces `tls`.
 _EXCLUDED: Final = frozenset({"stdio", "tls"})
 _FILES: Final = frozenset({"privateKey", "certKey", "extraCertChain", "dhParameters", "address"})
 _ARGUMENT = re.compile(r"((?:\\.|[^:\\])*)(:|\Z)", re.DOTALL)
@@ -70,9 +70,9 @@ class InvalidEndpoint(ValueError):
 
 @attrs.frozen
 class CertificateFiles:
-    """Files in PEM: a private key, its certificate, and what else a server may have.
+    """The files of a certificate, in PEM.
 
-    Further certificates of the chain are after the first in `certificate`, or in `chain`.
+    Further certificates of the chain follow the first one in `certificate`, or are in `chain`.
     `parameters` holds Diffie-Hellman parameters.
     """
 
@@ -102,7 +102,7 @@ class Endpoint:
 
     @property
     def is_passed(self) -> bool:
-        """Whether it is a socket that is open already, so that its address is known only later."""
+        """Whether systemd passes its socket, whose address is known only when it is adopted."""
         return self.kind == "systemd"
 
     @property
@@ -260,7 +260,7 @@ def _describe(kind: str, given: dict[str, str]) -> str:
 
 
 TOKEN_BYTES: Final = 16
-"""Random bytes of an admin's token: it can be typed on a phone, and not be guessed."""
+"""Random bytes of an admin's token, which can be typed on a phone, but not guessed."""
 _HOST_NAME = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses for documentation (RFC 5737 and 3849), which no machine has."""
@@ -270,9 +270,9 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @attrs.frozen
 class LocalNetwork:
-    """What other machines reach this one by, and the token of their admin.
+    """The names and addresses at which other machines reach this one, and its admin's token.
 
-    The first of `addresses` is that of the default route. There may be neither names nor addresses.
+    The first of `addresses` is that of the default route. Both tuples may be empty.
     """
 
     admin_token: str = attrs.field(repr=False)
@@ -286,7 +286,7 @@ class LocalNetwork:
 
 
 def find_local_network() -> LocalNetwork:
-    """Return this machine as it is now, with a new token."""
+    """Return the present names and addresses of this machine, and a new token."""
     return LocalNetwork(
         secrets.token_hex(TOKEN_BYTES), names_of(socket.gethostname()), find_addresses()
     )
@@ -304,14 +304,14 @@ def names_of(host_name: str) -> tuple[str, ...]:
 def find_addresses() -> tuple[str, ...]:
     """Return the addresses of all interfaces at which other machines reach this one."""
     found: list[Address] = []
-    with contextlib.suppress(OSError):  # it may be forbidden; then none is known
+    with contextlib.suppress(OSError):  # where it is forbidden, no address is known
         for adapter in ifaddr.get_adapters():
             # IPv6 addresses are tuples: the address, flow information and the interface.
             texts = [each.ip if isinstance(each.ip, str) else each.ip[0] for each in adapter.ips]
             found += map(ipaddress.ip_address, texts)
     routed = [address for address in map(_find_routed, *zip(*_ELSEWHERE, strict=True)) if address]
     usable = [*(each for each in routed if each in found), *found]
-    # A URL cannot say of which interface a link-local address of IPv6 is.
+    # A URL cannot name the interface of a link-local address of IPv6.
     return tuple(
         dict.fromkeys(
             str(each)
@@ -322,7 +322,7 @@ def find_addresses() -> tuple[str, ...]:
 
 
 def _find_routed(family: int, elsewhere: str) -> Address | None:
-    """Return the address that packets to `elsewhere` would come from; none is sent."""
+    """Return the source address of packets to `elsewhere`; none is sent."""
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as unused:
         unused.connect((elsewhere, 9))
         return ipaddress.ip_address(unused.getsockname()[0])

@@ -1,12 +1,11 @@
 """The ports of a service: opened at its endpoints or adopted, with certificates and URLs.
 
-`open_endpoint` opens one; its error says why that is not possible, `url_of` where it is.
-`Listening` has all the endpoints that one key of the settings names, with their certificates, and
-the data directory that both may need.
+`open_endpoint` opens one endpoint, `url_of` returns its URL. `Listening` has all endpoints that one
+key of the settings names, and their certificates, which may be in the data directory.
 
-A socket that is open already is adopted: one that systemd has passed, or that the parent of workers
-has opened. It belongs to its opener too, so nothing here changes or ends it: at the stop only this
-process's reference to it is closed, and what connects then waits for the next process.
+A socket that is open already, by systemd or by the parent of workers, is adopted. It belongs to the
+process that opened it, so nothing here changes or shuts it down: at the stop only the descriptor of
+this process is closed, and clients that connect then wait for the next process.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryInUse, find_other
 
 ACCEPTED_AT_ONCE: Final = 16
-"""Connections of a port that are accepted before others have their turn, each some 0.5 ms."""
+"""How many connections a port accepts before other work is done; each takes some 0.5 ms."""
 OpenPort: TypeAlias = Callable[[Endpoint, IProtocolFactory, ServerContext | None], IListeningPort]
 BehindProxy: TypeAlias = Callable[[IProtocolFactory], IProtocolFactory]
 """Returns a factory whose connections begin with a header of the PROXY protocol."""
@@ -71,7 +70,7 @@ class CannotStart(Exception):
     def because(cls, error: Exception) -> CannotStart:
         """Return the error of a start that fails with `error`.
 
-        If another daemon serves the data directory, it says where.
+        If another daemon serves the data directory, the sentence has its URLs.
         """
         if not isinstance(error, DirectoryInUse) or not error.urls:
             return cls(str(error))
@@ -125,8 +124,8 @@ def open_endpoint(
 def accept_at_most(count: int, port: IListeningPort) -> IListeningPort:
     """Bound how many connections a port accepts each time that it is ready.
 
-    Twisted accepts 20 more each time, for as long as more connect than it accepts. A port that is
-    not one of its own for a reactor that polls stays as it is.
+    Twisted accepts 20 more each time, as long as more connect than it accepts. A port of another
+    class than `TcpPort` is returned unchanged.
     """
     if isinstance(port, TcpPort):
         own: Any = port
@@ -141,9 +140,9 @@ def accept_at_most(count: int, port: IListeningPort) -> IListeningPort:
 
 
 def url_of(endpoint: Endpoint, address: object) -> str:
-    """Return the URL of an open endpoint, at its address, as this machine reaches it.
+    """Return the URL of an open endpoint at its address, for clients on this machine.
 
-    That of an endpoint for a proxy begins with `haproxy:`: others cannot use it.
+    The URL of an endpoint for a proxy begins with `haproxy:`, since clients cannot use it.
     """
     if endpoint.is_proxied:
         return f"haproxy:{url_of(attrs.evolve(endpoint, is_proxied=False), address)}"
@@ -175,7 +174,7 @@ def is_local(address: object) -> bool:
 def adopt_port(
     reactor: Any, descriptor: int, family: int, factory: IProtocolFactory
 ) -> IListeningPort:
-    """Accept connections of a listening socket, of which another process has a descriptor too.
+    """Accept connections of a listening socket that another process has open too.
 
     `descriptor` stays open and belongs to the caller.
     """
@@ -192,8 +191,8 @@ def adopt_port(
 class _AdoptedUnixPort(UnixPort):
     """A Unix socket of another process: neither its file nor its backlog is changed.
 
-    Twisted would set the mode of the file, listen again with a backlog of its own, and at the end
-    remove the file and shut the socket down for all that have it.
+    Twisted would set the mode of the file and listen again with a backlog of its own; at the end it
+    would remove the file, and shut the socket down for all processes that have it open.
     """
 
     _shouldShutdown = False
@@ -219,7 +218,7 @@ class _AdoptedUnixPort(UnixPort):
 
 
 def _without_tls(endpoint: Endpoint, reactor: Any) -> IStreamServerEndpoint:
-    """Return the endpoint as Twisted has it; one with TLS as the port below it."""
+    """Return the endpoint of Twisted; for one with TLS that of the TCP port below it."""
     if endpoint.kind == "ssl":
         below: IStreamServerEndpoint = TCP4ServerEndpoint(
             reactor, endpoint.port, endpoint.backlog, endpoint.interface
@@ -232,7 +231,7 @@ def _without_tls(endpoint: Endpoint, reactor: Any) -> IStreamServerEndpoint:
 def _open_passed(endpoint: Endpoint, reactor: Any, factory: IProtocolFactory) -> IListeningPort:
     """Adopt a socket that systemd has passed; it stays open until the process ends."""
     try:
-        # Twisted knows the descriptors: it has taken them out of the environment.
+        # Twisted has the descriptors: it has removed them from the environment.
         descriptor: int = getattr(serverFromString(reactor, endpoint.twisted_string), "fileno")  # noqa: B009
         with socket.socket(fileno=os.dup(descriptor)) as passed:
             family = passed.family
@@ -247,8 +246,8 @@ def _open_passed(endpoint: Endpoint, reactor: Any, factory: IProtocolFactory) ->
     if not is_stream or not is_listening:
         raise CannotListen(
             endpoint.text,
-            "cannot be opened (it is no listening stream socket)",
-            "let the socket unit have ListenStream=, and not Accept=yes",
+            "cannot be opened (it is not a listening stream socket)",
+            "give the socket unit ListenStream=, and not Accept=yes",
         )
     os.set_inheritable(descriptor, False)
     return adopt_port(reactor, descriptor, family, factory)
@@ -278,7 +277,7 @@ class Listening:
     """The endpoints that one key of the settings names.
 
     Attributes:
-        ports: those that are open, with their endpoints.
+        ports: the open ports, with their endpoints.
 
     """
 
@@ -292,9 +291,9 @@ class Listening:
         *,
         is_ops: bool = False,
     ) -> None:
-        """Nothing is opened yet; `open_port` opens one endpoint, None if the reactor does.
+        """Open nothing yet; `open_port` opens one endpoint, None for `open_endpoint`.
 
-        The key is `listen`, or `ops_listen` if it `is_ops`.
+        The key is `listen`, or with `is_ops` `ops_listen`.
         """
         self._is_ops = is_ops
         self._endpoints = settings.ops_listen if is_ops else settings.listen
@@ -308,7 +307,7 @@ class Listening:
     def open(self, factory: IProtocolFactory, behind_proxy: BehindProxy | None = None) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`, with none open.
 
-        `behind_proxy` is needed where connections are accepted.
+        `behind_proxy` is needed by a process that accepts connections.
         """
         try:
             for endpoint in self._endpoints:
@@ -333,7 +332,7 @@ class Listening:
         return [url_of(endpoint, port.getHost()) for endpoint, port in self.ports]
 
     def certificates_end_at(self) -> float | None:
-        """Return when the first certificate in use ends, in seconds since 1970; None if none is."""
+        """Return when the first certificate ends, in seconds since 1970; None without one."""
         ends = [context.ends_at() for context in self._contexts]
         return min((each for each in ends if each is not None), default=None)
 
@@ -352,7 +351,7 @@ class Listening:
         return is_valid
 
     def close(self) -> Deferred[Any]:
-        """Accept no connection any more; fires when the ports are closed."""
+        """Stop accepting connections; fires when the ports are closed."""
         ports, self.ports = self.ports, []
         return gatherResults(
             [maybeDeferred(port.stopListening) for _, port in ports], consumeErrors=True
@@ -423,5 +422,5 @@ class Listening:
         return ensure_local_certificate(data, now)
 
     def _in_listen(self, error: OperatorError) -> str:
-        """Return the message about an endpoint, or about a file that an endpoint names."""
+        """Return the message of an error of an endpoint, or of a file that an endpoint names."""
         return error.in_setting(self._location.source, self._location.key)

@@ -2,7 +2,7 @@
 
 The records below, and those of `limits`, are the table of keys: a field is a key of the same name,
 with its default and its reader; a new key is one new field. There is a record for each table of the
-file, `Settings` for what is above the tables. Flags override the file, the file overrides the
+file, `Settings` for the keys above the tables. Flags override the file, the file overrides the
 defaults. A bad setting is a `ConfigError` that names the file, the key and the remedy. The
 configuration file itself is the only file that is opened here.
 """
@@ -127,12 +127,12 @@ def read_access_log(raw: object, location: SettingLocation) -> AccessLog:
 
 @attrs.frozen
 class LogSettings:
-    """`[log]`: the form of all lines, and which requests and rules are worth one.
+    """`[log]`: the form of all lines, and which requests and rules are logged.
 
-    `format` is that of every line; `sample` the fraction of the lines of the access log that are
-    written, but for errors of the server and slow requests. A request of more than `slow_request_s`
-    seconds, and rules that take more than `slow_rule_ms` milliseconds for one request, are warned
-    of; 0 is never.
+    `format` is that of every line. `sample` is the fraction of the access log that is written;
+    errors of the server and slow requests are always written. A request of more than
+    `slow_request_s` seconds, and rules that take more than `slow_rule_ms` milliseconds for one
+    request, are warnings; 0 is never.
     """
 
     format: LogFormat = key("text", one_of("text", "json"))
@@ -199,10 +199,10 @@ def _uid_prefix(raw: object, location: SettingLocation) -> str:
 
 @attrs.frozen
 class ProviderSettings:
-    """`[[projects.<name>.providers]]`: an issuer of tokens, and who its users are in the rules.
+    """`[[projects.<name>.providers]]`: an issuer of tokens, and the uids of its users in rules.
 
-    Two providers can give the same `sub` to different persons. So with several of them each has a
-    prefix for its uids, and the prefixes are such that no uid of one can be that of another.
+    Two providers can give the same `sub` to different persons. So each of several providers has a
+    prefix for its uids, and no prefix begins with another one.
 
     `name` is `auth.provider`, the host of the issuer if it is empty. `uid_prefix` precedes the
     `sub` of a token in `auth.uid`; only the provider of a project that has no other may omit it.
@@ -230,7 +230,7 @@ def provider_list(raw: object, location: SettingLocation) -> tuple[ProviderSetti
 
 
 def _check_uid_prefixes(providers: list[ProviderSettings], location: SettingLocation) -> None:
-    """Raise `ConfigError` unless the prefixes keep the users of all issuers apart."""
+    """Raise `ConfigError` unless the users of all issuers have different uids."""
     issuers: dict[str, str] = {}
     for provider in providers:
         prefix = provider.uid_prefix
@@ -263,7 +263,7 @@ def _databases(raw: object, location: SettingLocation) -> frozenset[str] | None:
 
 
 def check_label(name: str, label: str, location: SettingLocation) -> None:
-    """Raise `ConfigError` unless `name` is one, and `label` one that it may be part of."""
+    """Raise `ConfigError` unless `name` is a name, and `label` a label with it."""
     parsed = parse_label(label)
     if parsed is None or "--" in name or name != name.lower():
         raise location.error(
@@ -288,7 +288,7 @@ def _rates(raw: object, location: SettingLocation) -> Mapping[str, int]:
 class ProjectSettings:
     """`[projects.<name>]`; `databases` is None if any may be created, up to `databases_max`.
 
-    `rates` are those that replace the ones of `[rates]`.
+    `rates` replace those of `[rates]`.
     """
 
     databases: frozenset[str] | None = key(frozenset({DEFAULT_DATABASE}), _databases)
@@ -354,7 +354,7 @@ def _service_name(raw: object, location: SettingLocation) -> str:
 
 @attrs.frozen
 class TracingSettings:
-    """`[tracing]`: where spans are sent, which part of the requests, and by which name."""
+    """`[tracing]`: the collector of spans, the fraction of requests, the name of the service."""
 
     endpoint: str = key("", _collector_url)
     sample: float = key(1.0, number(0, 1))
@@ -421,19 +421,19 @@ def _default_project(raw: object, location: SettingLocation) -> str:
 
 @attrs.frozen
 class Settings:
-    """The settings of a `TreeService`: what the configuration file of the daemon says.
+    """The settings of a `TreeService`: the keys of the configuration file.
 
-    `Settings.from_values` makes them of plain values, `load_settings` of a file; both check them
-    and raise `ConfigError`. Made directly, with fields of the types below, they are not checked.
+    `Settings.from_values` makes them from plain values, `load_settings` from a file; both check
+    them and raise `ConfigError`. The constructor does not check them.
     The fields have the names, units and defaults of the keys, which `treedb init --print
-    treedb.toml` explains: `listen` is empty for a service that is mounted in a site of yours,
-    `data` is the folder of the databases, `engine="memory"` keeps nothing, `projects` has a
+    treedb.toml` explains: `listen` is empty for a service that is mounted in another site,
+    `data` is the folder of the databases, `engine="memory"` stores nothing, `projects` has a
     `ProjectSettings` for each project.
 
-    The last six are not keys, and a program leaves them alone: `development` is development mode,
+    The last six are not keys, and a program does not set them: `development` is development mode,
     which has no file, and logs each request unless it is `quiet`; with `network` it is for other
     machines too. `accept_loss` serves databases from which changes are missing, this time only.
-    `location` and `listen_location` are where the settings come from, for the text of errors.
+    `location` and `listen_location` are the origins of the settings, for the text of errors.
     """
 
     listen: tuple[Endpoint, ...] = key((), _endpoints)
@@ -470,7 +470,7 @@ class Settings:
         `from_values(data="data", projects={"app": {"rules_file": "rules.json"}})`.
         Relative paths start from `folder`, which is the working directory if it is None. Paths may
         be `pathlib.Path`, and lists tuples. Raises `ConfigError`, whose text is one sentence, for
-        an unknown key or a value that is not possible.
+        an unknown key or an invalid value.
         """
         location = SettingLocation(
             THE_SETTINGS, pathlib.Path.cwd() if folder is None else pathlib.Path(folder).absolute()
@@ -530,12 +530,12 @@ class Settings:
 
     @property
     def has_default_ports(self) -> bool:
-        """Whether the ports are development mode's: where one is in use, the next is tried."""
+        """Whether the ports are development mode's: if one is in use, the next free one is used."""
         return self.listen_location.source == DEVELOPMENT_MODE
 
     @property
     def ops_location(self) -> SettingLocation:
-        """Where `ops_listen` comes from."""
+        """The location of `ops_listen`."""
         return self.location.at("ops_listen")
 
     def location_of(self, project: str) -> SettingLocation:
@@ -553,8 +553,8 @@ def load_settings(
     """Read `file`, or return development mode's settings for None; `flags` override both.
 
     `folder` is the working directory, from which relative paths of flags, and of `file` itself,
-    start; the flag `origin` adds to `http.cors_origins`. `content` is what the file holds, if it
-    was read before. With `network` development mode is for other machines too. Raises
+    start; the flag `origin` adds to `http.cors_origins`. `content` is the content of the file, if
+    it was read before. With `network` development mode is for other machines too. Raises
     `ConfigError`.
     """
     command_line = SettingLocation(COMMAND_LINE, folder)
@@ -633,9 +633,9 @@ def _check(settings: Settings) -> None:
 def _check_endpoints(
     settings: Settings, endpoints: tuple[Endpoint, ...], location: SettingLocation
 ) -> None:
-    """Raise `ConfigError` for an endpoint that is open to others, or lacks a certificate."""
+    """Raise `ConfigError` for an endpoint that other machines reach, or that has no certificate."""
     for endpoint in endpoints:
-        is_near = endpoint.is_loopback or endpoint.is_passed  # whose address is checked later
+        is_near = endpoint.is_loopback or endpoint.is_passed  # adopting it checks its address
         is_near = is_near and not (settings.emulator and endpoint.is_proxied)
         if not is_near and not settings.lets_others_reach(endpoint):
             raise open_to_others(settings, endpoint, location)
@@ -648,7 +648,7 @@ def _check_endpoints(
 def open_to_others(
     settings: Settings, endpoint: Endpoint, location: SettingLocation
 ) -> ConfigError:
-    """Return the error of an endpoint that other machines reach, where none may."""
+    """Return the error of an endpoint that other machines reach, although they must not."""
     if settings.network is not None:
         return location.error(
             f"opens {endpoint.text} to other machines without TLS, which --lan does not allow",
@@ -661,7 +661,7 @@ def open_to_others(
     if endpoint.is_proxied:  # a proxy is on this machine, but its clients need not be
         remedy = "leave out haproxy:"
     elif endpoint.is_passed:
-        remedy = "let ListenStream= name 127.0.0.1"
+        remedy = "name 127.0.0.1 in ListenStream="
     return location.error(
         f"opens {endpoint.text} to other machines, which {mode} does not allow",
         f"{remedy}, or {way}",
@@ -679,16 +679,16 @@ def _check_log(settings: Settings) -> None:
 
 
 def _name_of_table(settings: Settings, project: str) -> str:
-    """Return how the table of a project is written where the settings come from."""
+    """Return the table of a project as it is written in the origin of the settings."""
     if settings.location.source == THE_SETTINGS:
         return f'projects["{project}"]'
     return f"[projects.{project}]"
 
 
 def _check_proxies(settings: Settings) -> None:
-    """Raise `ConfigError` for proxies in emulator mode, which is for this machine only."""
+    """Raise `ConfigError` for proxies in emulator mode, which serves this machine only."""
     if settings.emulator and settings.trusted_proxies:
-        # Behind a proxy every client connects from this machine, and the admin's token is known.
+        # All clients of a proxy connect from this machine, and the admin's token is public.
         raise settings.location.at("trusted_proxies").error(
             "lets other machines in, which emulator = true does not allow",
             "remove it, or set emulator = false",

@@ -32,7 +32,7 @@ class ConfigError(OperatorError):
 
 @attrs.frozen
 class SettingLocation:
-    """Where a value comes from: a file or the command line, and the key in it.
+    """The origin of a value: a file or the command line, and the key in it.
 
     Relative paths in the value start from `folder`.
     """
@@ -50,7 +50,7 @@ class SettingLocation:
         return attrs.evolve(self, key=f"{self.key}.{key}" if self.key else key)
 
     def error(self, problem: str, remedy: str = "correct it or remove it") -> ConfigError:
-        """Return the error of the value at this location; `problem` is from the verb on."""
+        """Return the error of the value at this location; `problem` begins with a verb."""
         return ConfigError(self, problem, remedy)
 
 
@@ -93,7 +93,7 @@ def read_table(
 
 
 def as_read(values: Mapping[str, object]) -> dict[str, object]:
-    """Return values that a program sets as a file would hold them: lists, tables, paths as text."""
+    """Return values of a program in the form of a file: lists, tables, paths as text."""
     return {name: _as_read(value) for name, value in values.items()}
 
 
@@ -170,7 +170,7 @@ def one_of(*choices: str) -> Reader[str]:
 
 
 def texts(pattern: str, what: str) -> Reader[tuple[str, ...]]:
-    """Read a list of strings that match `pattern` as a whole; messages call them `what`."""
+    """Return a reader of a list of strings that match `pattern`, which messages name `what`."""
     compiled = re.compile(pattern)
 
     def read(raw: object, location: SettingLocation) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """A database as the program that embeds the service uses it: by coroutines, without HTTP.
 
-Each call means what the request of the same name means, from the rules to the errors; it sees at
-once what requests have written, and they see what it has. Values are plain Python, `dict`, `list`,
-`str`, `int`, `float`, `bool` and `None`, as a GET prints them, and belong to the caller.
+Each call has the meaning of the request of the same name, with the same rules and errors; it sees
+at once what requests have written, and they see what it has written. Values are plain Python,
+`dict`, `list`, `str`, `int`, `float`, `bool` and `None`, as a GET prints them, and belong to the
+caller.
 
 The coroutines can be awaited in coroutines of Twisted, and in tasks of asyncio while its reactor
 runs. A write that has begun is done even if the coroutine is cancelled.
@@ -70,21 +71,21 @@ class LocalDatabase:
     Every coroutine can raise:
 
     - `PermissionDenied`: the rules do not allow it;
-    - `InvalidPath`, `InvalidData`, `InvalidQuery`: what was given cannot be;
+    - `InvalidPath`, `InvalidData`, `InvalidQuery`: an argument is not valid;
     - `UnknownDatabase`: the project does not list the database;
     - `TooLarge`: a value or a body has too many bytes;
     - `DeadlinePassed`: it took longer than `timeout`, in seconds; nothing was written;
     - `OutcomeInDoubt`: whether it was written is not known yet (with several daemons only);
-    - `Unavailable`: it cannot be done at present; `StoreFailed`, `DiskFull` and `CannotOpenStore`
-      are raised by reads of a store that fails.
+    - `Unavailable`: the service cannot do it at present; `StoreFailed`, `DiskFull` and
+      `CannotOpenStore` are raised by reads of a store that fails.
 
     Attributes:
-        name: which database it is.
+        name: the name of the database.
 
     """
 
     def __init__(self, access: LocalAccess, name: DatabaseName, identity: Identity) -> None:
-        """Use the database `name` as `identity`; `TreeService.database` calls this."""
+        """Use the database `name` as `identity`; called by `TreeService.database`."""
         self.name: Final = name
         self._access = access
         self._identity = identity
@@ -142,7 +143,7 @@ class LocalDatabase:
         if_match: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> Any:
-        """Set a path to a value; None removes what is there. Durable when it returns.
+        """Set a path to a value; None removes the path. The write is durable when it returns.
 
         Returns the value as it now reads, server values such as `{".sv": "timestamp"}` resolved;
         None for one that is too large to be returned. With `if_match` it is done only if the tag
@@ -184,7 +185,7 @@ class LocalDatabase:
     async def remove(
         self, path: str, *, if_match: str | None = None, timeout: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        """Remove what is at a path; no error if there is nothing. `if_match` as for `put`."""
+        """Remove the value at a path, if there is one. `if_match` as for `put`."""
         wanted = self._make(b"DELETE", path, if_match=if_match, timeout=timeout)
         await self._access.serve(self.name, wanted, b"")
 
@@ -196,13 +197,13 @@ class LocalDatabase:
         tries: int = DEFAULT_TRIES,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> Any:
-        """Replace the value at a path by what `update` makes of it; return it as committed.
+        """Replace the value at a path by the result of `update`; return the committed value.
 
         `update` is called with the present value, which it may change, and returns the new one, or
-        an awaitable of it. If another write was first, it is called again with the value of that,
-        at most so many times: then `ConditionFailed` is raised. If it returns `ABORT`, nothing is
-        written, and the present value is returned. `timeout` is that of each try. As a PUT does, it
-        drops priorities.
+        an awaitable of it. If another write was committed meanwhile, it is called again with the
+        value of that one; after `tries` calls `ConditionFailed` is raised. If it returns `ABORT`,
+        nothing is written, and the present value is returned. `timeout` is that of each try. As a
+        PUT does, it drops priorities.
         """
         present = await self.get_with_etag(path, timeout=timeout)
         contender = object()
@@ -230,14 +231,14 @@ class LocalDatabase:
     def watch(
         self, path: str = "", *, resume_after: str | None = None, **query: Unpack[QueryOptions]
     ) -> Watch:
-        """Watch a path, or what a query selects there: an iterator of what is written.
+        """Watch a path, or the children that a query selects: return an iterator of events.
 
         The first event is a `put` of the present value. With `resume_after`, the `id` of an event
-        of an earlier watch of this path, what was written since comes instead, or the `put` after
-        all if that is no longer known (`retain_events`), and for a query.
+        of an earlier watch of this path, the events since then come instead, unless they are no
+        longer kept (`retain_events`) or there is a query.
 
-        A path or a query that cannot be raises at once, whatever else is wrong when the first
-        event is awaited or `async with` is entered: nothing is watched before that.
+        An invalid path or query raises at once, any other error when the first event is awaited or
+        `async with` is entered: the watch begins only then.
         """
         place = parse_place(path)
         wanted = make_request(

@@ -1,9 +1,8 @@
 """The calls of a program as requests, its values, and waiting in its coroutines.
 
 The requests reach the handlers without a connection. They have the parsed form of a request over
-HTTP and take the same way from there, so that all that holds for one holds for the other. The
-options of a query, as a program gives them (`QueryOptions`), become the parameters that a URL would
-have.
+HTTP and take the same way from there, so the same rules, limits and errors hold. The options of a
+query (`QueryOptions`) become the parameters that a URL would have.
 
 Values pass as JSON text, so neither side can change those of the other. What a program writes is
 printed, and then parsed as a body is; what it reads is parsed from what a GET would send. So the
@@ -62,7 +61,7 @@ _LIMITS: Final = ("limit_to_first", "limit_to_last")
 
 T = TypeVar("T")
 PAUSE_S: Final = 0.001
-"""By how much the longest pause before another try grows with each."""
+"""How much the longest pause before another try grows with each failure."""
 MAX_PAUSE_S: Final = 0.05
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
@@ -86,7 +85,7 @@ def encode(value: object) -> bytes:
         text = orjson.dumps(value, option=_OPTIONS)
     except TypeError:
         return orjson.dumps(_checked(value, 0))
-    if b"null" in text:  # which may stand for a number that is none
+    if b"null" in text:  # orjson prints NaN and infinity as null
         _checked(value, 0)
     return text
 
@@ -102,7 +101,7 @@ def text_of(body: object) -> bytes:
         return body
     if not isinstance(body, Content):
         raise TypeError(f"a {type(body).__name__} has not been rendered")
-    reader = body.open("", may_refuse=False)  # which frees what has no other reader
+    reader = body.open("", may_refuse=False)  # closing it frees a body without other readers
     try:
         if body.size > MAX_SHOWN_BYTES:
             raise TooLargeToRead
@@ -112,7 +111,7 @@ def text_of(body: object) -> bytes:
 
 
 def copy(json: Json) -> Json:
-    """Return JSON as a program may have it."""
+    """Return a copy of JSON for the program, which may change it."""
     return parse(compact(json))
 
 
@@ -160,17 +159,17 @@ def _check_number(number: int | float) -> int | float:
 
 
 class QueryOptions(TypedDict, total=False):
-    """Which children are read, by the names that the command has for it.
+    """Which children are read; the names are those of the options of `treedb get`.
 
     Attributes:
         order_by: the path of a field of each child, or `$key`, `$value` or `$priority`.
         limit_to_first: how many, at most.
         limit_to_last: how many, at most, counted from the end.
         start_at: the least value; with a tuple the least value and key.
-        start_after: what comes before the first.
+        start_after: a value below the least one.
         end_at: the greatest value.
-        end_before: what comes after the last.
-        equal_to: the value.
+        end_before: a value above the greatest one.
+        equal_to: the only value.
         where: conditions on each child, such as `{"age": {">=": 18}}`.
 
     """
@@ -214,12 +213,12 @@ def _print_option(name: str, value: Any) -> str:
 
 
 async def wait_for(work: Coroutine[Deferred[Any], Any, T]) -> T:
-    """Run a coroutine that waits for Deferreds, in whichever kind of coroutine this is.
+    """Run a coroutine that waits for Deferreds, in a coroutine of Twisted or a task of asyncio.
 
     A coroutine that Twisted runs (`Deferred.fromCoroutine`, `inlineCallbacks`) waits for a
-    Deferred, a task of asyncio for a future of its loop. Which of them runs is seen by whether
-    there is a current task; so a task must not run coroutines of Twisted in its own step. If this
-    is cancelled, what it waits for is cancelled.
+    Deferred, a task of asyncio for a future of its loop. A current task decides which of them this
+    is; so a task must not run coroutines of Twisted in its own step. Cancelling it cancels the
+    coroutine.
     """
     if not _is_in_task():
         return await work
@@ -237,14 +236,14 @@ def _is_in_task() -> bool:
 
 
 class LocalRequest:
-    """As much of a request as the handlers of reads and writes use, without a connection.
+    """The part of a request that the handlers of reads and writes use, without a connection.
 
     Attributes:
         method: that of the request.
-        headers: none.
+        headers: always empty.
         content: the body.
-        contender: what identifies the caller among those that write at the same time, if it may.
-        trace: none: it is part of what the program does.
+        contender: identifies a transaction among those that write at the same time; None otherwise.
+        trace: always None: the span is that of the program.
 
     """
 
@@ -256,23 +255,23 @@ class LocalRequest:
         self.trace: Final = None
 
     def getClientAddress(self) -> None:
-        """Return that there is no client."""
+        """Return None, since a program has no address."""
 
     def notifyFinish(self) -> Deferred[None]:
-        """Return what never fires: who cancels a request cancels what it waits for."""
+        """Return a Deferred that never fires: cancelling the call cancels what it waits for."""
         return Deferred()
 
 
 @attrs.define(eq=False)
 class LocalAccess:
-    """What the databases of a program are made from.
+    """The parts of the service that the databases of a program use.
 
     Attributes:
         resource: serves the requests.
         catalog: opens the databases.
         clock: the clock of the reactor, in seconds.
-        limits: how much may be sent and read.
-        refusal: why nothing is served at present, None if it is.
+        limits: the limits of requests.
+        refusal: why nothing is served at present, None while the service runs.
 
     """
 
@@ -285,13 +284,14 @@ class LocalAccess:
     async def serve(
         self, name: DatabaseName, wanted: DataRequest, body: bytes, contender: int | None = None
     ) -> Response:
-        """Return the response to a request; raise what a program may see."""
+        """Return the response to a request; raise errors that a program may see."""
         return await wait_for(self.translated(self._serve(name, wanted, body, contender)))
 
     async def pause_after(self, failures: int) -> None:
-        """Wait before the next try of what others were faster at, the longer the more often.
+        """Wait before the next try of a transaction, longer after more failures.
 
-        The time is random: else those that collide would collide again, and the same one be first.
+        The time is random, since transactions that collide would collide again, and the same one
+        would always be first.
         """
         most = min(MAX_PAUSE_S, PAUSE_S * (failures - 1))
         if most > 0:
@@ -308,7 +308,7 @@ class LocalAccess:
         return response
 
     async def translated(self, work: Coroutine[Deferred[Any], Any, T]) -> T:
-        """Run `work`; its errors become those that a program may see, without values of ours."""
+        """Run `work`; its errors become those that a program may see, with copies of values."""
         try:
             if self.refusal is not None:
                 work.close()

@@ -1,13 +1,13 @@
-"""A watch of a program: the events that wait for it, and the iterator that it reads them from.
+"""A watch of a program: the events that wait for it, and the iterator that returns them.
 
 Theory of operation. A `WatchQueue` is a watcher of the database, like a stream over HTTP, and
-begins as one does: with the present value, or with what was missed since an event. What is written
-later waits, within bounds (`WaitingEvents`). If more waits, it is dropped, and the next event is
-one `put` of the value as it is then. That is read only when the program awaits the next event, so a
-program that does not read costs no more than the bound.
+begins as one does: with the present value, or with the events that were missed. Later events wait,
+within bounds (`WaitingEvents`). Beyond the bounds they are dropped, and the next event is one `put`
+of the value at that time. The value is read only when the program awaits the next event, so a
+program that does not read costs at most the bound.
 
-The database refers to the queue, the program to the `Watch`, which iterates over it: when the
-program has dropped that, the queue is closed.
+The database refers to the queue, and the program to the `Watch`, which iterates over the queue.
+When the program drops the `Watch`, the queue is closed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from treedbd.web.streams.registry import Subscriber
 from treedbd.web.streams.stream import hold_missed
 
 EVENT_BYTES: Final = 200
-"""What an event that waits takes in memory beside its text."""
+"""The memory that an event that waits needs beside its text."""
 _FIRST: Final = b'{"path":"/","data":%b}'
 
 
@@ -75,18 +75,18 @@ class _Printed(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes that it takes while it waits."""
+        """The bytes that it is counted as while it waits."""
         return len(self.text) + EVENT_BYTES
 
 
 class WaitingEvents:
-    """The events that wait for one program, in their order; each is text until it is taken.
+    """The events that wait for one program, in order; each is text until it is returned.
 
     All watches of a path share the text of an event, and each program gets values of its own.
     """
 
     def __init__(self, memory: WaitingBytes, limit: int) -> None:
-        """Let `limit` bytes wait, but for one batch, and of all programs what `memory` allows."""
+        """Bound the events by `limit` bytes or one batch, and those of all programs by `memory`."""
         self._memory = memory
         self._limit = limit
         self._missed: deque[tuple[Position, Event]] = deque()
@@ -98,7 +98,7 @@ class WaitingEvents:
         return bool(self._missed or self._events)
 
     def add(self, notification: Notification) -> bool:
-        """Let the events of a batch wait; return False if there is no room for them."""
+        """Append the events of a batch; return False if they have no room."""
         printed: tuple[_Printed, ...] | None = notification.shared.get(_Printed)
         if printed is None:
             printed = tuple([_print(*numbered) for numbered in notification.events])
@@ -113,15 +113,15 @@ class WaitingEvents:
         return True
 
     def add_missed(self, missed: MissedNotification) -> None:
-        """Let what was missed come first; it is printed one by one.
+        """Put the missed events first; each is printed when it is returned.
 
-        Raises `WaitingBytesRefused` if there is no room for it.
+        Raises `WaitingBytesRefused` if they have no room.
         """
         self._held = hold_missed(missed, self._memory, "")
         self._missed.extend(missed.events)
 
     def add_first(self, text: bytes, position: Position) -> None:
-        """Let a `put` of a value, as text, come first."""
+        """Put an event first: a `put` of a value, as text."""
         first = _Printed("put", _FIRST % text, print_id(position))
         self._events.appendleft(first)
         self._count(first.size)
@@ -137,14 +137,14 @@ class WaitingEvents:
         return _parse(printed)
 
     def drop(self) -> None:
-        """Drop all."""
+        """Drop all events."""
         self._missed.clear()
         self._release_missed()
         self._events.clear()
         self._count(-self._size)
 
     def _release_missed(self) -> None:
-        """Count what was missed no longer when all of it has been taken."""
+        """Release the memory of the missed events when all of them have been returned."""
         if not self._missed and self._held is not None:
             self._held.close()
             self._held = None
@@ -167,7 +167,7 @@ class WatchQueue:
     """The events of one watch; belongs to the reactor's thread.
 
     Attributes:
-        last_sent: never, because nothing has to be kept alive.
+        last_sent: infinite, because no connection has to be kept alive.
 
     """
 
@@ -182,7 +182,7 @@ class WatchQueue:
         identity: Identity,
         resume_after: str | None,
     ) -> None:
-        """Watch as `identity` what `wanted` reads; nothing is registered yet."""
+        """Prepare to watch what `wanted` reads, as `identity`; register nothing yet."""
         check_stream(wanted.parameters, wanted.place)
         self._access = access
         self._name = name
@@ -207,12 +207,12 @@ class WatchQueue:
         self._is_awaited = False
 
     async def open(self) -> None:
-        """Begin to watch, unless that has begun; raise if the rules do not allow it."""
+        """Begin to watch, unless it has begun; raise if the rules do not allow it."""
         if self._database is None and not self._is_over:
             await self._access.translated(self._open())
 
     async def wait(self) -> None:
-        """Wait until there is an event to take, or the end; begin to watch before."""
+        """Wait for an event or the end; begin to watch, unless it has begun."""
         if self._is_awaited:
             raise RuntimeError("The next event is being awaited already.")
         self._is_awaited = True
@@ -225,7 +225,7 @@ class WatchQueue:
     def take(self) -> WatchEvent | None:
         """Return the next event, None if it has to be awaited.
 
-        Raises why the watch has ended, or `StopAsyncIteration`.
+        Raises the reason for which the watch has ended, or `StopAsyncIteration`.
         """
         if self._is_held:
             return None
@@ -237,7 +237,7 @@ class WatchQueue:
         raise StopAsyncIteration if reason is None else reason
 
     def close(self) -> None:
-        """Watch no longer, and drop what waits; a second call does nothing."""
+        """End the watch, and drop the events that wait; a second call does nothing."""
         self._finish()
         self._events.drop()
         self._wake()
@@ -245,16 +245,16 @@ class WatchQueue:
     def close_soon(self) -> None:
         """Close in a later turn of the reactor; may be called at any moment.
 
-        Garbage is collected in any thread, and in the middle of anything that its thread does, such
-        as going through the open streams.
+        Garbage is collected in any thread and at any point of its work, such as an iteration over
+        the open streams.
         """
         clock: Any = self._access.clock
         clock.callFromThread(self.close)
 
-    # As a watcher, and the stream of a query.
+    # The methods of a watcher.
 
     def notify(self, notification: Notification) -> None:
-        """Queue what was written."""
+        """Queue the events of a batch."""
         if self._is_over or self._has_overflowed or not self._may_continue():
             return
         if notification.is_missed:
@@ -268,27 +268,27 @@ class WatchQueue:
         self._wake()
 
     def revoke(self) -> None:
-        """End: what it shows can no longer be read."""
+        """End the watch, since its path can no longer be read."""
         self._end(PermissionDenied("this read"))
 
     def overflow(self) -> None:
-        """Drop what waits: the present value comes next."""
+        """Drop the events that wait; the next one is the present value."""
         self._events.drop()
         self._has_overflowed = True
         self._wake()
 
     def fail(self) -> None:
-        """End after the exception that is being handled."""
+        """End the watch because of the exception that is being handled."""
         self._log.failure("A watch failed.")
         self._end(Unavailable("The watch has failed, the log says why: watch again."))
 
-    # As a stream of the registry.
+    # The methods of a stream of the registry.
 
     def keep_alive(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing, since a watch has no connection."""
 
     def retry(self) -> None:
-        """Read the present value, for which there was no room."""
+        """Read the present value again, which had no room before."""
         self._is_held = False
         self.overflow()
 
@@ -404,7 +404,7 @@ class WatchQueue:
             self._wake()
 
     def _show(self, database: Database, rendered: bytes | Rendering, sequence: int) -> None:
-        """Let the value of a state be the first event; what was written later follows it."""
+        """Make the value of a state the first event; later events follow it."""
         self._events.add_first(text_of(rendered), database.watching.position(sequence))
 
     def _not_rendered(self, failure: Failure) -> None:
@@ -423,7 +423,7 @@ class WatchQueue:
         return not self._grant.must_be_checked or self._grant.recheck()
 
     def _end(self, reason: Exception) -> None:
-        """End; what waits is still shown if its reader may see it."""
+        """End the watch; return the events that wait first if the program may still see them."""
         if self._is_over:
             return
         self._reason = reason
@@ -449,18 +449,18 @@ class WatchQueue:
 class Watch(AsyncIterator[WatchEvent]):
     """The events at a path, each a `WatchEvent`: `async for event in database.watch("users")`.
 
-    The first is a `put` of the present value, the others say what was written, in order, none left
-    out. If the program is slow and more waits than the setting `buffer_bytes` of `[streams]`, one
-    `put` of the present value comes in place of what waits.
+    The first is a `put` of the present value; the others are all later writes, in order. If the
+    program is slow and more waits than the setting `buffer_bytes` of `[streams]`, one `put` of the
+    present value replaces the events that wait.
 
-    It ends by an exception that says why: `PermissionDenied` if the path can no longer be read,
-    `Unavailable` if the service stops or the watch has failed. It ends without one after `aclose`,
-    which `async with` calls at its end; a watch that the program has dropped is closed too. If
+    It ends by an exception: `PermissionDenied` if the path can no longer be read,
+    `Unavailable` if the service stops or the watch has failed. It ends without an exception after
+    `aclose`, which `async with` calls at its end; a watch that the program drops is closed too. If
     waiting for an event is cancelled, the watch goes on.
     """
 
     def __init__(self, queue: WatchQueue) -> None:
-        """Iterate over a queue; `LocalDatabase.watch` calls this."""
+        """Iterate over a queue; called by `LocalDatabase.watch`."""
         self._queue = queue
         weakref.finalize(self, queue.close_soon).atexit = False
 
@@ -475,7 +475,7 @@ class Watch(AsyncIterator[WatchEvent]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Watch no longer."""
+        """End the watch."""
         self._queue.close()
 
     def __aiter__(self) -> Watch:
@@ -483,7 +483,7 @@ class Watch(AsyncIterator[WatchEvent]):
 
     async def __anext__(self) -> WatchEvent:
         """Wait for the next event."""
-        # Taken in the turn in which it is returned: waiting that is cancelled loses no event.
+        # Removed in the turn in which it is returned, so a cancelled wait loses no event.
         while (event := self._queue.take()) is None:
             await wait_for(self._queue.wait())
         return event

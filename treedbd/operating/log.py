@@ -1,16 +1,16 @@
 """The log of a daemon: what one entry holds, how it is printed, and where it goes.
 
-An event of `twisted.logger`, or a line from a worker, becomes a `LogRecord`. A format makes text or
-JSON of it, and a `LogWriter` writes that to standard output or to a file (`find_target`). Twisted
-looks whether the application names an observer; the options `--logger` and `--syslog` of twistd
-come before it.
+An event of `twisted.logger`, or a line from a worker, becomes a `LogRecord`, which a format prints
+as text or JSON, and a `LogWriter` writes to standard output or to a file (`find_target`). Twisted
+uses it as the observer of the application; the options `--logger` and `--syslog` of twistd precede
+it.
 
-What is logged with a logger may carry, besides its text, some things that only this module reads:
-`FIELDS`, a mapping from names to values that JSON has; `LINE`, the line that a text log shows in
-place of everything else; and `MESSAGE`, the text itself, which then need not be formatted.
+An event may have, besides its text, some keys that only this module reads: `FIELDS`, a mapping from
+names to JSON values; `LINE`, the line that a text log shows instead of all else; and `MESSAGE`, the
+text itself, which then is not formatted.
 
-Every line of JSON is valid by itself and has no control character, whatever was logged: a traceback
-is one member of its object. Text shows a traceback in lines of its own, indented.
+Every line of JSON is valid by itself and has no control characters: a traceback is one member of
+its object. Text shows a traceback in lines of its own, indented.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ MESSAGE: Final = "treedb_message"
 ENTRY: Final = "treedb_entry"
 """The key of an entry that another process has logged, in the event that passes it on."""
 MAX_CHARACTERS: Final = 10_000
-"""Of each text of an entry that is passed to another process."""
+"""The longest text of an entry that is passed to another process."""
 _TYPES: Final = [float, str, str, str, dict, str, str]
 
 MEMBERS: Final = ("time", "level", "logger", "message", "worker", "traceback")
-"""The members of each object, the last two where there is such; other members are fields."""
+"""The members of each object, the last two of which may be missing; all others are fields."""
 IN_EVERY_MESSAGE: Final = frozenset({"method", "path", "status"})
-"""Fields that the messages show which have them; text does not repeat them."""
+"""Fields that messages contain already; text does not repeat them."""
 _BARE: Final = re.compile(r"[\w.:@/+…-]+", re.ASCII)
 
 FILE_MODE: Final = 0o640
-"""The log has addresses, paths and the names of users."""
+"""Not for all users, since the log has addresses, paths and the names of users."""
 
 DEFAULT_FILE: Final = "twistd.log"
-"""Where a daemon logs that was sent to the background without `--logfile`."""
+"""The log of a daemon in the background without `--logfile`."""
 
 
 class NotAnEntry(ValueError):
-    """A line that is no entry: what a process prints when it cannot log any more."""
+    """A line that is not an entry: text of a process that can no longer log."""
 
 
 class CannotLog(OperatorError):
@@ -72,17 +72,17 @@ class CannotLog(OperatorError):
 
 @attrs.frozen
 class LogRecord:
-    """What is logged at one moment.
+    """One entry of the log.
 
     Attributes:
-        time: when, in seconds since 1970.
+        time: when it was logged, in seconds since 1970.
         level: `debug`, `info`, `warn`, `error` or `critical`.
-        logger: what logs it: a module or a class, or another program's name for itself.
+        logger: the module or class that logs it, or the name that another program gives itself.
         message: the text, which may have several lines.
         fields: further members, in the order in which they are shown.
-        traceback: that of a failure, empty if there is none.
-        line: what a text log shows in place of all else; empty if nothing does.
-        worker: the number of the worker process, from 1; 0 if there are no workers.
+        traceback: that of a failure; empty without one.
+        line: the line that a text log shows instead of all else; empty without one.
+        worker: the number of the worker process, from 1; 0 without workers.
 
     """
 
@@ -105,7 +105,7 @@ def entry_of(event: LogEvent) -> LogRecord:
     logger = event.get("log_namespace") or event.get("log_system") or "-"
     traceback = _traceback_of(event)
     message = event.get(MESSAGE) or _message_of(event)
-    if traceback and traceback in message:  # of the older log of Twisted
+    if traceback and traceback in message:  # an event of the older log of Twisted
         message = message.replace(traceback, "").strip()
     return LogRecord(
         float(event.get("log_time", 0.0)),
@@ -130,14 +130,14 @@ def _traceback_of(event: LogEvent) -> str:
         return ""
     try:
         return failure.getTraceback().strip("\n")
-    except Exception as error:  # of the text of what was raised
+    except Exception as error:  # raised by `str` of the exception
         return f"The traceback cannot be shown: {type(error).__name__}."
 
 
 def encode_entry(entry: LogRecord) -> bytes:
     """Return an entry as one line of bytes, with its end, for another process.
 
-    Of a very long text the rest is dropped.
+    The rest of a very long text is dropped.
     """
     parts = (
         entry.time,
@@ -157,7 +157,7 @@ def encode_entry(entry: LogRecord) -> bytes:
 def decode_entry(line: bytes, worker: int) -> LogRecord:
     """Return the entry that a worker has encoded; raise `NotAnEntry`."""
     try:
-        parts: Any = json.loads(line)  # which also knows lone surrogates
+        parts: Any = json.loads(line)  # which accepts lone surrogates
     except (ValueError, RecursionError):
         raise NotAnEntry from None
     if not isinstance(parts, list) or [type(part) for part in parts] != _TYPES:
@@ -185,7 +185,7 @@ def format_text(entry: LogRecord) -> str:
         message = f"Worker {entry.worker}: {message}"
     if entry.traceback:
         message = f"{message}\n{entry.traceback}"
-    # As Twisted's own log: the lines of one entry are indented but for the first.
+    # As in Twisted's own log, all lines of an entry but the first are indented.
     shown = "\n\t".join(map(in_one_line, message.split("\n")))
     return f"{_local_time(int(entry.time))} [{entry.logger}#{entry.level}] {shown}\n"
 
@@ -210,7 +210,7 @@ def _format_string(value: str) -> str:
     shown = in_one_line(value)
     if _BARE.fullmatch(shown):
         return shown
-    # What is escaped already keeps its form.
+    # Characters that are escaped already keep their form.
     return '"' + shown.replace('"', '\\"') + '"'
 
 
@@ -232,7 +232,7 @@ def format_json(entry: LogRecord) -> str:
     except TypeError:  # a lone surrogate, or a number that is too large
         text = json.dumps(members, default=str)
     if not text.isprintable():
-        # JSON lets DEL, C1 controls and line separators be, and terminals and editors do not.
+        # JSON permits DEL, C1 controls and line separators, which terminals and editors interpret.
         text = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
     return f"{text}\n"
 
@@ -243,7 +243,7 @@ def rfc_3339(time: float) -> str:
     return f"{_utc(seconds)}.{milliseconds:03d}Z"
 
 
-# Most lines are of the same second as the one before.
+# Most lines have the same second as the previous one.
 @lru_cache(maxsize=2)
 def _utc(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
@@ -255,10 +255,10 @@ def _local_time(seconds: int) -> str:
 
 
 class LogFile:
-    """A file that another program may rotate; nothing is rotated or removed here.
+    """A file that another program may rotate.
 
-    It is appended to, so a program may cut it (`copytruncate` of logrotate), and it is opened again
-    by its name on request, so a program may rename it.
+    Writes append, so a program may truncate it (`copytruncate` of logrotate), and `reopen` opens it
+    by its name again, so a program may rename it.
     """
 
     def __init__(self, path: str) -> None:
@@ -271,7 +271,7 @@ class LogFile:
         self._file.write(data)
 
     def reopen(self) -> None:
-        """Open the file of this name again; if that fails, go on with the one that is open."""
+        """Open the file of this name again; if that fails, keep the open one."""
         try:
             file = self._open()
         except OSError:
@@ -281,14 +281,14 @@ class LogFile:
 
     def _open(self) -> BinaryIO:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        # Without a buffer: each line is one call of the system, so that lines are never mixed.
+        # Without a buffer, since each line must be one system call, so that lines are never mixed.
         return os.fdopen(os.open(self._path, flags, FILE_MODE), "wb", 0)
 
 
 def write_to_stream(stream: Any) -> Callable[[bytes], None]:
-    """Return what writes bytes to a text stream at once, whatever its encoding."""
+    """Return a function that writes bytes to a text stream at once, whatever its encoding."""
     binary = getattr(stream, "buffer", None)
-    if binary is None:  # one in memory
+    if binary is None:  # a stream in memory
 
         def write_text(data: bytes) -> None:
             stream.write(data.decode())
@@ -322,7 +322,7 @@ FORMATS: Final[Mapping[str, FormatEntry]] = {"text": format_text, "json": format
 
 @attrs.frozen
 class LogOutput:
-    """What writes the log, and the file that it writes to, None for standard output."""
+    """The writer of the log, and its file, None for standard output."""
 
     writer: LogWriter
     file: LogFile | None = None
@@ -330,12 +330,12 @@ class LogOutput:
 
 @attrs.frozen
 class LogTarget:
-    """Where a daemon logs: to `file`, or to standard output if that is empty."""
+    """The file to which a daemon logs; empty for standard output."""
 
     file: str = ""
 
     def open(self, log_format: str) -> LogOutput:
-        """Return what writes the log in a format; raise `CannotLog`."""
+        """Return the output in a format; raise `CannotLog`."""
         format_entry = FORMATS[log_format]
         if not self.file:
             return LogOutput(LogWriter(write_to_stream(sys.stdout), format_entry))
@@ -351,10 +351,10 @@ class LogTarget:
 
 
 def find_target(options: Mapping[str, Any], *, in_foreground: bool) -> LogTarget | None:
-    """Return where to log by the `options` of twistd; None if it is not for us to log."""
+    """Return the target by the `options` of twistd; None if twistd logs itself."""
     if options.get("logger") or options.get("syslog"):
         return None
     file = options.get("logfile") or ""
     if file == "-":
-        return LogTarget() if in_foreground else None  # twistd says what is wrong with that
+        return LogTarget() if in_foreground else None  # twistd reports the error
     return LogTarget(file or ("" if in_foreground else DEFAULT_FILE))

@@ -1,14 +1,14 @@
-"""Metrics: what each means, what it is read of, how it is added up and printed.
+"""Metrics: their meaning and their sources, how they are added up and printed.
 
-A `Metric` is one entry of the table `METRICS`: its name, its labels, what it means, and how it is
-read of the `Sources` of a service. Names and labels are a promise to dashboards. The values of a
+A `Metric` is one entry of the table `METRICS`: its name, its labels, its meaning, and how it is
+read from the `Sources` of a service. Names and labels are a promise to dashboards. The values of a
 label are few and never chosen by clients: projects and databases that exist, methods, statuses,
 codes of errors.
 
 The way of a value: parts of the service count; `Probes` look up in a worker thread what is not
-counted, such as sizes on the disk; `read_samples` reads all at one moment, `add_up` joins what
-several processes have read, and `format_samples` prints it by prometheus-client as OpenMetrics or
-Prometheus. `operating/operations` serves it.
+counted, such as sizes on the disk; `read_samples` reads all values at one moment, `add_up` joins
+the values of several processes, and `format_samples` prints them by prometheus-client as
+OpenMetrics or Prometheus. `operating/operations` serves it.
 
 With several workers each writes its values to a part of one memory, the `SampleBoard`, once a
 second and before it shows values to an operator, and reads those of the others there. A worker that
@@ -67,7 +67,7 @@ Buckets: TypeAlias = tuple[tuple[int, ...], float]
 Samples: TypeAlias = "dict[str, dict[Labels, float | Buckets]]"
 """The values of each metric by its labels; of a histogram the buckets."""
 Reading: TypeAlias = "float | Histogram | Mapping[Labels, float] | None"
-"""What is read of a service: one value, the values by labels, or None if there is none."""
+"""A reading of a service: one value, values by labels, or None without a value."""
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 _BUILD: Final[Labels] = (
@@ -78,19 +78,18 @@ _BUILD: Final[Labels] = (
 )
 
 LARGEST: Final = 20
-"""Databases whose size is shown; each is a value of a label."""
+"""How many databases are shown with their sizes; each is a value of a label."""
 
 
 @attrs.frozen
 class Metric:
-    """One metric: its name, what it means, and how it is read.
+    """One metric: its name, its meaning, and how it is read.
 
     Attributes:
-        read: returns the values, of the sources of a service.
+        read: returns the values from the sources of a service.
         labels: the names of the labels.
-        bounds: those of the buckets of a histogram.
-        combine: makes one gauge of those of all processes; None if what one process reads holds
-            for all of them.
+        bounds: the bounds of the buckets of a histogram.
+        combine: combines the gauges of all processes; None if all processes read the same value.
 
     """
 
@@ -104,22 +103,23 @@ class Metric:
 
     @property
     def only_grows(self) -> bool:
-        """Whether its values only grow, also while processes end and others begin."""
+        """Whether its values only grow, also while processes end and others start."""
         return self.kind != "gauge"
 
 
 @attrs.frozen
 class Facts:
-    """What is not counted but looked up for each scrape.
+    """The values that are not counted but looked up for each scrape.
 
     Attributes:
         database_bytes: on the disk, of the largest databases.
         project_bytes: on the disk, of all databases of each project.
-        disk_free_bytes: of the file system of the data; None if nothing is stored in files.
+        disk_free_bytes: of the file system of the data; None without files.
         problems: how many things are not as they should be.
         write_problems: how many of them refuse writes.
-        last_backup_at: seconds since 1970, 0 for never; None if there are no files to be saved.
-        certificate_ends_at: when the first certificate ends, in the same; None if there is none.
+        last_backup_at: seconds since 1970, 0 for never; None without files.
+        certificate_ends_at: when the first certificate ends, in seconds since 1970; None without
+            one.
 
     """
 
@@ -134,10 +134,10 @@ class Facts:
 
 @attrs.define
 class Sources:
-    """The parts of one service that count, or know how many there are.
+    """The parts of one service that have the values.
 
     Attributes:
-        facts: what was looked up last.
+        facts: the values that were looked up last.
         turns: the turns of the event loop; None if they are not counted.
         process: the metrics of the process by name, as they were looked up last.
 
@@ -477,7 +477,7 @@ def _values_of(reading: Reading) -> dict[Labels, float | Buckets]:
 
 
 def add_up(metrics: Iterable[Metric], parts: Sequence[Samples]) -> Samples:
-    """Return the values of several processes together; the first is the one that adds them up."""
+    """Return the values of several processes together; the first is this process."""
     return {
         metric.name: _add_up(metric, [part.get(metric.name, {}) for part in parts])
         for metric in metrics
@@ -503,7 +503,7 @@ def _add_buckets(values: Sequence[Buckets]) -> Buckets:
 
 
 def growing(metrics: Iterable[Metric], samples: Samples) -> Samples:
-    """Return the values of those metrics that only grow."""
+    """Return the values of the metrics that only grow."""
     return {
         metric.name: samples[metric.name]
         for metric in metrics
@@ -517,7 +517,7 @@ def to_json(samples: Samples) -> dict[str, Any]:
 
 
 def from_json(json: Mapping[str, Any]) -> Samples:
-    """Return what `to_json` was given."""
+    """Return the values that `to_json` was given."""
     return {
         name: {tuple(labels): _value_from(value) for labels, value in values}
         for name, values in json.items()
@@ -533,8 +533,8 @@ def _value_from(value: Any) -> float | Buckets:
 
 
 @attrs.frozen(eq=False)
-class _Taken(Collector):
-    """Values that were taken, for a registry of their own."""
+class _ReadValues(Collector):
+    """Values that were read, for a registry of their own."""
 
     metrics: Iterable[Metric]
     samples: Samples
@@ -547,13 +547,13 @@ class _Taken(Collector):
 def format_samples(metrics: Iterable[Metric], samples: Samples, accept: str) -> tuple[bytes, str]:
     """Return values as text in the format that a header `Accept` prefers, and its media type."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Taken(metrics, samples))
+    registry.register(_ReadValues(metrics, samples))
     encode, media_type = choose_encoder(accept)
     return encode(registry), media_type
 
 
 def make_family(metric: Metric, values: Mapping[Labels, float | Buckets]) -> Family:
-    """Return a metric with its values, as prometheus-client has them."""
+    """Return a metric with its values as a family of prometheus-client."""
     if metric.kind == "histogram":
         histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for labels, value in values.items():
@@ -581,9 +581,9 @@ class Probes:
         *,
         has_backups: bool = True,
     ) -> None:
-        """Measure the data directory `folder`, None if nothing is in files.
+        """Measure the data directory `folder`, None without one.
 
-        `label_of` returns the name by which a project is shown, empty for one that is not.
+        `label_of` returns the label of a project, empty for one that is not shown.
         """
         self._folder = folder
         self._label_of = label_of
@@ -591,12 +591,12 @@ class Probes:
         self._process = ProcessCollector(registry=None)
 
     def look_at_process(self) -> Mapping[str, float]:
-        """Return the metrics of this process by name; none where there is no `/proc`."""
+        """Return the metrics of this process by name; none without `/proc`."""
         families = self._process.collect()
         return {sample.name: sample.value for family in families for sample in family.samples}
 
     def look_at_data(self) -> Facts:
-        """Return what the data directory shows."""
+        """Return the facts about the data directory."""
         if self._folder is None:
             return Facts()
         sizes = measure_all(self._folder)
@@ -619,13 +619,13 @@ class Probes:
 
     def _find_last_backup(self) -> float:
         with contextlib.suppress(OSError):
-            # Not what it holds: another user may have written it, for himself alone.
+            # Its time, not its content, which another user may have written without read access.
             return (self._folder or pathlib.Path()).joinpath(BACKUP_NOTE).stat().st_mtime
         return 0.0
 
 
 def add_problems(facts: Facts, problems: Iterable[Problem], ends_at: float | None) -> Facts:
-    """Return facts with the problems there are, and with when the first certificate ends."""
+    """Return facts with the number of problems, and the end of the first certificate."""
     found = list(problems)
     return attrs.evolve(
         facts,
@@ -636,16 +636,16 @@ def add_problems(facts: Facts, problems: Iterable[Problem], ends_at: float | Non
 
 
 HALF_BYTES: Final = 8 * 1024 * 1024
-"""Room for the values of one worker; what is not written takes no memory."""
+"""Room for the values of one worker; only written bytes need memory."""
 _HALF_HEAD: Final = struct.Struct("<QdII")
-"""How often the part has been written, when, the length of the content, and its check sum."""
+"""How often the part was written, when, the length of the content, and its check sum."""
 
 
 class SampleBoard:
-    """The file, as worker `number` of `workers` sees it."""
+    """The board of metrics, as worker `number` of `workers` uses it."""
 
     def __init__(self, descriptor: int, number: int, workers: int) -> None:
-        """Use the memory behind `descriptor`."""
+        """Use the memory of `descriptor`."""
         self._file = descriptor
         self._number = number
         self._others = [each for each in range(workers) if each != number]
@@ -653,15 +653,15 @@ class SampleBoard:
         self._written = 0 if found is None else found[0]
 
     def before(self) -> Samples:
-        """Return what was written in the place of this worker last."""
+        """Return the values that this worker, or its predecessor, has written last."""
         found = self._read(self._number)
         return NOTHING if found is None else found[2]
 
     def write(self, samples: Samples, now: float) -> None:
-        """Show values to the others; `now` is in seconds of a clock that all of them have."""
+        """Write values for the others; `now` is in seconds of a clock that all of them have."""
         content = orjson.dumps(to_json(samples))
         if _HALF_HEAD.size + len(content) > HALF_BYTES:
-            return  # the others see what there was before
+            return  # the others see the previous values
         self._written += 1
         head = _HALF_HEAD.pack(self._written, now, len(content), zlib.crc32(content))
         os.pwrite(self._file, head + content, _half_start(self._number, self._written % 2))
@@ -672,7 +672,7 @@ class SampleBoard:
         return [(each[1], each[2]) for each in found if each is not None]
 
     def _read(self, number: int) -> tuple[int, float, Samples] | None:
-        """Return how often a part was written, when it was last, and with what."""
+        """Return how often a part was written, when it was written last, and its values."""
         halves = [half for at in (0, 1) if (half := self._read_half(_half_start(number, at)))]
         return max(halves, key=lambda half: half[0], default=None)
 
@@ -685,7 +685,7 @@ class SampleBoard:
             return None
         content = os.pread(self._file, size, start + _HALF_HEAD.size)
         if len(content) != size or zlib.crc32(content) != check:
-            return None  # it is being written
+            return None  # a worker is writing it
         json: dict[str, Any] = orjson.loads(content)
         return count, at, from_json(json)
 

@@ -1,8 +1,8 @@
 """Spans for a collector of OpenTelemetry, exported over OTLP and HTTP.
 
-Spans wait in a bounded queue, and a thread of the library exports them: nothing of a request waits
-for a collector. What finds no room in the queue, or no collector, is dropped, and the log has a
-warning about it at most once a minute.
+Spans wait in a bounded queue, and a thread of the library exports them, so no request waits for a
+collector. Spans without room in the queue, or without a collector, are dropped, with a warning in
+the log at most once a minute.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OpenTelemetryTracer:
     _log = Logger()
 
     def __init__(self, endpoint: str, sample: float, service_name: str, reactor: Any) -> None:
-        """Export to `endpoint` a part of the requests, from 0 to 1; nothing is started yet."""
+        """Export the fraction `sample` of the requests to `endpoint`; start nothing yet."""
         self._endpoint = endpoint
         self._sample = sample
         self._service_name = service_name
@@ -85,7 +85,7 @@ class OpenTelemetryTracer:
             return None
         found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
         is_wanted = found is None or bool(int(found[3], 16) & _SAMPLED)
-        # Only a trusted proxy may have more sampled than is set here.
+        # Only a trusted proxy may have more requests sampled than the setting says.
         decides = is_trusted and found is not None
         if not is_wanted or not (decides or random.random() < self._sample):  # noqa: S311
             return None
@@ -94,7 +94,7 @@ class OpenTelemetryTracer:
         return _RequestTrace(self._tracer, span)
 
     async def stop(self) -> None:
-        """Export what waits, for `FLUSH_SECONDS` at most, and end."""
+        """Export the spans that wait, for at most `FLUSH_SECONDS`, and end."""
         provider, self._provider, self._tracer = self._provider, None, None
         if provider is None:
             return
@@ -107,7 +107,7 @@ class OpenTelemetryTracer:
                 self._reactor.callFromThread(_fire, done)
                 provider.shutdown()
 
-        # A thread that the end of the process does not wait for.
+        # The end of the process does not wait for a daemon thread.
         threading.Thread(target=flush, name="traces", daemon=True).start()
         try:
             await done.addTimeout(FLUSH_SECONDS, self._reactor)
@@ -144,7 +144,7 @@ class _RequestTrace:
         *,
         failed: bool = False,
     ) -> None:
-        """Record a part of the request that is over now."""
+        """Record a part of the request that ends now."""
         span = self._tracer.start_span(
             name, self._context, attributes=attributes, start_time=began_ns
         )
@@ -162,7 +162,7 @@ class _RequestTrace:
 
 
 class _WatchedExporter(SpanExporter):
-    """An exporter whose failures are noted."""
+    """An exporter that reports failures."""
 
     def __init__(self, exporter: SpanExporter, note_failure: Callable[[], None]) -> None:
         self._exporter = exporter
@@ -179,11 +179,11 @@ class _WatchedExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """End; an export under way is given up."""
+        """End, and abort an export under way."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return whether nothing waits: this one keeps nothing."""
+        """Return whether all spans are exported; this exporter keeps none."""
         return self._exporter.force_flush(timeout_millis)
 
 

@@ -1,8 +1,8 @@
 """The endpoints for operators of one service, `ops_listen`, and the counting for them.
 
 `Operations` counts, and has the metrics and the problems, which `OpsResource` serves. Without such
-endpoints nothing is counted that would not be anyway. Workers show each other what they count
-(`SampleBoard` in `operating/metrics`), so that each of them shows what all have counted.
+endpoints it counts nothing of its own. Workers share their values (`SampleBoard` in
+`operating/metrics`), so each of them shows the sums of all.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ from treedbd.web.origins import is_loopback_address
 from treedbd.web.response import address_of
 
 OPS_CONNECTIONS: Final = 32
-"""Connections to these endpoints that may be open; they are not among those of clients."""
+"""How many connections to these endpoints may be open, besides those of clients."""
 COUNT_S: Final = 1.0
-"""Seconds between two times that what was noted is counted, and shown to other workers."""
+"""Seconds between two counts, which are shown to other workers."""
 LOOK_EACH: Final = 5
-"""Each so many of these times it looks up the metrics of its process."""
+"""After how many counts the metrics of the process are looked up again."""
 ANSWER_S: Final = 3.0
-"""Seconds within which the other workers have to say what is wrong with them."""
+"""Seconds within which the other workers have to report their problems."""
 LATE_S: Final = 10.0
-"""Seconds after which what another worker has shown counts no longer, unless it only grows."""
+"""Seconds after which the values of another worker no longer count, unless they only grow."""
 
 METHODS: Final = (b"GET", b"HEAD")
 MAX_PROBLEMS: Final = 1000
-"""Problems that are listed."""
+"""How many problems are listed."""
 _NOT_FOUND: Final = ErrorReply(
     404, "not_found", "There is nothing here but /.metrics and /.health."
 )
@@ -91,8 +91,8 @@ class Operations:
     """The endpoints for operators of one service.
 
     Attributes:
-        sources: what the metrics are read of.
-        is_ending: whether the service is stopping, so that it is not ready; it still answers.
+        sources: the sources of the metrics.
+        is_ending: whether the service is stopping, and so not ready.
 
     """
 
@@ -110,9 +110,9 @@ class Operations:
         endpoints_of_clients: Listening,
         board: SampleBoard | None,
     ) -> None:
-        """Prepare; `endpoints` are those for operators, of which none is opened yet.
+        """Open nothing yet; `endpoints` are those for operators.
 
-        `board` is that of several workers, None without.
+        `board` is that of several workers, None without workers.
         """
         self._reactor = reactor
         self._catalog = catalog
@@ -145,7 +145,7 @@ class Operations:
         self._endpoints.open(self._factory)
 
     def start(self) -> None:
-        """Count, and show the other workers what is counted, from now on."""
+        """Count from now on, and show the values to the other workers."""
         if self._endpoints.ports:
             self._counting.start(COUNT_S)
 
@@ -158,7 +158,7 @@ class Operations:
         return self._endpoints.reload()
 
     def close_at_once(self) -> None:
-        """Accept no connection any more, and drop those that are open."""
+        """Close the endpoints, and drop the open connections."""
         if self._counting.running:
             self._counting.stop()
             self._publish()
@@ -167,7 +167,7 @@ class Operations:
 
     async def scrape(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics of all processes as text, and its media type."""
-        await self._scrapes.acquire()  # one at a time: each takes a thread for a while
+        await self._scrapes.acquire()  # one at a time, since each occupies a thread for a while
         try:
             await self._look()
             samples = add_up(METRICS, [self._publish(), *self._read_others()])
@@ -187,14 +187,14 @@ class Operations:
         self.sources.process = await self._in_thread(self._probes.look_at_process)
 
     async def _find_problems(self) -> list[Problem]:
-        """Return the problems of all processes; of this one, if others do not answer."""
+        """Return the problems of all processes; those of this one if another does not answer."""
         try:
             return await self._catalog.find_problems().addTimeout(ANSWER_S, self._reactor)
         except (DeferredTimeoutError, ConnectionDone, ConnectionLost, Unavailable):
             return await self._catalog.find_own_problems()
 
     def _count(self) -> Deferred[None] | None:
-        """Count what was noted; show it to the other workers, with the process now and then."""
+        """Count; show the values to the other workers, now and then with those of the process."""
         if self._board is None:
             self.sources.statistics.count()
             return None
@@ -215,18 +215,18 @@ class Operations:
         return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
 
     def _publish(self) -> Samples:
-        """Return what this process counts, with what those before it have; show it to others."""
+        """Return the values of this process and its predecessors; show them to the others."""
         self._activity.count()
         self.sources.statistics.count()
         samples = read_samples(METRICS, self.sources)
         if self._board is not None:
             samples |= add_up(GROWING, [growing(METRICS, samples), self._before])
-            with contextlib.suppress(OSError):  # no memory: the others see what there was before
+            with contextlib.suppress(OSError):  # without memory the others see the previous values
                 self._board.write(samples, self._reactor.seconds())
         return samples
 
     def _read_others(self) -> list[Samples]:
-        """Return what the other workers count; of those that have ended what does not fall."""
+        """Return the values of the other workers; of those that have ended only what grows."""
         if self._board is None:
             return []
         late = self._reactor.seconds() - LATE_S
@@ -238,13 +238,13 @@ class Operations:
 
 @attrs.frozen
 class HealthReport:
-    """How the service is: what is wrong, and how long turns last."""
+    """The health of the service: its problems, and how long its turns last."""
 
     problems: list[Problem]
     turns: Turns | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; with problems it is an error as all are."""
+        """Return it as JSON; with problems it has the members of an error."""
         report: dict[str, Any] = {"status": "ok", "version": __version__}
         if self.problems:
             count = len(self.problems)
@@ -271,17 +271,17 @@ class HealthReport:
 class OpsResource(Resource):
     """Serves `/.metrics` and `/.health`, and nothing else.
 
-    They are for those who run the service: no token is needed, every name and reason is shown, and
-    no page of a browser may read them, since no header of CORS allows it. A page whose name was
-    made to point at this machine (DNS rebinding) needs no such header: to clients on this machine
-    the names of others are refused.
+    They are for operators: they need no token and show every name and reason, and no page of a
+    browser may read them, since no header of CORS allows it. A page whose name was made to point at
+    this machine (DNS rebinding) needs no such header, so clients on this machine must use a name of
+    this machine.
     """
 
     isLeaf = True
     _log = Logger()
 
     def __init__(self, operations: Operations, catalog: Catalog) -> None:
-        """Serve what these two know."""
+        """Serve the metrics of `operations` and the problems of `catalog`."""
         Resource.__init__(self)
         self._operations = operations
         self._catalog = catalog
@@ -318,7 +318,7 @@ class OpsResource(Resource):
             self._addressing.check_host(request.headers.get(b"host", ()), None)
         except Misdirected:
             return True
-        except InvalidPath:  # none, as of programs with HTTP/1.0
+        except InvalidPath:  # without a host, as in HTTP/1.0
             return False
         return False
 
@@ -330,8 +330,8 @@ class OpsResource(Resource):
         _send(request, 200, media_type.encode(), body)
 
     async def _answer_health(self, request: IHttp1Request) -> None:
-        asked = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
-        if b"live" in asked:
+        options = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
+        if b"live" in options:
             _send_json(request, 200, {"status": "ok"})
             return
         if self._is_of_another_site(request):
@@ -341,7 +341,7 @@ class OpsResource(Resource):
             _refuse(request, ErrorReply(503, "unavailable", SHUTTING_DOWN))
             return
         problems = await self._catalog.find_problems()
-        if b"ready" in asked:
+        if b"ready" in options:
             problems = [each for each in problems if each.refuses_writes]
         report = HealthReport(problems, self._operations.sources.turns).to_json()
         _send_json(request, 503 if problems else 200, report)

@@ -1,11 +1,11 @@
 """The process of one worker: `python -m treedbd.workers.process`, started by the parent only.
 
-It serves as the whole daemon would, with what it inherits. When its parent asks for it, it ends as
-the daemon ends; when its parent has died, it ends at once: what was acknowledged is durable.
+It serves as a whole daemon does, with the sockets and memory that it inherits. At `Stop` it ends as
+a daemon ends; when its parent dies, it ends at once, since all acknowledged writes are durable.
 
-`Worker` is the process and its side of the connection to the parent. What it shares with the other
-workers, its service uses through `Companions` (the `WorkerContext` of `service`): their endpoints,
-counts, rates and rules, and the `Hints` that they send to each other.
+`Worker` is the process and its side of the connection to the parent. Its service uses what all
+workers share through `Companions` (the `WorkerContext` of `service`): endpoints, counts, rates and
+rules, and the `Hints` that workers send to each other.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ from treedbd.workers.protocol import (
 
 _MAX_HINT_BYTES: Final = 256
 _HINTS_AT_ONCE: Final = 256
-"""Hints that are read in one turn of the reactor; of several for one database, one is followed."""
+"""Hints that are read in one turn of the reactor; several for one database are one."""
 
 NO_PARENT: Final = "The server is shutting down."
 
 BEAT_S: Final = 1.0
-"""Seconds between two signs of life, and between two looks for what no hint has announced."""
+"""Seconds between two signs of life, and between two searches for commits without a hint."""
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -95,8 +95,8 @@ class Hints(FileDescriptor):
     """Sends hints to the other workers, and receives theirs.
 
     A hint is a datagram which says that a database was written, or that its write lock is free. It
-    only saves time. A worker that does not receive it notices all the same, a little later: so
-    nothing is sent twice, and what finds no room is dropped.
+    only saves time: a worker that does not receive it notices the change a little later. So a hint
+    is never sent twice, and one that has no room is dropped.
     """
 
     _received: Callable[[DatabaseName], None]
@@ -116,7 +116,7 @@ class Hints(FileDescriptor):
         return self._receiver.fileno()
 
     def begin(self, received: Callable[[DatabaseName], None]) -> None:
-        """From now on call `received` with each database that another worker has written."""
+        """Call `received` from now on with each database that another worker has written."""
         self._received = received
         base: Any = self
         base.startReading()
@@ -141,19 +141,19 @@ class Hints(FileDescriptor):
 
 
 class Companions:
-    """The other workers, by way of the parent, the board and the sockets of hints.
+    """The other workers, through the parent, the board and the sockets of hints.
 
     Attributes:
         checks_files: whether this worker, and no other, checks files for damage.
         lock: that of the data directory.
         counts, levels: the board.
-        samples: what each of them counts for metrics.
+        samples: the values that each of them counts for metrics.
         hints: sends and receives hints.
 
     """
 
     def __init__(self, start: WorkerStart, settings: Settings, reactor: Any) -> None:
-        """Use what was inherited."""
+        """Use the inherited descriptors."""
         self.checks_files: Final = start.checks_files
         self.lock: Final = DirectoryLock.inherit(settings.data, DIRECTORY_LOCK)
         self.counts: Final = Board(BOARD, start.number, start.workers, start.secret)
@@ -188,8 +188,8 @@ class Companions:
         if context is not None:
             factory = in_tls(factory, context)
         port = adopt_port(self._reactor, inherited.descriptor, inherited.family, factory)
-        # All workers are notified of a new connection, and the one with the least to do comes
-        # first: accepting one at a time leaves the others theirs.
+        # All workers are notified of a new connection, and the idlest of them accepts first: one at
+        # a time, so that the others get theirs.
         return accept_at_most(1, port)
 
     def send_hint(self, name: DatabaseName) -> None:
@@ -197,58 +197,58 @@ class Companions:
         self.hints.send(name)
 
     async def find_problems(self) -> list[Problem]:
-        """Find what keeps the others from serving databases as they should."""
-        response = await self.ask(FindProblems)
+        """Return the problems of the other workers."""
+        response = await self.call(FindProblems)
         return decode_problems(response["problems"])
 
     async def find_activity(self, project: str) -> list[ProjectActivity]:
-        """Find what clients do at the others with the databases of a project."""
-        response = await self.ask(FindActivity, project=project)
+        """Return the activity of the other workers with the databases of a project."""
+        response = await self.call(FindActivity, project=project)
         return [decode_activity(each) for each in response["activity"]]
 
     def report_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
-        """Let the others refuse a database that this worker has found damaged."""
+        """Report a damaged database to the others, which refuse it then."""
         if self.parent is not None:
-            self.parent.ask(Damaged, label=name.label, refuses_reads=refuses_reads)
+            self.parent.call(Damaged, label=name.label, refuses_reads=refuses_reads)
 
     def rules_of(self, project: str) -> WorkersRules:
-        """Return how the workers agree on the rules of a project."""
+        """Return the rules of a project, as all workers share them."""
         return WorkersRules(project, self)
 
-    def ask(self, command: Any, **arguments: object) -> Deferred[Any]:
-        """Send the parent a command; raise `Unavailable` if it is gone."""
+    def call(self, command: Any, **arguments: object) -> Deferred[Any]:
+        """Send the parent a command; raise `Unavailable` if it has died."""
         if self.parent is None:
             raise Unavailable(NO_PARENT)
-        return self.parent.ask(command, **arguments)
+        return self.parent.call(command, **arguments)
 
 
 class WorkersRules:
-    """How the workers agree on the rules of one project."""
+    """The rules of one project, which one worker at a time stores and all others load."""
 
     def __init__(self, project: str, companions: Companions) -> None:
-        """Agree by way of the parent of `companions`."""
+        """Use the parent of `companions`."""
         self._project = project
         self._companions = companions
         self._has_stored = False
 
     @asynccontextmanager
     async def lock(self) -> AsyncIterator[None]:
-        """Wait until no other worker stores rules, and let none do so meanwhile."""
-        await self._companions.ask(TakeRulesTurn)
+        """Hold the lock without which no worker stores rules."""
+        await self._companions.call(TakeRulesTurn)
         self._has_stored = False
         try:
             yield
         finally:
             if not self._has_stored:
-                await self._end_turn(has_stored=False)
+                await self._release(has_stored=False)
 
     async def spread(self) -> None:
-        """Return when all other workers have the stored rules in force; it ends the turn."""
+        """Return when all other workers have the stored rules in force; release the lock."""
         self._has_stored = True
-        await self._end_turn(has_stored=True)
+        await self._release(has_stored=True)
 
-    def _end_turn(self, *, has_stored: bool) -> Deferred[Any]:
-        return self._companions.ask(GiveRulesTurn, project=self._project, has_stored=has_stored)
+    def _release(self, *, has_stored: bool) -> Deferred[Any]:
+        return self._companions.call(GiveRulesTurn, project=self._project, has_stored=has_stored)
 
 
 def _adopt_socket(descriptor: int) -> socket.socket:
@@ -274,14 +274,14 @@ class Worker(Channel):
         self._is_stopping = False
 
     def connectionMade(self) -> None:
-        """Start to serve, and say so to the parent."""
+        """Start to serve, and report it to the parent."""
         self._companions.parent = self
         self._beating.start(BEAT_S)
         try:
             self._service.privilegedStartService()
             self._service.startService()
         except CannotStart as error:
-            self.ask(Failed, reason=str(error))
+            self.call(Failed, reason=str(error))
             return
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
@@ -290,7 +290,7 @@ class Worker(Channel):
         self._companions.hints.begin(self._service.catalog.hinted)
         self._polling.start(BEAT_S, now=False)
         freeze_objects()
-        self.ask(Ready, has_open_rules=self._service.has_open_rules())
+        self.call(Ready, has_open_rules=self._service.has_open_rules())
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End at once: the parent has died, or this worker has stopped."""
@@ -301,7 +301,7 @@ class Worker(Channel):
 
     @Stop.responder
     def stop(self) -> dict[str, object]:
-        """End as the whole service does."""
+        """Stop the service and end."""
         if not self._is_stopping:
             self._is_stopping = True
             self._service.stopService().addBoth(self._end)
@@ -311,7 +311,7 @@ class Worker(Channel):
     async def reload(self) -> dict[str, object]:
         """Read certificates, secrets, providers and rules files again."""
         settings = None
-        with contextlib.suppress(ConfigError):  # the parent says what is wrong
+        with contextlib.suppress(ConfigError):  # the parent logs it
             settings = self._source.read().load()
         is_valid = await self._service.reload(settings)
         return {"is_valid": is_valid}
@@ -332,17 +332,17 @@ class Worker(Channel):
 
     @FindProblems.responder
     async def find_problems(self) -> dict[str, object]:
-        """Find what this worker cannot serve as it should."""
+        """Return the problems of this worker."""
         return {"problems": encode_problems(await self._service.catalog.find_own_problems())}
 
     @FindActivity.responder
     def find_activity(self, project: str) -> dict[str, object]:
-        """Find what clients do with a project's databases at this worker."""
+        """Return the activity of this worker with the databases of a project."""
         return {"activity": [encode_activity(self._service.activity.of_this_process(project))]}
 
     def _end(self, _: object) -> None:
         if self._service.has_given_up:
-            os._exit(0)  # the interpreter would wait for the thread that waits for the disk
+            os._exit(0)  # the interpreter would wait for a thread that the disk delays
         self._reactor.stop()
 
     def _beat(self) -> None:
@@ -350,7 +350,7 @@ class Worker(Channel):
 
 
 def _share(settings: Settings, workers: int) -> Settings:
-    """Return the settings with the part of the memory that one of the workers may use."""
+    """Return the settings with the share of memory that one of the workers may use."""
     limits = settings.limits
     parts = {
         name: max(getattr(limits, name) // workers, least)
@@ -369,7 +369,7 @@ def _share(settings: Settings, workers: int) -> Settings:
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when the process `parent` dies, even if it stands still."""
+    """Have the kernel kill this process when the process `parent` dies, even if it is blocked."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -384,7 +384,7 @@ def main() -> None:
         raise SystemExit("treedb: workers are started by treedb itself: run treedb.") from None
     end_with_parent(start.parent)
     for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)  # of a terminal; the parent says what to do
+        signal.signal(ignored, signal.SIG_IGN)  # of a terminal; the parent sends commands
     begin_logging()
     reactor = namedAny("twisted.internet.reactor")
     use_monotonic_clock(reactor)

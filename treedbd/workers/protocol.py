@@ -3,7 +3,7 @@
 - Commands go by AMP over a pair of sockets (`Channel`). The parent owns the endpoints, the lock of
   the data directory and the rules lock; a worker serves. Either notices the end of the other by the
   end of the connection.
-- What a worker is started with (`WorkerStart`) is JSON in memory that only the two of them share.
+- The record that starts a worker (`WorkerStart`) is JSON in memory that only the two of them share.
   The descriptors that it inherits have fixed numbers, under which the worker finds them open.
 - A worker writes its log to its standard error, one line of `operating/log` for each entry, and the
   parent logs these as its own (`WorkerLog`). Other text that arrives there, such as the last words
@@ -59,12 +59,12 @@ from treedbd.operating.log import LogRecord, NotAnEntry, decode_entry, encode_en
 from treedbd.web.activity import ProjectActivity
 
 _MAX_TOTALS: Final = 400
-"""Databases of which the activity is sent."""
+"""How many databases the activity has that is sent."""
 _MAX_BYTES: Final = 60_000
 """AMP carries values of less than 64 KiB."""
 
 MAX_LINE_BYTES: Final = 256 * 1024
-"""Of a longer line the rest is dropped."""
+"""The rest of a longer line is dropped."""
 
 
 class Channel(AMP):
@@ -74,7 +74,7 @@ class Channel(AMP):
         base: Any = super()
         base.__init__()
 
-    # As AMP does, but without a line in the log for each.
+    # As AMP does, but without a line in the log for each connection.
 
     def makeConnection(self, transport: Any) -> None:
         """Begin."""
@@ -82,80 +82,80 @@ class Channel(AMP):
         base.makeConnection(self, transport)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Errback what was asked and not answered."""
+        """Errback the calls without a response."""
         base: Any = BinaryBoxProtocol
         base.connectionLost(self, reason)
         self.transport = None
 
-    def ask(self, command: type[Command], **arguments: object) -> Deferred[Any]:
+    def call(self, command: type[Command], **arguments: object) -> Deferred[Any]:
         """Send a command; fires with the response, errbacks if the other process has ended."""
-        call: Any = self.callRemote
-        asked: Deferred[Any] = call(command, **arguments)
-        return asked
+        remote: Any = self.callRemote
+        called: Deferred[Any] = remote(command, **arguments)
+        return called
 
 
 class Ready(amp.Command):
-    """A worker says to its parent that it serves."""
+    """To the parent: this worker serves."""
 
     arguments: ClassVar = [(b"has_open_rules", amp.Boolean())]
 
 
 class Failed(amp.Command):
-    """A worker says to its parent why it cannot start, in one sentence."""
+    """To the parent: this worker cannot start; `reason` is one sentence."""
 
     arguments: ClassVar = [(b"reason", amp.Unicode())]
 
 
 class Stop(amp.Command):
-    """The parent asks a worker to end as the whole service does; it closes the connection then."""
+    """To a worker: stop the service, close the connection and end."""
 
 
 class Reload(amp.Command):
-    """The parent asks a worker to read certificates, secrets, providers and rules files again."""
+    """To a worker: read certificates, secrets, providers and rules files again."""
 
     response: ClassVar = [(b"is_valid", amp.Boolean())]
 
 
 class TakeRulesTurn(amp.Command):
-    """A worker asks its parent to be the only one that stores rules; answered when it is."""
+    """To the parent: acquire the rules lock; answered when this worker alone may store rules."""
 
 
 class GiveRulesTurn(amp.Command):
-    """A worker ends its turn; rules that it `has_stored` are loaded by all others.
+    """To the parent: release the rules lock; the others load rules that this worker `has_stored`.
 
-    Answered when they have them in force.
+    Answered when the others have them in force.
     """
 
     arguments: ClassVar = [(b"project", amp.Unicode()), (b"has_stored", amp.Boolean())]
 
 
 class LoadRules(amp.Command):
-    """The parent asks a worker to put the stored rules of a project in force."""
+    """To a worker: put the stored rules of a project in force."""
 
     arguments: ClassVar = [(b"project", amp.Unicode())]
 
 
 class Damaged(amp.Command):
-    """A worker names to its parent, and that to the others, a database that it found damaged."""
+    """To the parent, which sends it to the other workers: a database is damaged."""
 
     arguments: ClassVar = [(b"label", amp.Unicode()), (b"refuses_reads", amp.Boolean())]
 
 
 class FindProblems(amp.Command):
-    """A worker asks its parent, or that a worker, what cannot be served as it should be."""
+    """To the parent, which sends it to the other workers: return your problems."""
 
     response: ClassVar = [(b"problems", amp.ListOf(amp.String()))]
 
 
 class FindActivity(amp.Command):
-    """A worker asks its parent, or that a worker, what clients do with a project's databases."""
+    """To the parent, which sends it to the others: return the activity of a project's databases."""
 
     arguments: ClassVar = [(b"project", amp.Unicode())]
     response: ClassVar = [(b"activity", amp.ListOf(amp.String()))]
 
 
 def encode_activity(activity: ProjectActivity) -> bytes:
-    """Return activity as AMP carries it: of the databases with the most requests."""
+    """Return activity as AMP carries it, of the databases with the most requests."""
     totals = heapq.nlargest(_MAX_TOTALS, activity.totals.items(), key=_requests)
     return json.dumps(attrs.astuple(attrs.evolve(activity, totals=dict(totals)))).encode()
 
@@ -165,7 +165,7 @@ def _requests(total: tuple[str, tuple[int, float]]) -> int:
 
 
 def decode_activity(encoded: bytes) -> ProjectActivity:
-    """Return what `encode_activity` was given."""
+    """Return the activity that `encode_activity` was given."""
     for_s, totals, slowest = json.loads(encoded)
     return ProjectActivity(
         for_s,
@@ -207,7 +207,7 @@ RECEIVER: Final = 6
 DIRECTORY_LOCK: Final = 7
 """The lock file of the data directory."""
 SAMPLES: Final = 8
-"""The memory in which workers show each other what they count for metrics."""
+"""The memory of the board of metrics (`SampleBoard`)."""
 DIRECTORY: Final = 9
 """The data directory itself, which is locked as long as one worker has it open."""
 FIRST_FREE: Final = 10
@@ -216,7 +216,7 @@ FIRST_FREE: Final = 10
 
 @attrs.frozen
 class SettingsSource:
-    """Where settings are read from: as `load_settings`, with what the file held at the start."""
+    """The arguments of `load_settings`, with the content of the file at the start."""
 
     file: str | None
     flags: Mapping[str, object]
@@ -227,13 +227,13 @@ class SettingsSource:
     network: LocalNetwork | None = None
 
     def read(self) -> SettingsSource:
-        """Return the same with what the file holds now, if it can be read."""
+        """Return the same with the present content of the file, if it can be read."""
         if self.file is None:
             return self
         try:
             content = (pathlib.Path(self.folder) / self.file).read_bytes()
         except OSError:
-            return self  # `load` says why
+            return self  # `load` raises the reason
         return attrs.evolve(self, content=content)
 
     def load(self) -> Settings:
@@ -258,7 +258,7 @@ class ListeningSocket:
 
 @attrs.frozen
 class WorkerStart:
-    """What worker number `number` of `workers` is started with; `others` receive its hints.
+    """The start of worker `number` of `workers`; `others` receive its hints.
 
     `parent` is the id of the process that has started it. One worker, at its first start,
     `checks_files` for damage.
@@ -291,7 +291,7 @@ class WorkerStart:
 
 
 def read_start(descriptor: int = START) -> WorkerStart:
-    """Return what the parent has written."""
+    """Return the record that the parent has written."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     with os.fdopen(descriptor, "rb") as file:
         content: dict[str, Any] = json.load(file)
@@ -325,7 +325,7 @@ def _decode(content: str | None) -> bytes | None:
 def begin_logging() -> None:
     """Write all events of this process to its standard error from now on, and all that it prints.
 
-    What fails before, or in the interpreter itself, arrives there as it is.
+    Errors before that, and those of the interpreter itself, arrive there as they are.
     """
     stream = sys.stderr.buffer
 
@@ -354,7 +354,7 @@ class WorkerLog:
             self._log_line(line)
 
     def end(self) -> None:
-        """Log what has no line end."""
+        """Log the last line, if it has no end."""
         if self._rest:
             self._log_line(self._rest)
         self._rest = b""
@@ -382,7 +382,7 @@ _HEAD_BYTES: Final = 64
 _COUNT_BYTES: Final = 4
 _PART_BYTES: Final = _HEAD_BYTES + _TABLES * PLACES * _COUNT_BYTES
 LEVEL_PLACES: Final = 262_144
-"""Levels in one of the two tables; only those that are used take memory."""
+"""Levels in one of the two tables; only those in use need memory."""
 _LEVEL_BYTES: Final = 8
 _BEAT: Final = struct.Struct("d")
 
@@ -391,7 +391,7 @@ class Board:
     """The board, as the worker `number` of `workers` sees it; the parent has the number -1."""
 
     def __init__(self, descriptor: int, number: int, workers: int, secret: bytes) -> None:
-        """Map the memory behind `descriptor`; `secret` is the same for all workers."""
+        """Map the memory of `descriptor`; `secret` is the same for all workers."""
         self._map = mmap.mmap(descriptor, workers * _PART_BYTES)
         self._counts = memoryview(self._map).cast("I")
         self._own = number
@@ -399,7 +399,7 @@ class Board:
         self._places = _make_places(PLACES, secret)
 
     def total(self, key: str) -> int:
-        """Return how many there are at all workers together."""
+        """Return the count of a key at all workers together."""
         counts, starts = self._counts, [_part_start(worker) for worker in self._workers]
         first, second = self._places(key)
         return min(
@@ -425,7 +425,7 @@ class Board:
         return seconds
 
     def clear(self, worker: int, seconds: float) -> None:
-        """Forget what a worker had that has ended; the next one begins at a time."""
+        """Reset the part of a worker that has ended; the next one starts at `seconds`."""
         start = worker * _PART_BYTES
         self._map[start : start + _PART_BYTES] = bytes(_PART_BYTES)
         _BEAT.pack_into(self._map, start, seconds)
@@ -476,7 +476,7 @@ def _part_start(worker: int) -> int:
 
 
 def _make_places(places: int, secret: bytes) -> Callable[[str], tuple[int, int]]:
-    """Return what finds the place of a key in each of two tables of so many places."""
+    """Return a function from a key to its places in two tables of `places` places."""
 
     @short_cache(4096)
     def find(key: str) -> tuple[int, int]:

@@ -1,14 +1,13 @@
 """The parent of the workers: it owns the endpoints and the lock, and keeps the workers running.
 
-Theory of operation. The parent opens the endpoints (`Ports`) and locks the data directory, and
-serves nothing by itself: each worker inherits the listening sockets and accepts from them. A worker
-that dies is started again, after a pause if it dies soon again and again; what it counted on the
-board is forgotten. One that gives no sign of life for `SILENT_S` is killed, because it may have
-stopped with the write lock of a database, for which all others wait. If the parent itself dies, the
-kernel kills its workers.
+Theory of operation. The parent opens the endpoints (`Ports`) and locks the data directory, but
+serves no request: each worker inherits the listening sockets and accepts from them. A worker that
+dies is started again, after a pause if it dies repeatedly; its counts on the board are reset. A
+worker without a sign of life for `SILENT_S` is killed, because it may hold the write lock of a
+database, for which all others wait. If the parent itself dies, the kernel kills its workers.
 
-At first one worker is started alone: it creates what is missing and converts what is old, and what
-keeps it from serving is said once.
+The first worker is started alone: it creates missing files and converts those of older formats, and
+an error that keeps it from serving is reported once.
 
 The lock of the data directory is inherited too, so it lasts until the last worker has ended.
 """
@@ -81,14 +80,14 @@ START_S: Final = 60.0
 """The same while it starts."""
 LOOK_S: Final = 1.0
 STOP_S: Final = 9.0
-"""Seconds after which a worker is killed that was asked to stop."""
+"""Seconds after `Stop` until a worker is killed that still runs."""
 RESTART_PAUSES: Final = (0.0, 0.2, 1.0, 5.0)
-"""Seconds before a worker is started again that has died `SOON_S` after its start, each time."""
+"""Seconds before the restart of a worker that has died within `SOON_S`; each time the next."""
 SOON_S: Final = 10.0
 
 
 class Treedb(Factory):
-    """Makes no connection; Twisted logs the name of the class with each port that is opened."""
+    """Makes no connections; Twisted logs the name of this class for each port that it opens."""
 
     noisy = False
 
@@ -102,7 +101,7 @@ class Ports:
     """
 
     def __init__(self, settings: Settings, reactor: Any) -> None:
-        """Nothing is opened yet."""
+        """Open nothing yet."""
         self.of_clients: Final = Listening(settings, reactor)
         self.of_operators: Final = Listening(settings, reactor, is_ops=True)
 
@@ -122,7 +121,7 @@ class Ports:
         return [(port.fileno(), port.addressFamily) for port in self._all()]
 
     def close(self) -> None:
-        """Accept nothing any more."""
+        """Close all ports."""
         self.of_clients.close()
         self.of_operators.close()
 
@@ -133,7 +132,7 @@ class Ports:
 
 @attrs.frozen
 class Inheritance:
-    """What all workers inherit: descriptors of the parent, and what they are started with.
+    """What all workers inherit: descriptors of the parent, and the settings.
 
     `hints` are the pairs of sockets of `create_hint_pairs`; `listening` are descriptors and
     families, in the order of the endpoints.
@@ -148,9 +147,9 @@ class Inheritance:
     listening: list[tuple[int, int]]
 
     def describe(self, number: int, *, checks_files: bool) -> tuple[WorkerStart, dict[int, int]]:
-        """Return what a worker is started with, and the descriptors that it inherits.
+        """Return the start of a worker, and the descriptors that it inherits.
 
-        They are by the numbers that they have in the worker.
+        The keys of the descriptors are their numbers in the worker.
         """
         inherited = {
             BOARD: self.board,
@@ -183,7 +182,7 @@ class Inheritance:
 
 
 class WorkerProcess:
-    """One worker as its parent sees it: a process, and the connection to it.
+    """One worker in its parent: a process, and the connection to it.
 
     Attributes:
         number: its number, from 0 on.
@@ -194,7 +193,7 @@ class WorkerProcess:
     """
 
     def __init__(self, number: int, supervisor: Supervisor, reactor: Any) -> None:
-        """Nothing is started yet."""
+        """Start nothing yet."""
         self.number: Final = number
         self.supervisor: Final = supervisor
         self.is_ready = False
@@ -232,11 +231,11 @@ class WorkerProcess:
             theirs.close()
             os.close(record)
 
-    def ask(self, command: Any, **arguments: object) -> Deferred[Any]:
+    def call(self, command: Any, **arguments: object) -> Deferred[Any]:
         """Send a command; fires with the response, errbacks if the worker has ended."""
         if self._channel is None or not self.is_ready:
             return fail(Failure(ConnectionDone()))
-        return self._channel.ask(command, **arguments)
+        return self._channel.call(command, **arguments)
 
     def kill(self) -> None:
         """End the process now."""
@@ -252,7 +251,7 @@ class WorkerProcess:
 
 
 class _Output(ProcessProtocol):
-    """Logs what a worker writes, and notices its end."""
+    """Logs the output of a worker, and notices its end."""
 
     def __init__(self, worker: WorkerProcess) -> None:
         self._worker = worker
@@ -318,7 +317,7 @@ class Supervisor(Service):
     Attributes:
         ready: fires with whether the default project has open rules, when all workers serve;
             errbacks with `CannotStart`.
-        has_given_up: False: whatever a worker waits for, the parent kills it in the end.
+        has_given_up: always False, since the parent kills a worker that does not end.
 
     """
 
@@ -326,7 +325,7 @@ class Supervisor(Service):
     has_given_up = False
 
     def __init__(self, settings: Settings, reactor: Any, source: SettingsSource) -> None:
-        """Prepare; nothing is opened yet. Workers load their settings from `source`."""
+        """Open nothing yet. Workers load their settings from `source`."""
         self.ready: Final[Deferred[bool]] = Deferred()
         self._settings = settings
         self._reactor = reactor
@@ -352,7 +351,7 @@ class Supervisor(Service):
         return self._ports.of_clients.urls()
 
     def ops_urls(self) -> list[str]:
-        """Return those of the endpoints for operators."""
+        """Return the URLs of the endpoints for operators."""
         return self._ports.of_operators.urls()
 
     def privilegedStartService(self) -> None:
@@ -387,7 +386,7 @@ class Supervisor(Service):
         Service.startService(self)
 
     def stopService(self) -> Deferred[None]:
-        """End all workers as the whole service ends; those that take too long are killed."""
+        """Stop all workers; those that take too long are killed."""
         Service.stopService(self)
         self._is_stopping = True
         if self._looking.running:
@@ -398,7 +397,7 @@ class Supervisor(Service):
         self._ports.close()
         for worker in self._workers:
             if worker.is_ready:
-                worker.ask(Stop).addErrback(ignore_end)
+                worker.call(Stop).addErrback(ignore_end)
             else:
                 worker.kill()
         late = self._reactor.callLater(STOP_S, self._kill_all)
@@ -414,25 +413,25 @@ class Supervisor(Service):
         return self._stopped.addCallback(ended)
 
     def reload(self, settings: Settings | None = None) -> Deferred[bool]:
-        """Let all workers read certificates, secrets, providers and rules files again.
+        """Make all workers read certificates, secrets, providers and rules files again.
 
-        They read the settings by themselves. Fires with whether all was valid.
+        Each of them reads the settings itself. Fires with whether all files were valid.
         """
         del settings
-        asked = [
-            worker.ask(Reload).addCallback(lambda response: bool(response["is_valid"]))
+        calls = [
+            worker.call(Reload).addCallback(lambda response: bool(response["is_valid"]))
             for worker in self._workers
             if worker.is_ready
         ]
-        done = DeferredList(asked, consumeErrors=True)
+        done = DeferredList(calls, consumeErrors=True)
         return done.addCallback(lambda results: all(ok and valid for ok, valid in results))
 
-    # What workers report and ask for.
+    # The commands of workers.
 
     def worker_ready(self, worker: WorkerProcess, *, has_open_rules: bool) -> None:
         """Record that a worker serves."""
         for label, refuses_reads in self._damaged.items():
-            worker.ask(Damaged, label=label, refuses_reads=refuses_reads).addErrback(ignore_end)
+            worker.call(Damaged, label=label, refuses_reads=refuses_reads).addErrback(ignore_end)
         if self.ready.called:
             self._log.info("Worker {number} serves again.", number=worker.number + 1)
         elif all(each.is_ready for each in self._workers):
@@ -472,12 +471,12 @@ class Supervisor(Service):
         self._restarts[number] = self._reactor.callLater(pause, self._start, worker)
 
     def take_rules_turn(self, worker: WorkerProcess) -> Deferred[dict[str, object]]:
-        """Let a worker store rules, when no other does."""
+        """Acquire the rules lock for a worker."""
 
         def taken(_: DeferredLock) -> dict[str, object]:
             self._has_rules_turn = worker
             if not worker.is_ready:
-                self._end_rules_turn()  # it has ended meanwhile
+                self._end_rules_turn()  # the worker has ended meanwhile
             return {}
 
         return self._rules_lock.acquire().addCallback(taken)
@@ -485,7 +484,7 @@ class Supervisor(Service):
     def give_rules_turn(
         self, worker: WorkerProcess, project: str, *, has_stored: bool
     ) -> Deferred[dict[str, object]]:
-        """End the turn of a worker; if it has stored rules, when the others have them."""
+        """Release the rules lock of a worker, once the others have loaded rules that it stored."""
 
         def done(_: object) -> dict[str, object]:
             if self._has_rules_turn is worker:
@@ -493,11 +492,11 @@ class Supervisor(Service):
             return {}
 
         others = [each for each in self._workers if each is not worker and each.is_ready]
-        asked = [self._load_rules(each, project) for each in others] if has_stored else []
-        return DeferredList(asked).addCallback(done)
+        loading = [self._load_rules(each, project) for each in others] if has_stored else []
+        return DeferredList(loading).addCallback(done)
 
     def _load_rules(self, worker: WorkerProcess, project: str) -> Deferred[None]:
-        """Let a worker put the stored rules in force; fires when it has, or has ended."""
+        """Make a worker load the stored rules; fires when it has loaded them, or has ended."""
 
         def kill(failure: Failure) -> None:
             if not failure.check(ConnectionDone, ConnectionLost):
@@ -506,45 +505,44 @@ class Supervisor(Service):
                     failure,
                     project=project,
                 )
-                worker.kill()  # it loads them when it starts
+                worker.kill()  # it loads the rules when it starts again
 
-        asked: Deferred[None] = worker.ask(LoadRules, project=project)
-        return asked.addErrback(kill)
+        loading: Deferred[None] = worker.call(LoadRules, project=project)
+        return loading.addErrback(kill)
 
     def worker_found_damaged(
         self, worker: WorkerProcess, label: str, *, refuses_reads: bool
     ) -> None:
-        """Let the others, and those that start, refuse a database that a worker found damaged."""
+        """Report a damaged database to the other workers, now and when they start."""
         self._damaged[label] = refuses_reads
         for other in self._workers:
             if other is not worker and other.is_ready:
-                asked = other.ask(Damaged, label=label, refuses_reads=refuses_reads)
-                asked.addErrback(ignore_end)
+                other.call(Damaged, label=label, refuses_reads=refuses_reads).addErrback(ignore_end)
 
     async def find_problems(self, worker: WorkerProcess) -> dict[str, object]:
         """Return the problems of all other workers."""
         found: dict[Problem, None] = {}
-        for response in await self._ask_others(worker, FindProblems):
+        for response in await self._call_others(worker, FindProblems):
             found.update(dict.fromkeys(decode_problems(response["problems"])))
         return {"problems": encode_problems(list(found))}
 
     async def find_activity(self, worker: WorkerProcess, project: str) -> dict[str, object]:
-        """Return what clients do at all other workers with a project's databases."""
+        """Return the activity of all other workers with a project's databases."""
         found = [
             decode_activity(each)
-            for response in await self._ask_others(worker, FindActivity, project=project)
+            for response in await self._call_others(worker, FindActivity, project=project)
             for each in response["activity"]
         ]
         # One value of AMP has no room for those of many workers.
         return {"activity": [encode_activity(add_up(found))] if found else []}
 
-    async def _ask_others(
+    async def _call_others(
         self, worker: WorkerProcess, command: type[Command], **arguments: object
     ) -> list[Any]:
-        """Return the responses of all workers but one; those that end meanwhile have none."""
+        """Return the responses of all workers but one that do not end meanwhile."""
         others = [each for each in self._workers if each is not worker and each.is_ready]
-        asked = [each.ask(command, **arguments) for each in others]
-        responses = await DeferredList(asked, consumeErrors=True)
+        calls = [each.call(command, **arguments) for each in others]
+        responses = await DeferredList(calls, consumeErrors=True)
         return [response for is_answered, response in responses if is_answered]
 
     # Keeping workers running.
@@ -560,12 +558,12 @@ class Supervisor(Service):
             self.worker_ended(worker, os.strerror(error.errno or 0))
 
     def _look(self) -> None:
-        """Kill workers that give no sign of life."""
+        """Kill workers without a sign of life."""
         now = self._reactor.seconds()
-        has_stood_still = now - self._looked_at > SILENT_S / 2
+        was_blocked = now - self._looked_at > SILENT_S / 2
         self._looked_at = now
-        if has_stood_still or self._board is None:
-            return  # and so may they have
+        if was_blocked or self._board is None:
+            return  # the whole machine may have been, and so the workers
         for worker in self._workers:
             allowed = SILENT_S if worker.is_ready else START_S
             if worker.is_running and now - self._board.last_beat(worker.number) > allowed:
@@ -589,5 +587,5 @@ class Supervisor(Service):
 
 
 def create_hint_pairs(workers: int) -> list[tuple[socket.socket, socket.socket]]:
-    """Return a pair of sockets for each worker: where it receives hints, and where others send."""
+    """Return two sockets for each worker: it receives hints at one, others send to the other."""
     return [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(workers)]
