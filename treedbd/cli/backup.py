@@ -1,14 +1,14 @@
-"""`treedb backup` and `treedb restore`: a copy of all databases, and a data directory made of one.
+"""`treedb backup` and `treedb restore`: copies of all databases, and a data directory from one.
 
 *Backup*: each database is copied at one exact moment, while the daemon runs. The moments of all
 databases are opened first, one after the other, then their files are copied. Each copy is read back
 and checked, and the manifest is written last: a folder without one is not a backup. With `--keep`
-backups are numbered; the oldest are removed once a new one has everything.
+backups are numbered; the oldest are removed once a new one is complete.
 
 *Restore*: all of a backup or nothing. The files are copied into a folder beside the data directory,
-checked against the manifest, and given marks that say where their history goes on; then the folder
-takes the place of the data directory. So a restore that is stopped in the middle leaves nothing
-that a daemon would serve.
+checked against the manifest, and get marks with the end of their history; then the folder replaces
+the data directory. So a restore that is stopped in the middle leaves nothing that a daemon would
+serve.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ _MAX_SEQUENCE: Final = 2**63 - 1
 _NAME: Final = re.compile(r"(?!\.)[^/\x00-\x1f\x7f]{1,255}")
 """A name of a file or directory: neither hidden, nor `..`, nor a path."""
 _OWN_FILES: Final = "treedb."
-"""What files begin with that a daemon has in a data directory."""
+"""The prefix of the files of a daemon in a data directory."""
 
 SKIPPED: Final = 3
-"""The exit status if a database could not be saved, and all others were."""
+"""The exit status if a database could not be saved and all others were."""
 _DIGITS: Final = 4
 _UNFINISHED: Final = ".unfinished"
 
 WORK: Final = ".restoring"
-"""What the name of the folder has in which a data directory is made."""
+"""The suffix of the folder in which a data directory is made."""
 
 
 class _WrongName(Exception):
-    """The path of a file that no backup has."""
+    """A path that cannot be that of a file of a backup."""
 
 
 def _check_path(saved: SavedFile, _: object, path: str) -> None:
@@ -104,7 +104,7 @@ class SavedFile:
 
 @attrs.frozen
 class Manifest:
-    """A complete backup: when it was made (ISO 8601), and how each of its files is recognised."""
+    """A complete backup: its time (ISO 8601), and the sizes and digests of its files."""
 
     time: str = attrs.field(validator=instance_of(str))
     files: tuple[SavedFile, ...] = attrs.field()
@@ -124,7 +124,7 @@ class Manifest:
 def read_manifest(folder: pathlib.Path) -> Manifest:
     """Return the manifest of a backup, which may be any file; raise `CommandFailed`.
 
-    Nothing in it leads anywhere but to the files that a backup has.
+    All paths in it are those of files of a backup, in its folder.
     """
     file = folder / MANIFEST
     try:
@@ -173,7 +173,7 @@ def _backup(arguments: Namespace) -> Status:
         else:
             with _alone(folder):
                 folder, saved = _save_numbered(settings, folder, quiet=arguments.quiet)
-                if not saved.skipped:  # else an older one may be all that is left of a database
+                if not saved.skipped:  # else an older backup may have the only copy of a database
                     _remove_old(arguments.folder, keep)
     except OSError as error:
         raise CommandFailed(f"The backup failed ({error.strerror}: {error.filename}).") from None
@@ -191,7 +191,7 @@ def _backup(arguments: Namespace) -> Status:
 
 
 def _note(data: pathlib.Path, saved: Manifest) -> None:
-    """Leave a note in the data directory that everything in it is saved, for metrics."""
+    """Write the time of a complete backup into the data directory, for metrics."""
     try:
         write_atomically(data / BACKUP_NOTE, f"{saved.time}\n".encode())
     except OSError as error:
@@ -214,7 +214,7 @@ def _require_empty(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: pathlib.Path) -> Iterator[None]:
-    """Keep other backups out of a folder of numbered ones, which is created."""
+    """Create a folder of numbered backups, and hold its lock, so that no other writes there."""
     create_directory(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -229,7 +229,7 @@ def _alone(folder: pathlib.Path) -> Iterator[None]:
 def _save_numbered(
     settings: Settings, folder: pathlib.Path, *, quiet: bool
 ) -> tuple[pathlib.Path, Manifest]:
-    """Make the next numbered backup; what an earlier attempt has left is removed."""
+    """Make the next numbered backup; remove unfinished ones."""
     for left in folder.glob(f"*{_UNFINISHED}"):
         shutil.rmtree(left)
     number = max((int(each.name) for each in numbered(folder)), default=0) + 1
@@ -253,7 +253,7 @@ def numbered(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _remove_old(folder: pathlib.Path, keep: int) -> None:
     for old in numbered(folder)[:-keep]:
-        (old / MANIFEST).unlink()  # first: what is left of it is no backup any more
+        (old / MANIFEST).unlink()  # first, since a folder without it is not a backup
         sync_directory(old)
         shutil.rmtree(old)
 
@@ -273,9 +273,9 @@ class _Source:
 def _save(
     data: pathlib.Path, projects: Collection[str], folder: pathlib.Path, *, quiet: bool
 ) -> Manifest:
-    """Save all files of a data directory, and return the manifest, which has been written.
+    """Save all files of a data directory, write the manifest, and return it.
 
-    Leaves nothing in the folder if it fails, also because no database can be saved.
+    Leaves nothing in the folder if it fails, or if no database can be saved.
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     skipped: list[str] = []
@@ -308,7 +308,7 @@ def _save(
 
 @contextlib.contextmanager
 def _whole_or_nothing(folder: pathlib.Path) -> Iterator[None]:
-    """Make a folder, and remove what has been put into it if it is not completed."""
+    """Create a folder, and empty it if the block raises."""
     was_there = folder.exists()
     create_directory(folder)
     try:
@@ -322,9 +322,9 @@ def _whole_or_nothing(folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unserved(data: pathlib.Path) -> Iterator[None]:
-    """Bring the files of a data directory that no daemon serves into a state that can be read.
+    """Make the files of a data directory that no daemon serves readable.
 
-    No daemon can start until the context is left.
+    No daemon can start until the context ends.
     """
     try:
         lock = DirectoryLock(data)
@@ -365,7 +365,7 @@ def _copy(source: _Source, target: pathlib.Path, progress: Progress) -> str | No
         source.moment.copy(target, progress)
     except StoreFailed as error:
         return str(error)
-    source.moment.close()  # so that the log of the daemon can be emptied
+    source.moment.close()  # so that the daemon can restart its log
     return verify_copy(target)
 
 
@@ -434,7 +434,7 @@ def _choose(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _require_free(data: pathlib.Path, locks: contextlib.ExitStack) -> bool:
-    """Return whether there is a directory; it is empty, and locked. Raises `CommandFailed`."""
+    """Return whether the directory exists; lock it. Raises `CommandFailed` if it is not empty."""
     if not data.exists():
         return False
     lock = DirectoryLock(data)
@@ -449,7 +449,7 @@ def _make_work_folder(data: pathlib.Path, locks: contextlib.ExitStack) -> pathli
     work = data.with_name(data.name + WORK)
     lock = DirectoryLock(work)
     locks.callback(lock.release)
-    for left in work.iterdir():  # by an attempt that was killed
+    for left in work.iterdir():  # from an attempt that was killed
         if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left)
         elif left.name != LOCK_FILE:
@@ -479,7 +479,7 @@ def _restore_file(folder: pathlib.Path, saved: SavedFile, work: pathlib.Path) ->
 
 def _put_in_place(work: pathlib.Path, data: pathlib.Path, *, is_there: bool) -> None:
     sync_directory(work)
-    if is_there:  # else a daemon that was started meanwhile has put its lock file there: an error
+    if is_there:  # else the rename fails if a daemon was started meanwhile
         for name in (LOCK_FILE, BACKUP_NOTE):
             (data / name).unlink(missing_ok=True)
         data.rmdir()

@@ -1,7 +1,7 @@
 """`treedb cluster status` and `treedb move`: databases in PostgreSQL shown, or moved.
 
-Both need the driver of PostgreSQL, which is not installed with treedb alone: what imports it is
-imported when a command runs, after `require_driver`. The work of a move is in `moving`.
+Both need the driver of PostgreSQL, which treedb alone does not install: the modules that import it
+are imported when a command runs, after `require_driver`. The work of a move is in `moving`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _show_status(arguments: Namespace) -> Status:
 
 @attrs.frozen
 class StatusReport:
-    """All that is shown; `moved_to` is where the data was moved to, None if it was not."""
+    """The whole status; `moved_to` is where the data was moved to, None if it was not."""
 
     server: ClusterReport
     status: ClusterStatus
@@ -248,7 +248,7 @@ def _state_of(database: StoredDatabase) -> str:
 
 
 def _table(columns: dict[str, str], rows: Sequence[dict[str, Any]], instead: str) -> Iterator[str]:
-    """Yield the lines of a table, numbers to the right; `instead` if it has no rows."""
+    """Yield the lines of a table, with numbers to the right; `instead` if it has no rows."""
     if not rows:
         yield instead
         return
@@ -295,7 +295,7 @@ def add_move_options(parser: ArgumentParser, _: str) -> None:
     choice.add_argument(
         "--undo",
         action="store_true",
-        help="after a move that was killed: let the old daemons accept writes again, and remove "
+        help="after a move that was killed: make the old daemons accept writes again, and remove "
         "the incomplete copy",
     )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
@@ -304,7 +304,7 @@ def add_move_options(parser: ArgumentParser, _: str) -> None:
 
 def _move(arguments: Namespace) -> Status:
     source, target = _read_both(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave it half done
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave it unfinished
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
             signal.signal(number, _interrupt)
     require_driver()

@@ -3,17 +3,17 @@
 Theory of operation. Both directions read shelf files and compare them with PostgreSQL, row by row
 and entry by entry (`compare_all`).
 
-*Into PostgreSQL* (`move_inward`): while the daemon runs, what differs is copied in passes until
-little does. Then its lock is taken (`store/lock`): it refuses writes from then on. One more pass
-copies the rest and finds all rows and entries alike in the end, and the copies take their places in
-one transaction. From that moment PostgreSQL has the truth, and the daemon of the data directory
-never gets its lock back.
+*Into PostgreSQL* (`move_inward`): while the daemon runs, passes copy the rows and entries that
+differ, until few do. Then the command takes over the lock of the daemon (`store/lock`), which
+refuses writes from then on. One more pass copies the rest and verifies that all rows and entries
+are equal, and one transaction puts the copies in place. From then on the databases are those in
+PostgreSQL, and the daemon of the data directory never gets its lock back.
 
-*Out of PostgreSQL* (`move_outward`): the copies are made as a daemon makes its own
+*Out of PostgreSQL* (`move_outward`): the copies are made as those of a daemon
 (`store/postgresql/engine`), in a folder beside the data directory: first while daemons commit,
-then, after all epochs have become negative, what was committed since. All rows and entries are
-compared with those in PostgreSQL, and the folder becomes the data directory. If anything fails
-before that, the daemons may commit again.
+then, after all epochs have become negative, without writes. All rows and entries are compared with
+those in PostgreSQL, and the folder becomes the data directory. If anything fails before that, the
+daemons may commit again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Final
 
 import attrs
 
-from treedbd.cli.exit import CommandFailed, make_printable, warn, write_out
+from treedbd.cli.exit import CommandFailed, counted, make_printable, warn, write_out
 from treedbd.cli.loading.transfer import ProgressReport
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import MOVED_FILE, RULES_FILE, SHELF, walk
@@ -77,38 +77,28 @@ from treedbd.store.sqlite.file import await_writers, connect_reader
 from treedbd.store.sqlite.reader import SqliteReader
 
 PATIENCE_S: Final = 30.0
-"""How long one step in PostgreSQL may take: more than with a daemon, since it carries more."""
+"""How long one step in PostgreSQL may take: longer than that of a daemon, which is smaller."""
 
 _FEW_ROWS: Final = 10_000
-"""If a pass has found no more that differs, the next one is that without writers."""
+"""After a pass that finds at most so many different rows, writes are refused for the last one."""
 _MAX_PASSES: Final = 4
 _WRITER_PATIENCE_S: Final = 30.0
 
 WORK: Final = ".moving"
-"""What the name of the folder has in which the data directory is made."""
+"""The suffix of the folder in which the data directory is made."""
 _REPLACED: Final = ".replaced"
 _FEW_ENTRIES: Final = 1000
 _ALL_ENTRIES: Final = 2**53
 _FIRST_ENTRY: Final = "SELECT min(seq) FROM log WHERE db = %s"
 
 
-def describe_counts(databases: int, rows: int, entries: int) -> str:
-    """Return how much was moved, in words."""
-    counts = ((databases, "database", "s"), (rows, "row", "s"), (entries, "log entr", "ies"))
-    singular = {"s": "", "ies": "y"}
-    first, second, third = (
-        f"{count:,} {noun}{singular[end] if count == 1 else end}" for count, noun, end in counts
-    )
-    return f"{first} with {second} and {third}"
-
-
 def make_postgresql_settings(url: str) -> PostgresqlSettings:
-    """Return how a move connects; raise `OperatorError`."""
+    """Return the settings of the connections of a move; raise `OperatorError`."""
     return PostgresqlSettings(url, patience_s=PATIENCE_S)
 
 
 def describe_place(directory: pathlib.Path) -> str:
-    """Return what PostgreSQL remembers of a data directory."""
+    """Return the name by which PostgreSQL records a data directory."""
     return f"{socket.gethostname()}:{directory.resolve()}"
 
 
@@ -116,7 +106,7 @@ def describe_place(directory: pathlib.Path) -> str:
 def open_reader(shelf: pathlib.Path) -> Iterator[SqliteReader]:
     """Open a shelf file for reading, also while a daemon writes it.
 
-    Each `read` shows a moment of its own, so the log of the daemon can be restarted between them.
+    Each `read` shows a moment of its own, so the daemon can restart its log between them.
     Raises `CannotOpenStore`.
     """
     connection = connect_reader(shelf, is_known=False)
@@ -127,7 +117,7 @@ def open_reader(shelf: pathlib.Path) -> Iterator[SqliteReader]:
 
 
 class MoveReport:
-    """Prints what has been done, and how far a step has come."""
+    """Prints the results of steps, and their progress."""
 
     def __init__(self, *, is_quiet: bool) -> None:
         self._is_quiet = is_quiet
@@ -154,15 +144,25 @@ class MoveReport:
         if not self._is_quiet:
             write_out(make_printable(sentence).encode() + b"\n")
 
+    def print_moved(
+        self, databases: int, rows: Compared, entries: Compared, seconds: float
+    ) -> None:
+        """Print how much was moved, while writes were refused for `seconds`."""
+        log = f"{entries.records:,} log entr{'y' if entries.records == 1 else 'ies'}"
+        self.print(
+            f"Moved {counted(databases, 'database')} with {counted(rows.records, 'row')} and {log}"
+            f", and verified them; writes have been refused for {seconds:.1f} s."
+        )
+
 
 @attrs.frozen
 class Compared:
-    """What a comparison has found.
+    """The result of a comparison.
 
     Attributes:
-        records: how many records there are on this side.
+        records: how many records the file has.
         repaired: how many records were written or removed in PostgreSQL.
-        wrong: how many buckets differ in the end.
+        wrong: how many buckets still differ.
 
     """
 
@@ -171,7 +171,7 @@ class Compared:
     wrong: int = 0
 
     def __add__(self, other: Compared) -> Compared:
-        """Return both together."""
+        """Return the sums of both."""
         return Compared(
             self.records + other.records, self.repaired + other.repaired, self.wrong + other.wrong
         )
@@ -187,10 +187,10 @@ def compare_table(
     low: Key,
     repairs: bool,
 ) -> Compared:
-    """Compare all records from `low` on; with `repairs` make those in PostgreSQL the same.
+    """Compare all records from `low` on; with `repairs` make those in PostgreSQL equal.
 
-    What was repaired is compared once more. So if nothing is written on either side meanwhile, and
-    nothing is wrong in the end, both sides are the same.
+    Repaired buckets are compared once more. So if neither side is written meanwhile, and no bucket
+    is wrong in the end, both sides are equal.
     """
     found = Compared()
     start: Key | None = low
@@ -204,7 +204,10 @@ def compare_table(
 def compare_all(
     move: MoveConnection, shelf: pathlib.Path, db: int, report: MoveReport
 ) -> tuple[Compared, Compared, int]:
-    """Make PostgreSQL hold what a file holds; return also the number of the last entry."""
+    """Make the rows and entries in PostgreSQL equal to those of a file.
+
+    Returns the result for rows, for entries, and the number of the last entry.
+    """
     with open_reader(shelf) as reader:
         before = reader.read(lambda view: view.sequence())
         rows, entries = (
@@ -245,7 +248,7 @@ class _Content:
 
 
 def move_inward(source: Settings, target: Settings, *, replace: bool, is_quiet: bool) -> None:
-    """Move everything; raise `CommandFailed`, or one of the errors of the engines."""
+    """Move all databases; raise `CommandFailed`, or one of the errors of the engines."""
     settings = make_postgresql_settings(target.engine)
     if not source.data.is_dir():
         raise CommandFailed(f"There is no data directory {source.data}.")
@@ -264,7 +267,7 @@ def move_inward(source: Settings, target: Settings, *, replace: bool, is_quiet: 
 
 
 def undo_inward(source: Settings, target: Settings, *, is_quiet: bool) -> None:
-    """Let the daemon write again, and remove what an attempt has left in PostgreSQL."""
+    """Give the daemon its lock back, and remove the incomplete copy in PostgreSQL."""
     settings = make_postgresql_settings(target.engine)
     data = source.data
     report = MoveReport(is_quiet=is_quiet)
@@ -309,18 +312,19 @@ class _InwardMove:
         return origin == self._origin and not has_part
 
     def is_complete(self) -> bool:
-        """Return whether the last attempt has done everything, also if it was killed then."""
+        """Return whether the last attempt has moved everything, even if it was killed then."""
         if not self.has_moved():
             return False
         if is_aside(self._data):
             return True
-        # No daemon ran, so nothing but the mark keeps one from being started: it comes last. What
-        # has it is moved again only on demand, since PostgreSQL may have newer data.
+        # No daemon ran, so only the mark keeps one from being started; it is written last. A
+        # directory that has it is moved again only with --replace, since PostgreSQL may have newer
+        # data.
         is_wanted = self._replace and (self._data / MOVED_FILE).exists()
         return not is_wanted and not _is_in_use(self._data) and self._is_unchanged()
 
     def _is_unchanged(self) -> bool:
-        """Return whether PostgreSQL has the last write of each file that is here."""
+        """Return whether PostgreSQL has the last write of each file."""
         for name, shelf in self._list().shelves.items():
             with open_reader(shelf) as reader:
                 entries = reader.read(lambda view: list(view.entries(max(0, view.sequence() - 1))))
@@ -330,7 +334,7 @@ class _InwardMove:
         return True
 
     def prepare(self) -> None:
-        """Remove what no attempt needs any more; raise `CommandFailed` for what is in the way."""
+        """Remove copies of earlier attempts; raise `CommandFailed` for databases in the way."""
         content = self._list()
         if not self._replace:
             self._refuse_conflicts(content)
@@ -352,7 +356,7 @@ class _InwardMove:
             )
 
     def copy_while_served(self) -> None:
-        """Copy while the daemon writes, until little is left."""
+        """Copy while the daemon writes, until few rows differ."""
         for number in range(1, _MAX_PASSES + 1):
             content = self._list()
             with self._report.step("copying", content.size, f"Pass {number} while writes go on"):
@@ -361,7 +365,7 @@ class _InwardMove:
                 return
 
     def complete(self) -> None:
-        """Refuse writes from now on, copy the rest, verify all, and put it in place."""
+        """Refuse writes from now on, copy the rest, verify everything, and put it in place."""
         takeover = LockTakeover(self._data)
         begin = time.monotonic()
         try:
@@ -384,16 +388,13 @@ class _InwardMove:
             remove_left_over(self._move)
         except StoreUnreachable:
             warn("What was replaced in PostgreSQL is still there; the next move removes it.")
-        self._report.print(
-            f"Moved {describe_counts(len(incoming), rows.records, entries.records)}, and verified "
-            f"them; writes have been refused for {seconds:.1f} s."
-        )
+        self._report.print_moved(len(incoming), rows, entries, seconds)
         self._report.print(
             "Now stop the old daemon, and start the new ones. Do not start the old one again."
         )
 
     def mark(self) -> None:
-        """Let no daemon serve the old data by mistake."""
+        """Write the mark that keeps daemons from serving the old data by mistake."""
         try:
             write_atomically(self._data / MOVED_FILE, b"")
         except OSError as error:
@@ -404,10 +405,10 @@ class _InwardMove:
             if takeover.is_served:
                 await_writers(shelf, _WRITER_PATIENCE_S)
             else:
-                SqliteEngine.open(shelf, lock=takeover.lock).close()  # after a crash there is a log
+                SqliteEngine.open(shelf, lock=takeover.lock).close()  # checkpoints its log
 
     def _pass(self, content: _Content) -> tuple[Compared, Compared, list[Incoming]]:
-        """Copy what differs; return what was found in rows and logs, and the copies."""
+        """Copy differences; return the results for rows and for entries, and the copies."""
         rows, entries = Compared(), Compared()
         copies = []
         for name, shelf in content.shelves.items():
@@ -419,7 +420,7 @@ class _InwardMove:
         return rows, entries, copies
 
     def _list(self) -> _Content:
-        """Return what is to be moved; raise `CannotOpenStore` if any of it cannot be."""
+        """Return the files to move; raise `CannotOpenStore` if one cannot be moved."""
         shelves: dict[DatabaseName, pathlib.Path] = {}
         rules: dict[str, bytes | None] = {}
         for entry in walk(self._data, self._source.projects):
@@ -428,7 +429,7 @@ class _InwardMove:
             name = DatabaseName(entry.project, entry.database)
             if entry.is_shelf and parse_label(name.label) != name:
                 raise CannotOpenStore(
-                    entry.file, "has a name that is none", "move it out of the data directory"
+                    entry.file, "has an invalid name", "move it out of the data directory"
                 )
             if entry.is_shelf:
                 shelves[name] = entry.file
@@ -453,7 +454,7 @@ def _explain(error: BaseException, data: pathlib.Path) -> BaseException:
 
 
 def move_outward(source: Settings, target: Settings, *, replace: bool, is_quiet: bool) -> None:
-    """Move everything; raise `CommandFailed`, or one of the errors of the engines."""
+    """Move all databases; raise `CommandFailed`, or one of the errors of the engines."""
     settings = _find_tables(source)
     data = target.data.absolute()
     report = MoveReport(is_quiet=is_quiet)
@@ -486,7 +487,7 @@ def move_outward(source: Settings, target: Settings, *, replace: bool, is_quiet:
 
 
 def undo_outward(source: Settings, target: Settings, *, is_quiet: bool) -> None:
-    """Let PostgreSQL accept commits again, and remove what an attempt has left."""
+    """Make PostgreSQL accept commits again, and remove the incomplete copy."""
     settings = _find_tables(source)
     data = target.data.absolute()
     report = MoveReport(is_quiet=is_quiet)
@@ -535,7 +536,7 @@ class _OutwardMove:
         self._report = report
 
     def run(self, data: pathlib.Path) -> None:
-        """Move everything to `data`."""
+        """Move all databases to `data`."""
         for number in range(1, _MAX_PASSES + 1):
             with self._report.step("copying", None, f"Pass {number} while writes go on"):
                 count = sum(map(self._bring, self._list()))
@@ -552,11 +553,7 @@ class _OutwardMove:
         except BaseException:
             self._thaw()
             raise
-        seconds = time.monotonic() - begin
-        self._report.print(
-            f"Moved {describe_counts(len(databases), rows.records, entries.records)}, and verified "
-            f"them; writes have been refused for {seconds:.1f} s."
-        )
+        self._report.print_moved(len(databases), rows, entries, time.monotonic() - begin)
         self._report.print(f"Now stop the old daemons, and start the new one, with {data}.")
 
     def _list(self) -> list[StoredDatabase]:
@@ -564,14 +561,16 @@ class _OutwardMove:
         for each in found:
             name = DatabaseName(each.project, each.name)
             if parse_label(name.label) != name:
-                raise CommandFailed(f"PostgreSQL has a database whose name is none: {name.label}.")
+                raise CommandFailed(
+                    f"PostgreSQL has a database with an invalid name: {name.label}."
+                )
         return found
 
     def _path(self, database: StoredDatabase) -> pathlib.Path:
         return self._work / database.project / f"{database.name}{SHELF}"
 
     def _bring(self, database: StoredDatabase) -> int:
-        """Bring a copy up to the present; return how many commits it lacked."""
+        """Make a copy current; return how many commits it lacked."""
         path = self._path(database)
         engine = self._cluster.open_engine(path, database.db, epoch=database.epoch, lock=self._lock)
         try:
@@ -583,7 +582,7 @@ class _OutwardMove:
             engine.close()
 
     def _complete(self, databases: Sequence[StoredDatabase]) -> tuple[Compared, Compared]:
-        """Bring the copies and the rules to what is frozen, and verify them."""
+        """Make the copies and the rules equal to the frozen state, and verify them."""
         with self._report.step("copying", None, "Copied without writes"):
             for each in databases:
                 self._bring(each)
@@ -600,14 +599,14 @@ class _OutwardMove:
             if path in wanted:
                 _finish(path, self._lock)
             else:
-                remove_files(path)  # of an earlier attempt, and removed since
+                remove_files(path)  # of an earlier attempt, removed since
         self._write_rules()
         return rows, entries
 
     def _write_rules(self) -> None:
         for project, text in self._move.run(read_all_rules).items():
             if parse_label(project) != DatabaseName(project):
-                raise CommandFailed(f"PostgreSQL has a project whose name is none: {project}.")
+                raise CommandFailed(f"PostgreSQL has a project with an invalid name: {project}.")
             file = self._work / project / RULES_FILE
             file.unlink(missing_ok=True)
             if text is not None:
@@ -621,7 +620,7 @@ class _OutwardMove:
             rows = compare_table(
                 self._move, ROWS, reader, db, self._report, low=ROWS.first, repairs=False
             )
-            # Daemons drop old entries at any time, and then the copy has more of them.
+            # Daemons may drop old entries at any time, which the copy still has.
             first = self._move.run(lambda connection: _first_entry(connection, db))
             sequence = reader.read(lambda view: view.sequence())
             own = reader.read(lambda view: next(iter(view.entries(0)), None))
@@ -644,11 +643,11 @@ class _OutwardMove:
         else:
             data.rename(_unused(data))
         self._work.rename(data)  # an empty directory is replaced
-        with contextlib.suppress(OSError):  # it is in place, and may not be undone any more
+        with contextlib.suppress(OSError):  # it is in place, so the move must not be undone
             sync_directory(data.parent)
 
     def _thaw(self) -> None:
-        """Let daemons commit again, if need be over another connection."""
+        """Make PostgreSQL accept commits again, over another connection if this one is lost."""
         settings = self._move.settings
         try:
             try:
@@ -657,7 +656,7 @@ class _OutwardMove:
                 self._move.close()
                 with MoveConnection(settings) as another:
                     another.run_transaction(thaw)
-        except Exception:  # the error that led here is the one to be reported
+        except Exception:  # the error that is being handled is reported
             warn(
                 "PostgreSQL cannot be reached, and refuses writes until the command is run again, "
                 "or with --undo."
