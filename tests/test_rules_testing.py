@@ -314,8 +314,8 @@ async def test_rules_in_the_test_file_have_their_position_there() -> None:
 # Errors.
 
 CASE_ERRORS: list[tuple[dict[str, Any], str]] = [
-    ({"alowed": 1}, "\"alowed\" is no member here. Did you mean 'allowed'?"),
-    ({"xyz": 1}, '"xyz" is no member here. Members are name, as, read, write, '),
+    ({"alowed": 1}, "\"alowed\" is not a member here. Did you mean 'allowed'?"),
+    ({"xyz": 1}, '"xyz" is not a member here. Members are name, as, read, write, '),
     ({"allowed": None}, '"allowed" must be true or false'),
     ({"as": "ada"}, '"as" must say who requests it: null for a caller without a token'),
     ({"as": 1}, '"as" must say who requests it'),
@@ -377,7 +377,7 @@ async def test_a_missing_member_of_a_case_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("document", "error"),
     [
-        ({"case": []}, "t.json: \"case\" is no member here. Did you mean 'cases'?"),
+        ({"case": []}, "t.json: \"case\" is not a member here. Did you mean 'cases'?"),
         ({"cases": [READ]}, 't.json: There is no "rules": name the file of the rules.'),
         ({"rules": "r.json"}, 't.json: "cases" must be an array of at least one case.'),
         ({"rules": "r.json", "cases": []}, 't.json: "cases" must be an array of at least one'),

@@ -1,14 +1,13 @@
-"""`treedb check` and `treedb compact`: the files of databases are read through, or made smaller.
+"""`treedb check` and `treedb compact`: read all files of databases, or make them smaller.
 
-*Check* reads every file of the data directory and reports what is wrong with it. The directory is
-locked, so no daemon may be running. A write-ahead log that a crashed daemon has left is
-checkpointed first, as every start does; nothing else is changed. A file of an older format is
-checked, and not converted.
+*Check* reads every file of the data directory and reports its errors. The directory is locked, so
+no daemon may be running. The write-ahead log of a crashed daemon is checkpointed first, as at every
+start; nothing else is changed. A file of an older format is checked, but not converted.
 
-*Compact* gives the space back that removed data has left. With a URL the daemon does it for one
-database while it serves it: reads go on, writes wait. Without one all databases of a data directory
-are compacted, by its daemon if one serves it: the lock file names its URLs, and the settings its
-secrets.
+*Compact* returns the space of removed data to the file system. With a URL the daemon compacts one
+database while it serves it: reads go on, writes wait. Without a URL all databases of a data
+directory are compacted, by its daemon if one is running: the lock file has its URLs, the settings
+its secrets.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def _check_entry(entry: DirectoryEntry, limits: RulesLimits) -> list[str]:
 
 
 def verify_file(file: pathlib.Path) -> list[str]:
-    """Return one sentence for each thing that is wrong with the file of a database."""
+    """Return one sentence for each error in the file of a database."""
     try:
         engine = SqliteEngine.open(file)
     except OlderFormat as error:
@@ -111,7 +110,7 @@ def verify_file(file: pathlib.Path) -> list[str]:
         findings.append(f"Parts of the database cannot be read: {error}.")
     finally:
         if findings:
-            engine.record_damage()  # so the next start looks for it, too
+            engine.record_damage()  # so the next start checks it too
         engine.close()
     return findings
 
@@ -145,7 +144,7 @@ def _check_rules(file: pathlib.Path, limits: RulesLimits) -> list[str]:
 
 
 def _report(name: str, findings: list[str]) -> bool:
-    """Print what was found in one file; return whether it is sound."""
+    """Print the findings in one file; return whether it is sound."""
     if not findings:
         print_line(make_printable(f"{name}: ok"))
     for finding in findings:
@@ -215,7 +214,7 @@ class _Served:
 
 
 def _targets(settings: Settings) -> list[_Served]:
-    """Return the databases of a directory that a daemon serves; none if it is not known where."""
+    """Return the databases of a directory that a daemon serves; none if its URLs are unknown."""
     urls = [parse_url(each) for each in read_urls(settings.data)]
     if not urls:
         return []
@@ -230,9 +229,9 @@ def _targets(settings: Settings) -> list[_Served]:
 
 
 def _address(urls: Sequence[Url], domains: Sequence[str], label: str) -> Url:
-    """Return the URL of a database: on this machine, but by its host if there is only TLS.
+    """Return the URL of a database: that of this machine, or of its host if all use TLS.
 
-    A certificate is for the hosts that name databases, not for the address of this machine.
+    A certificate has the hosts that name databases, not the address of this machine.
     """
     plain = next((each for each in urls if not each.is_secure), None)
     if plain is None and domains:
@@ -250,7 +249,7 @@ async def _compact_targets(
 
 
 def _compact_files(settings: Settings, lock: DirectoryLock) -> Status:
-    """Compact all databases that are sound; report the others."""
+    """Compact all sound databases; report the others."""
     status = DONE
     for entry in walk(settings.data, settings.projects):
         name = f"{entry.project}/{entry.file.name}"
@@ -267,10 +266,10 @@ def _compact_files(settings: Settings, lock: DirectoryLock) -> Status:
 
 
 def _compact_file(name: str, file: pathlib.Path, lock: DirectoryLock) -> str | None:
-    """Compact a file; return why that cannot be done, None if it was. Raises `DiskFull`."""
+    """Compact a file; return why it cannot be compacted, None if it was. Raises `DiskFull`."""
     try:
         with contextlib.closing(SqliteEngine.open(file, lock=lock)) as engine:
-            if findings := engine.verify():  # of a damaged index it would make a new one
+            if findings := engine.verify():  # compacting would hide a damaged index
                 return findings[0]
             before = engine.size()
             engine.compact()

@@ -1,7 +1,7 @@
-"""`treedb init DIR`: writes what a daemon needs to serve one project, and overwrites nothing.
+"""`treedb init DIR`: writes the files that a daemon needs to serve one project; overwrites nothing.
 
 A `Plan` makes the texts: configuration, secret, rules, and a unit of systemd, which is the sample
-`treedb.service` for the places of the plan. It reads and writes no file; the command does.
+`treedb.service` with the paths of the plan. Only the command reads and writes files.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _RULES: Final = """\
     // What no rule allows is denied; an admin's token is exempt from rules.
     "users": {
       "$uid": {
-        // Whoever has a token with this uid owns this place.
+        // The user whose token has this uid owns this place.
         ".read": "auth != null && auth.uid === $uid",
         ".write": "auth != null && auth.uid === $uid"
       }
@@ -93,9 +93,9 @@ ROOT_WARNING: Final = (
 
 @attrs.frozen
 class Plan:
-    """What the files are for: a folder, and a project that is served at a port, by a user.
+    """The contents of the files: a folder, and a project that a user serves at a port.
 
-    `domain` is empty for none. `command` are the words that start `treedb`, by the `interpreter`.
+    `domain` may be empty. `command` are the words that start `treedb` with the `interpreter`.
     """
 
     folder: pathlib.Path
@@ -112,7 +112,7 @@ class Plan:
         return f"{self.project}.secret"
 
     def files(self, unit_sample: str) -> Mapping[str, str]:
-        """Return the names of all files and what they hold; the secret is a new one each time."""
+        """Return all files by their names; each call makes a new secret."""
         return {
             CONFIG_FILE: _CONFIG.substitute(
                 config_file=CONFIG_FILE,
@@ -130,14 +130,14 @@ class Plan:
         }
 
     def _unit(self, sample: str) -> str:
-        """Return the unit for this folder, user and command, of one for the usual places."""
+        """Return the unit for this folder, user and command, made from the sample."""
         folder = self.folder.absolute()
         command = " ".join(quote_for_unit(word, is_command=True) for word in self.command)
         config_file = quote_for_unit(str(folder / CONFIG_FILE), is_command=True)
         lines: dict[str, str | None] = {
             "User": f"User={self.user}",
             "ExecStart": f"ExecStart={command} serve --config {config_file}",
-            # The data is in this folder, and systemd makes no other.
+            # The data is in this folder, so systemd must not create another.
             "StateDirectory": f"ReadWritePaths={quote_for_unit(str(folder))}",
             **dict.fromkeys(
                 ("StateDirectoryMode", "ConfigurationDirectory", "ConfigurationDirectoryMode")
@@ -151,15 +151,15 @@ class Plan:
 
 
 def _replace_lines(unit: str, lines: Mapping[str, str | None]) -> str:
-    """Return a unit with other lines in place of those of some keys, None for no line."""
+    """Return a unit with the lines of some keys replaced, or removed by None."""
     replaced = (lines.get(line.partition("=")[0], line) for line in unit.splitlines())
     return "".join(f"{line}\n" for line in replaced if line is not None)
 
 
 def quote_for_unit(word: str, *, is_command: bool = False) -> str:
-    """Return a word as systemd reads it back (systemd.syntax and systemd.service).
+    """Return a word quoted for systemd (systemd.syntax and systemd.service).
 
-    `%` and, in a command line, `$` are doubled, because they introduce something else.
+    `%` and, in a command line, `$` are doubled, because they begin specifiers and variables.
     """
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if is_command:
@@ -259,7 +259,7 @@ def next_lines(plan: Plan) -> list[str]:
 def write_new(folder: pathlib.Path, files: Mapping[str, str]) -> None:
     """Write files to a folder, for their owner only: all of them or none.
 
-    Raises `CommandFailed`, if one exists too.
+    Raises `CommandFailed`, also if one of them exists.
     """
     existing = [name for name in files if os.path.lexists(folder / name)]
     if existing:
@@ -297,7 +297,7 @@ def read_sample(name: str) -> str:
 
 
 def _find_free_port() -> int:
-    """Return a port on which no program of this machine listens now; the first one if all do."""
+    """Return a port on which no program of this machine listens, or the first port."""
     for port in range(_FIRST_PORT, _FIRST_PORT + _PORTS):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
@@ -312,6 +312,6 @@ def _user_name() -> str:
 
 
 def _command_words() -> tuple[str, ...]:
-    """Return the words that start this command from anywhere."""
+    """Return the words that start this command from any folder."""
     script = pathlib.Path(sys.executable).with_name("treedb")
     return (str(script),) if script.exists() else (sys.executable, "-m", "treedbd")

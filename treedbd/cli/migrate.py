@@ -16,6 +16,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -366,12 +367,7 @@ async def _migrate(reactor: Any, client: Client, arguments: Namespace) -> None:
     is_empty = await Sender(target, arguments.url).is_empty()
     if not is_empty and not arguments.replace:
         raise CommandFailed(f"{arguments.url} is not empty: use --replace, or another database.")
-
-    def copied() -> None:
-        progress.finish("Copied", progress.count)
-        if not (arguments.once or arguments.quiet):
-            print("What changes in the source is copied, too, until Ctrl-C.", file=sys.stderr)
-
+    copied = partial(_report_copied, progress, arguments)
     try:
         if not arguments.quiet:
             progress.set_total(await read_size(origin, arguments.source))
@@ -384,6 +380,12 @@ async def _migrate(reactor: Any, client: Client, arguments: Namespace) -> None:
             await following.run(copied)
     finally:
         progress.stop()
+
+
+def _report_copied(progress: ProgressReport, arguments: Namespace) -> None:
+    progress.finish("Copied", progress.count)
+    if not (arguments.once or arguments.quiet):
+        print("What changes in the source is copied, too, until Ctrl-C.", file=sys.stderr)
 
 
 def _source_client(reactor: Any, arguments: Namespace) -> Client:

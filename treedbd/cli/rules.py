@@ -73,7 +73,7 @@ def _add_put(parser: ArgumentParser) -> None:
         help="a file, or the document itself, which begins with {, or - for standard input "
         "(default: -)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="let the daemon check them only")
+    parser.add_argument("--dry-run", action="store_true", help="only check them, by the daemon")
     _add_online(parser, _put)
     parser.set_defaults(optional="rules")
 

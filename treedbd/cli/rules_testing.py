@@ -2,15 +2,15 @@
 
 `run` takes these steps:
 
-- `read_suite` reads a test file: which rules, which data, and the cases that are judged by them.
-  Everything in a file is checked before the first case is judged. What is wrong with it is one
-  sentence that names the file, the number of the case, and the remedy.
+- `read_suite` reads a test file: the rules, the data, and the cases. All of a file is checked
+before
+  the first case is judged. An error is one sentence that names the file, the number of the case,
+  and the remedy.
 - `parse_request` parses the request of a case as the REST interface does, from JSON instead of
   HTTP.
-- `judge_suite` finds the verdict on each case, and why, and counts the `Coverage` of the rules:
-  which were never true, never false, or never evaluated.
-- The report is lines for a person, JSON for a program, or JUnit's XML, which continuous integration
-  shows.
+- `judge_suite` returns the verdict on each case with its reason, and counts the `Coverage` of the
+  rules: which were never true, never false, or never evaluated.
+- The report is lines for a person, JSON for a program, or JUnit's XML for continuous integration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import groupby
 from time import perf_counter
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from xml.etree import ElementTree
 
 import attrs
@@ -94,7 +94,7 @@ _CASE_MEMBERS: Final = (
     "allowed",
 )
 _DEPTH: Final = 200
-"""Brackets that a test file with rules in it may have within each other."""
+"""How deep brackets may be nested in a test file that contains rules."""
 _LATEST_MS: Final = 2**53
 RED: Final = "31"
 GREEN: Final = "32"
@@ -102,19 +102,19 @@ YELLOW: Final = "33"
 
 
 class InvalidCase(Exception):
-    """What is wrong with a case or a test file; `str()` is a sentence with the remedy."""
+    """An error in a case or a test file; `str()` is a sentence with the remedy."""
 
 
 @attrs.frozen
 class CaseRequest:
-    """What a case requests.
+    """The request of a case.
 
     Attributes:
         method: `GET`, `PUT`, `PATCH`, `POST` or `DELETE`.
         path: the path as it was given.
         place: the place that is read or written; of a `POST` the new child.
-        edit: what is written, None for a read.
-        query: what rules see of the query of a read.
+        edit: the edit of a write, None for a read.
+        query: the facts about the query of a read that rules see.
 
     """
 
@@ -165,7 +165,7 @@ def _parse_write(case: Mapping[str, Any], now: int) -> CaseRequest:
     if method == "DELETE":
         return CaseRequest(method, path, place, make_remove(place))
     if method == "POST":
-        # The same key at the same time, so that a case is always judged alike.
+        # The same key for the same time, so that the verdict on a case is always the same.
         key = PushIds(bytes, lambda: -1).next(now)
         try:
             place = make_place((*place.path, key))
@@ -196,13 +196,13 @@ def _parse_path(path: object) -> Place:
 
 
 def _parse_query(query: object) -> QueryFacts | None:
-    """Return what rules see of a query; its parameters are those of REST, with JSON values."""
+    """Return the facts about a query that rules see; parameters of REST with JSON values."""
     if not isinstance(query, dict):
         raise InvalidCase('"query" must be an object, such as {"orderBy": "age"}.')
     for name in query:
         if name not in _QUERY:
             hint = suggest(name, _QUERY) or f"Parameters are {', '.join(_QUERY)}."
-            raise InvalidCase(f'"{name}" is no parameter of a query. {hint}')
+            raise InvalidCase(f'"{name}" is not a parameter of a query. {hint}')
     try:
         return parse_read_options(
             {name: _parameter(name, value) for name, value in query.items()}
@@ -224,7 +224,7 @@ def _parameter(name: str, value: Any) -> str:
 
 @attrs.frozen
 class RulesCase:
-    """One case: who requests what, and whether the rules are to allow it.
+    """One case: the caller, the request, and the expected verdict.
 
     `number` counts from 1; `now` is in milliseconds since 1970.
     """
@@ -243,7 +243,7 @@ class RulesSuite:
 
     Attributes:
         file: its name, as it was given.
-        rules_file: the name of the rules document, which is `file` if the rules are in it.
+        rules_file: the name of the rules document; `file` if it contains the rules.
         rules: the rules.
         trial: the rules and the data, which judge the cases.
         cases: the cases.
@@ -270,7 +270,7 @@ def read_suite(file: str, limits: RulesLimits, now: int) -> RulesSuite:
 
 
 class _SuiteParser:
-    """The parse of one file; what raises `InvalidCase` does so without the file's name."""
+    """Parses one file; an `InvalidCase` that it raises does not have the name of the file."""
 
     def __init__(self, file: str, raw: bytes, limits: RulesLimits, now: int) -> None:
         self.file = file
@@ -315,7 +315,7 @@ class _SuiteParser:
         return str(path), parse_rules_of(str(path), _read(path, self.file), self.limits)
 
     def cut_out_rules(self) -> bytes:
-        """Return the text of the rules in the file, at the line and column that it has there."""
+        """Return the text of the rules in the file, padded to its line and column there."""
         source = Source(self.raw.decode())
         try:
             document = finish(parse_document(source, _DEPTH))
@@ -351,7 +351,7 @@ class _SuiteParser:
 
 
 def name_case(number: int, case: object) -> str:
-    """Return how sentences name a case: its number, and its name if it has one."""
+    """Return the label of a case in sentences: its number, and its name if it has one."""
     name = case.get("name") if isinstance(case, dict) else None
     return f'{number} "{name}"' if isinstance(name, str) and name else str(number)
 
@@ -361,7 +361,7 @@ def check_members(given: Iterable[str], known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
             hint = suggest(name, known) or f"Members are {', '.join(known)}."
-            raise InvalidCase(f'"{name}" is no member here. {hint}')
+            raise InvalidCase(f'"{name}" is not a member here. {hint}')
 
 
 def _parse_caller(case: dict[str, Any]) -> Caller:
@@ -383,23 +383,19 @@ def _parse_now(now: object) -> int:
 
 
 def _read(path: pathlib.Path, file: str) -> bytes:
-    """Return the content of a file that is needed for the test file `file`.
+    """Return the content of the test file `file`, or of the rules that it names.
 
     A byte order mark at its beginning is left out.
     """
     try:
         return path.read_bytes().removeprefix(BOM_UTF8)
     except OSError as error:
-        _fail_to_read(path, file, error)
-
-
-def _fail_to_read(path: pathlib.Path, file: str, error: OSError) -> NoReturn:
-    if str(path) == str(pathlib.Path(file)):
-        raise CommandFailed(f"{file} cannot be read ({error.strerror}).") from None
-    raise CommandFailed(
-        f"{file}: The rules {path} cannot be read ({error.strerror}): the name is relative to the "
-        "folder of the test file."
-    ) from None
+        if path == pathlib.Path(file):
+            raise CommandFailed(f"{file} cannot be read ({error.strerror}).") from None
+        raise CommandFailed(
+            f"{file}: The rules {path} cannot be read ({error.strerror}): the name is relative to "
+            "the folder of the test file."
+        ) from None
 
 
 @attrs.define(eq=False)
@@ -413,7 +409,7 @@ class RuleCoverage:
 
     @property
     def missing(self) -> str:
-        """What has not happened yet; empty if nothing is missing.
+        """The result that is missing; empty if none is.
 
         A rule that is `true` or `false` itself only has to be evaluated.
         """
@@ -432,7 +428,7 @@ class RuleCoverage:
 
     @property
     def seen(self) -> int:
-        """How many of them it had."""
+        """How many of the possible results it had."""
         return bool(self.true) + bool(self.false + self.failed)
 
 
@@ -455,25 +451,6 @@ class Coverage:
             else:
                 covered.false += 1
 
-    @property
-    def seen(self) -> int:
-        """How many results were seen, of all rules."""
-        return sum(each.seen for each in self.rules)
-
-    @property
-    def possible(self) -> int:
-        """How many results there can be."""
-        return sum(each.possible for each in self.rules)
-
-
-def percent_of(coverages: Iterable[Coverage]) -> Fraction:
-    """Return the share of the results that were seen, in percent; 100 where there are no rules."""
-    seen = possible = 0
-    for each in coverages:
-        seen += each.seen
-        possible += each.possible
-    return Fraction(100 * seen, possible) if possible else Fraction(100)
-
 
 def format_percent(percent: Fraction) -> str:
     """Return a percentage with one decimal, rounded down: 100 % is everything."""
@@ -483,7 +460,7 @@ def format_percent(percent: Fraction) -> str:
 
 @attrs.frozen(eq=False)
 class CaseResult:
-    """The verdict on a case; `explanation` is JSON as an explained request has it."""
+    """The verdict on a case; `explanation` is the JSON of an explained request."""
 
     suite: RulesSuite
     case: RulesCase
@@ -498,7 +475,7 @@ class CaseResult:
 
     @property
     def title(self) -> str:
-        """The case in one line: its number, its name, who requests what."""
+        """The case in one line: its number, its name, its request and its caller."""
         case = self.case
         named = name_case(case.number, {"name": case.name})
         return make_printable(f"{named}: {case.request.method} {case.request.path} as {self.who}")
@@ -533,7 +510,7 @@ class CaseResult:
 
     @property
     def details(self) -> list[str]:
-        """What the rules saw, as lines."""
+        """The values that the rules read, as lines."""
         lines = format_rules(self.explanation["rules"])
         if not self.case.caller.is_admin:
             lines = [format_auth(self.case.caller.auth), *lines]
@@ -541,7 +518,7 @@ class CaseResult:
 
 
 def judge_suite(suite: RulesSuite, coverage: Coverage) -> list[CaseResult]:
-    """Judge the cases of a suite, each for itself; add what rules were evaluated to `coverage`."""
+    """Judge the cases of a suite independently; add the results of rules to `coverage`."""
     return [_judge(suite, case, coverage) for case in suite.cases]
 
 
@@ -570,12 +547,12 @@ def _request(suite: RulesSuite, case: RulesCase) -> TrialVerdict:
 
 @attrs.frozen
 class RulesReport:
-    """What a run has found.
+    """The result of a run.
 
     Attributes:
-        results: those of all cases of all files.
-        coverages: one for each rules document.
-        required: the coverage that was required, in percent; None if none was.
+        results: the results of all cases of all files.
+        coverages: the coverage of each rules document.
+        required: the required coverage in percent, None without one.
 
     """
 
@@ -590,12 +567,22 @@ class RulesReport:
 
     @property
     def percent(self) -> Fraction:
-        """The coverage of all rules, in percent."""
-        return percent_of(self.coverages)
+        """The share of the results of all rules that were seen; 100 without rules."""
+        return Fraction(100 * self.seen, self.possible) if self.possible else Fraction(100)
+
+    @property
+    def seen(self) -> int:
+        """How many results of rules were seen."""
+        return sum(rule.seen for each in self.coverages for rule in each.rules)
+
+    @property
+    def possible(self) -> int:
+        """How many results the rules can have."""
+        return sum(rule.possible for each in self.coverages for rule in each.rules)
 
     @property
     def is_covered(self) -> bool:
-        """Whether the coverage is as high as required."""
+        """Whether the coverage is at least the required one."""
         return self.required is None or self.percent >= self.required
 
     @property
@@ -605,10 +592,9 @@ class RulesReport:
 
     @property
     def coverage_line(self) -> str:
-        """The coverage in one line, with what was required if that is more."""
-        seen = sum(each.seen for each in self.coverages)
-        possible = sum(each.possible for each in self.coverages)
-        shown = f"coverage {format_percent(self.percent)}: {seen} of {possible} results of rules"
+        """The coverage in one line, with the required one if that is higher."""
+        share = f"{self.seen} of {self.possible} results of rules"
+        shown = f"coverage {format_percent(self.percent)}: {share}"
         if self.is_covered or self.required is None:
             return shown
         return f"{shown}, {format_percent(self.required)} is required"
@@ -645,7 +631,7 @@ def _count(report: RulesReport, paint: Callable[[str, str], str]) -> str:
 
 
 def missing_lines(report: RulesReport) -> Iterator[str]:
-    """Return a line for each rule to which something has not happened yet."""
+    """Return a line for each rule with a missing result."""
     for coverage in report.coverages:
         yield from (_show_missing(coverage, each) for each in coverage.rules if each.missing)
 
@@ -715,7 +701,7 @@ def _covered_to_json(covered: RuleCoverage) -> Json:
 def to_junit(report: RulesReport) -> bytes:
     """Return the report as JUnit's XML: a suite for each file, a failure for each surprise.
 
-    Coverage that is lower than required is a failure of a case of its own.
+    Insufficient coverage is a failure of a case of its own.
     """
     root = ElementTree.Element("testsuites", name="treedb rules test")
     for file, results in groupby(report.results, lambda result: result.suite.file):

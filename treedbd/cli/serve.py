@@ -84,7 +84,7 @@ def _add_serving_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         action="append",
         default=[],
-        help="in development mode, let pages of this origin write too, such as "
+        help="in development mode, allow pages of this origin to write too, such as "
         "https://app.example.com; may be repeated",
     )
     group.add_argument(
@@ -154,7 +154,7 @@ def _serve(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
 
 
 def command_line(arguments: Namespace) -> Iterator[str]:
-    """Yield the words after `twistd` that say the same."""
+    """Yield the same options as words after `twistd`."""
     given = vars(arguments)
 
     def written(names: Sequence[str]) -> Iterator[str]:
@@ -173,12 +173,12 @@ class ServerCommandLine(twistd.ServerOptions):  # type: ignore[misc,name-defined
 
     @property
     def subCommands(self) -> Iterator[tuple[str, None, type[Options], str]]:
-        """The subcommands that there are."""
+        """The only subcommand."""
         yield "treedb", None, Options, _PLUGIN.description
 
 
 def _check_log_file(file: pathlib.Path) -> None:
-    """Raise `CommandFailed` if nothing can be written to the file of the log."""
+    """Raise `CommandFailed` if the file of the log cannot be written."""
     try:
         os.close(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
     except OSError as error:

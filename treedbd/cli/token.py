@@ -41,7 +41,7 @@ _TTL = re.compile(r"([0-9]{1,10})(s|m|min|h|d)", re.ASCII)
 
 
 class AdminInClaims(Exception):
-    """Claims that set `admin`, whatever to; they often come from another program's data."""
+    """Claims that set `admin` to any value; they often come from another program's data."""
 
 
 def add_options(parser: argparse.ArgumentParser, _: str) -> None:
@@ -88,8 +88,8 @@ def parse_ttl(text: str) -> float:
 def merge_claims(text: bytes | None, uid: str, *, is_admin: bool) -> dict[str, Json]:
     """Return the claims of a token; options win over the JSON text.
 
-    Raises ValueError or TypeError for a text that is not an object, `AdminInClaims` for one that
-    could make an admin where nobody typed so.
+    Raises ValueError or TypeError for a text that is not an object, `AdminInClaims` for claims that
+    could make an admin without the option.
     """
     claims = {} if text is None else orjson.loads(text)
     if not isinstance(claims, dict):
