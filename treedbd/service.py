@@ -631,7 +631,7 @@ def make_tracer(settings: TracingSettings, reactor: Any) -> Tracer | None:
 class WorkerContext(Protocol):
     """The other workers, and what they share.
 
-    One class has it, `workers/process.Companions`: a service does not know the processes.
+    One class has it, `workers/process.OtherWorkers`: a service does not know the processes.
     """
 
     @property

@@ -73,7 +73,7 @@ WORK: Final = ".restoring"
 
 
 class _WrongName(Exception):
-    """A path that cannot be that of a file of a backup."""
+    """A path that no file of a backup can have."""
 
 
 def _check_path(saved: SavedFile, _: object, path: str) -> None:
@@ -124,7 +124,7 @@ class Manifest:
 def read_manifest(folder: pathlib.Path) -> Manifest:
     """Return the manifest of a backup, which may be any file; raise `CommandFailed`.
 
-    All paths in it are those of files of a backup, in its folder.
+    All paths in it lead to files in its folder.
     """
     file = folder / MANIFEST
     try:
@@ -171,7 +171,7 @@ def _backup(arguments: Namespace) -> Status:
             _require_empty(folder)
             saved = _save(settings.data, settings.projects, folder, quiet=arguments.quiet)
         else:
-            with _alone(folder):
+            with _locked(folder):
                 folder, saved = _save_numbered(settings, folder, quiet=arguments.quiet)
                 if not saved.skipped:  # else an older backup may have the only copy of a database
                     _remove_old(arguments.folder, keep)
@@ -213,7 +213,7 @@ def _require_empty(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: pathlib.Path) -> Iterator[None]:
+def _locked(folder: pathlib.Path) -> Iterator[None]:
     """Create a folder of numbered backups, and hold its lock, so that no other writes there."""
     create_directory(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -282,7 +282,7 @@ def _save(
     saved: list[SavedFile] = []
     with contextlib.ExitStack() as closing:
         closing.enter_context(_whole_or_nothing(folder))
-        with _unserved(data):
+        with _readable(data):
             sources = list(_open(data, projects, skipped, closing))
         size = sum(each.moment.size for each in sources if each.moment is not None)
         progress = ProgressReport("backup", size, is_quiet=quiet or not sys.stderr.isatty())
@@ -321,7 +321,7 @@ def _whole_or_nothing(folder: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _unserved(data: pathlib.Path) -> Iterator[None]:
+def _readable(data: pathlib.Path) -> Iterator[None]:
     """Make the files of a data directory that no daemon serves readable.
 
     No daemon can start until the context ends.

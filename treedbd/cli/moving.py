@@ -77,7 +77,7 @@ from treedbd.store.sqlite.file import await_writers, connect_reader
 from treedbd.store.sqlite.reader import SqliteReader
 
 PATIENCE_S: Final = 30.0
-"""How long one step in PostgreSQL may take: longer than that of a daemon, which is smaller."""
+"""How long one step in PostgreSQL may take; the steps of a daemon are smaller."""
 
 _FEW_ROWS: Final = 10_000
 """After a pass that finds at most so many different rows, writes are refused for the last one."""
@@ -614,7 +614,7 @@ class _OutwardMove:
                 write_atomically(file, text)
 
     def _verify(self, database: StoredDatabase) -> tuple[Compared, Compared]:
-        """Compare the file of a copy with what is in PostgreSQL."""
+        """Compare the file of a copy with PostgreSQL."""
         db = database.db
         with open_reader(self._path(database)) as reader:
             rows = compare_table(

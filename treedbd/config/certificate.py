@@ -265,27 +265,10 @@ def _make_local_certificate(
     key: ec.EllipticCurvePrivateKey, now: datetime.datetime
 ) -> x509.Certificate:
     name = _name("treedb development")
-    names = [x509.DNSName(each) for each in LOCAL_NAMES]
-    addresses = [x509.IPAddress(ipaddress.ip_address(each)) for each in LOCAL_ADDRESSES]
+    builder = _begin(name, name, key, now, now + LOCAL_LIFE)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + LOCAL_LIFE)
-        .add_extension(x509.SubjectAlternativeName([*names, *addresses]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(identifier, critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
-            critical=False,
-        )
-        .sign(key, hashes.SHA256())
-    )
+    builder = _for_server(builder, LOCAL_NAMES, LOCAL_ADDRESSES, identifier)
+    return builder.sign(key, hashes.SHA256())
 
 
 AUTHORITY_KEY: Final = "authority.key.pem"
@@ -383,21 +366,11 @@ def issue(
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate
     end = min(now + LOCAL_LIFE, issuer.not_valid_after_utc)
-    subjects = [
-        *(x509.DNSName(each) for each in names),
-        *(x509.IPAddress(ipaddress.ip_address(each)) for each in addresses),
-    ]
     identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    builder = _begin(_name("treedb development"), issuer.subject, key, now, end)
     certificate = (
-        _begin(_name("treedb development"), issuer.subject, key, now, end)
-        .add_extension(x509.SubjectAlternativeName(subjects), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        _for_server(builder, names, addresses, identifier)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
-            critical=False,
-        )
         .sign(authority.key, hashes.SHA256())
     )
     return _private_pem(key) + _public_pem(certificate)
@@ -440,6 +413,27 @@ def _begin(
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _for_server(
+    builder: x509.CertificateBuilder,
+    names: Iterable[str],
+    addresses: Iterable[str],
+    issuer: x509.SubjectKeyIdentifier,
+) -> x509.CertificateBuilder:
+    """Add the extensions of a server at names and addresses, and the key of the issuer."""
+    subjects = [
+        *(x509.DNSName(each) for each in names),
+        *(x509.IPAddress(ipaddress.ip_address(each)) for each in addresses),
+    ]
+    return (
+        builder.add_extension(x509.SubjectAlternativeName(subjects), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer), critical=False
+        )
     )
 
 

@@ -4,8 +4,8 @@ All files are read before any is used: an invalid file ends the start with an er
 everything unchanged at a reload. A secret file that is missing at a reload is not an error: its
 secret is withdrawn by removing it.
 
-Development mode has a secret of its own, in the data directory, from which that of each project is
-derived.
+Development mode has a secret of its own, in the data directory, from which the secrets of all
+projects are derived.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Credentials:
         self._development_secret: bytes | None = None
 
     def load(self, projects: Mapping[str, ProjectSettings] | None = None) -> None:
-        """Read all files, then use what they contain; raise `BadCredentials` if one is invalid.
+        """Read all files, then use their contents; raise `BadCredentials` if one is invalid.
 
         `projects` are new settings of the projects. Only their files and providers are used: no
         project is added, and one that is missing there no longer trusts any token.
@@ -107,8 +107,7 @@ class Credentials:
             contents[name] = yield from self._read_project(name, project)
         if self._is_closed:
             return
-        _check_no_shared_secret(contents, self._settings.location)
-        _check_no_shared_provider(contents, self._settings.location)
+        _check_nothing_is_shared(contents, self._settings.location)
         if self._settings.development:
             self._close_development_secret()
             self._development_secret = ensure_development_secret(self._settings.data)
@@ -213,32 +212,24 @@ class Credentials:
             self._log.warn(WAS_READABLE_BY_OTHERS, file=str(file))
 
 
-def _check_no_shared_provider(contents: Mapping[str, _Contents], location: SettingLocation) -> None:
+def _check_nothing_is_shared(contents: Mapping[str, _Contents], location: SettingLocation) -> None:
     """Raise `BadCredentials` if two projects would accept each other's tokens."""
-    owners: dict[tuple[str, str], str] = {}
-    for name, content in contents.items():
-        for provider in content.providers:
-            owner = owners.setdefault((provider.issuer, provider.audience), name)
-            if owner != name:
-                raise BadCredentials(
-                    location.at("projects"),
-                    f"{owner} and {name} trust the same tokens of {provider.issuer}",
-                    "give each project its own audience",
-                )
-
-
-def _check_no_shared_secret(contents: Mapping[str, _Contents], location: SettingLocation) -> None:
-    """Raise `BadCredentials` if two projects have one secret, and so accept each other's tokens."""
-    owners: dict[bytes, str] = {}
+    owners: dict[object, str] = {}
     for name, content in contents.items():
         for file, secret in content.secrets.items():
-            owner = owners.setdefault(secret, name)
-            if owner != name:
+            if (owner := owners.setdefault(secret, name)) != name:
                 raise BadCredentials(
                     location.at("projects"),
                     f"{owner} and {name} share the secret in {file}, so each would accept the "
                     "tokens of the other",
                     "give each project its own secret",
+                )
+        for provider in content.providers:
+            if (owner := owners.setdefault((provider.issuer, provider.audience), name)) != name:
+                raise BadCredentials(
+                    location.at("projects"),
+                    f"{owner} and {name} trust the same tokens of {provider.issuer}",
+                    "give each project its own audience",
                 )
 
 

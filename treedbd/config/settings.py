@@ -33,7 +33,7 @@ from treedbd.config.endpoints import (
 from treedbd.config.values import (
     ConfigError,
     SettingLocation,
-    as_read,
+    as_in_a_file,
     boolean,
     file,
     files,
@@ -476,7 +476,7 @@ class Settings:
             THE_SETTINGS, pathlib.Path.cwd() if folder is None else pathlib.Path(folder).absolute()
         )
         settings = cls(
-            **read_table(cls, as_read(values), location),
+            **read_table(cls, as_in_a_file(values), location),
             location=location,
             listen_location=location.at("listen"),
         )

@@ -92,16 +92,16 @@ def read_table(
     return values
 
 
-def as_read(values: Mapping[str, object]) -> dict[str, object]:
+def as_in_a_file(values: Mapping[str, object]) -> dict[str, object]:
     """Return values of a program in the form of a file: lists, tables, paths as text."""
-    return {name: _as_read(value) for name, value in values.items()}
+    return {name: _as_in_a_file(value) for name, value in values.items()}
 
 
-def _as_read(value: object) -> object:
+def _as_in_a_file(value: object) -> object:
     if isinstance(value, Mapping):
-        return as_read(value)
+        return as_in_a_file(value)
     if isinstance(value, list | tuple):
-        return [_as_read(item) for item in value]
+        return [_as_in_a_file(item) for item in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 

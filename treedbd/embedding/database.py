@@ -19,23 +19,17 @@ from typing import Any, Final, TypeAlias, Unpack
 import attrs
 
 from treedbd.database.requests import ConditionFailed
-from treedbd.embedding.requests import (
-    LocalAccess,
-    QueryOptions,
-    decode,
-    encode,
-    make_parameters,
-    make_request,
-    parse_place,
-)
+from treedbd.embedding.requests import LocalAccess, QueryOptions, decode, encode, make_parameters
 from treedbd.embedding.watch import Watch, WatchQueue
-from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_SHOWN_BYTES
+from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_SHOWN_BYTES, MAX_TIMEOUT_S
 from treedbd.names import DatabaseName
-from treedbd.tree.types import Json
+from treedbd.tree.hashes import parse_etags
+from treedbd.tree.path import make_place
+from treedbd.tree.types import InvalidPath, InvalidQuery, Json
 from treedbd.tree.value import parse
 from treedbd.web.auth.identity import Identity
 from treedbd.web.auth.verifier import Auth, identity_of
-from treedbd.web.request import DataRequest, Parameters, PayloadTooLarge
+from treedbd.web.request import STANDARD, DataRequest, Parameters, PayloadTooLarge
 
 DEFAULT_TRIES: Final = 100
 
@@ -47,7 +41,7 @@ class TransactionMark(Enum):
 
 
 ABORT: Final = TransactionMark.ABORT
-"""What the function of a transaction returns if nothing is to be written."""
+"""The result of the function of a transaction that must not write."""
 
 Update: TypeAlias = Callable[[Any], "Json | TransactionMark | Awaitable[Json | TransactionMark]"]
 """Returns the new value for the present one, or `ABORT`; may be called several times."""
@@ -240,10 +234,7 @@ class LocalDatabase:
         An invalid path or query raises at once, any other error when the first event is awaited or
         `async with` is entered: the watch begins only then.
         """
-        place = parse_place(path)
-        wanted = make_request(
-            b"GET", place, self._identity, self._access.limits, make_parameters(query)
-        )
+        wanted = self._make(b"GET", path, make_parameters(query))
         return Watch(WatchQueue(self._access, self.name, wanted, self._identity, resume_after))
 
     async def _write(
@@ -271,16 +262,32 @@ class LocalDatabase:
         parameters: Parameters | None = None,
         *,
         if_match: str | None = None,
-        timeout: float,
+        timeout: float = DEFAULT_TIMEOUT_S,
         wants_etag: bool = False,
     ) -> DataRequest:
-        return make_request(
-            method,
-            parse_place(path),
-            self._identity,
-            self._access.limits,
-            parameters,
-            if_match=if_match,
-            timeout=timeout,
+        """Return the parsed form of a request; raise `InvalidPath` or `InvalidQuery`."""
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise InvalidPath("The path holds a surrogate, which UTF-8 cannot.") from None
+        place = make_place([key for key in path.split("/") if key])
+        if not 0 < timeout <= MAX_TIMEOUT_S:
+            raise InvalidQuery(f"timeout must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds.")
+        return DataRequest(
+            method=method,
+            place=place,
+            parameters={} if parameters is None else parameters,
+            print="compact",
+            timeout_s=timeout,
             wants_etag=wants_etag,
+            condition=None if if_match is None else parse_etags(if_match),
+            token=None,
+            override=None,
+            dialect=STANDARD,
+            wants_explanation=False,
+            accepts_events=False,
+            last_event_id=None,
+            where_children=self._access.limits.where_children,
+            identity=self._identity,
+            takes_whole=True,
         )

@@ -4,9 +4,9 @@ The requests reach the handlers without a connection. They have the parsed form 
 HTTP and take the same way from there, so the same rules, limits and errors hold. The options of a
 query (`QueryOptions`) become the parameters that a URL would have.
 
-Values pass as JSON text, so neither side can change those of the other. What a program writes is
-printed, and then parsed as a body is; what it reads is parsed from what a GET would send. So the
-same is legal, and the same numbers come back.
+Values pass as JSON text, so neither side can change those of the other. A written value is
+printed, and then parsed like a body; a read value is parsed from the response of a GET. So the same
+values are valid as over HTTP, and the same numbers come back.
 
 `wait_for` waits in coroutines of Twisted and in tasks of asyncio.
 """
@@ -29,22 +29,13 @@ from twisted.internet.task import deferLater
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ConditionFailed, TooLarge, Unavailable
 from treedbd.http1.content import Content, WaitingBytesRefused
-from treedbd.limits import (
-    DEFAULT_TIMEOUT_S,
-    MAX_BODY_NESTING,
-    MAX_SHOWN_BYTES,
-    MAX_TIMEOUT_S,
-    Limits,
-)
+from treedbd.limits import MAX_BODY_NESTING, MAX_SHOWN_BYTES, Limits
 from treedbd.names import DatabaseName
 from treedbd.store.engine import DamagedRow, StoreFailed
-from treedbd.tree.hashes import parse_etags
-from treedbd.tree.path import make_place
 from treedbd.tree.query import check_combination
-from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Place
+from treedbd.tree.types import InvalidData, InvalidQuery, Json
 from treedbd.tree.value import compact, parse
-from treedbd.web.auth.identity import Identity
-from treedbd.web.request import STANDARD, DataRequest, Parameters
+from treedbd.web.request import DataRequest, Parameters
 from treedbd.web.response import Response
 from treedbd.web.streams.registry import StreamsExhausted, TooManyStreams
 
@@ -77,7 +68,7 @@ class TooLargeToRead(TooLarge):
 
 
 def encode(value: object) -> bytes:
-    """Return a value as JSON text; raise `InvalidData` for what is not JSON.
+    """Return a value as JSON text; raise `InvalidData` if it is not JSON.
 
     Lists may be tuples. An integer beyond 64 bits becomes a float.
     """
@@ -116,7 +107,7 @@ def copy(json: Json) -> Json:
 
 
 def _checked(value: Any, level: int) -> Json:
-    """Return a copy of a value; raise `InvalidData` that says what is wrong with it."""
+    """Return a copy of a value; raise `InvalidData` with the reason if it is not JSON."""
     if level > MAX_BODY_NESTING:
         raise InvalidData(f"The data is nested deeper than {MAX_BODY_NESTING} levels.")
     if value is None or isinstance(value, bool):
@@ -325,49 +316,3 @@ class LocalAccess:
 
 async def _sleep(clock: IReactorTime, seconds: float) -> None:
     await deferLater(clock, seconds)
-
-
-def make_request(
-    method: bytes,
-    place: Place,
-    identity: Identity,
-    limits: Limits,
-    parameters: Parameters | None = None,
-    *,
-    if_match: str | None = None,
-    timeout: float = DEFAULT_TIMEOUT_S,
-    wants_etag: bool = False,
-) -> DataRequest:
-    """Return the parsed form of a request; raise `InvalidQuery`."""
-    if not 0 < timeout <= MAX_TIMEOUT_S:
-        raise InvalidQuery(f"timeout must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds.")
-    return DataRequest(
-        method=method,
-        place=place,
-        parameters={} if parameters is None else parameters,
-        print="compact",
-        timeout_s=timeout,
-        wants_etag=wants_etag,
-        condition=None if if_match is None else parse_etags(if_match),
-        token=None,
-        override=None,
-        dialect=STANDARD,
-        wants_explanation=False,
-        accepts_events=False,
-        last_event_id=None,
-        where_children=limits.where_children,
-        identity=identity,
-        takes_whole=True,
-    )
-
-
-def parse_place(path: str) -> Place:
-    """Return the place at a path, `users/ada`, with or without a leading slash.
-
-    The empty path is the root; a last key `.priority` names a priority. Raises `InvalidPath`.
-    """
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise InvalidPath("The path holds a surrogate, which UTF-8 cannot.") from None
-    return make_place([key for key in path.split("/") if key])

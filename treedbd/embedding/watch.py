@@ -277,9 +277,9 @@ class WatchQueue:
         self._has_overflowed = True
         self._wake()
 
-    def fail(self) -> None:
-        """End the watch because of the exception that is being handled."""
-        self._log.failure("A watch failed.")
+    def fail(self, failure: Failure | None = None) -> None:
+        """End the watch because of a failure, None for the exception that is being handled."""
+        self._log.failure("A watch failed.", failure)
         self._end(Unavailable("The watch has failed, the log says why: watch again."))
 
     # The methods of a stream of the registry.
@@ -416,8 +416,7 @@ class WatchQueue:
         elif isinstance(error, PermissionDenied | InvalidQuery | TooLargeToRead):
             self._end(error)
         else:
-            self._log.failure("A watch failed.", failure)
-            self._end(Unavailable("The watch has failed, the log says why: watch again."))
+            self.fail(failure)
 
     def _may_continue(self) -> bool:
         return not self._grant.must_be_checked or self._grant.recheck()

@@ -1,4 +1,4 @@
-"""The log of a daemon: what one entry holds, how it is printed, and where it goes.
+"""The log of a daemon: its entries, their text and JSON, and the file that they are written to.
 
 An event of `twisted.logger`, or a line from a worker, becomes a `LogRecord`, which a format prints
 as text or JSON, and a `LogWriter` writes to standard output or to a file (`find_target`). Twisted

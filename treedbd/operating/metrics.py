@@ -333,7 +333,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _counter(
         "treedb_resumptions_total",
-        "Streams that asked for what they missed: they got it (resumed), or not (restarted).",
+        "Streams that requested missed events: they got them (resumed), or not (restarted).",
         lambda s: _by({"resumed": s.statistics.resumed, "restarted": s.statistics.restarted}),
         "result",
     ),

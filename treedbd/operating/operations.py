@@ -236,35 +236,28 @@ class Operations:
         ]
 
 
-@attrs.frozen
-class HealthReport:
-    """The health of the service: its problems, and how long its turns last."""
-
-    problems: list[Problem]
-    turns: Turns | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; with problems it has the members of an error."""
-        report: dict[str, Any] = {"status": "ok", "version": __version__}
-        if self.problems:
-            count = len(self.problems)
-            what = "1 thing is" if count == 1 else f"{count} things are"
-            report = {
-                "error": "unavailable",
-                "message": f"{what} not as it should be.",
-                **report,
-                "status": "unavailable",
-            }
-        report["problems"] = [attrs.asdict(each) for each in self.problems[:MAX_PROBLEMS]]
-        if self.turns is not None:
-            turns = self.turns.summarise()
-            report["turns"] = {
-                "count": turns.count,
-                "p50_ms": round(turns.p50_s * 1000, 3),
-                "p99_ms": round(turns.p99_s * 1000, 3),
-                "longest_ms": round(turns.longest_s * 1000, 3),
-            }
-        return report
+def report_health(problems: list[Problem], turns: Turns | None) -> dict[str, Any]:
+    """Return the health of the service as JSON; with problems it has the members of an error."""
+    report: dict[str, Any] = {"status": "ok", "version": __version__}
+    if problems:
+        count = len(problems)
+        what = "1 thing is" if count == 1 else f"{count} things are"
+        report = {
+            "error": "unavailable",
+            "message": f"{what} not as it should be.",
+            **report,
+            "status": "unavailable",
+        }
+    report["problems"] = [attrs.asdict(each) for each in problems[:MAX_PROBLEMS]]
+    if turns is not None:
+        summary = turns.summarise()
+        report["turns"] = {
+            "count": summary.count,
+            "p50_ms": round(summary.p50_s * 1000, 3),
+            "p99_ms": round(summary.p99_s * 1000, 3),
+            "longest_ms": round(summary.longest_s * 1000, 3),
+        }
+    return report
 
 
 @implementer(IHttp1Resource)
@@ -343,7 +336,7 @@ class OpsResource(Resource):
         problems = await self._catalog.find_problems()
         if b"ready" in options:
             problems = [each for each in problems if each.refuses_writes]
-        report = HealthReport(problems, self._operations.sources.turns).to_json()
+        report = report_health(problems, self._operations.sources.turns)
         _send_json(request, 503 if problems else 200, report)
 
 

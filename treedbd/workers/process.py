@@ -4,8 +4,8 @@ It serves as a whole daemon does, with the sockets and memory that it inherits. 
 a daemon ends; when its parent dies, it ends at once, since all acknowledged writes are durable.
 
 `Worker` is the process and its side of the connection to the parent. Its service uses what all
-workers share through `Companions` (the `WorkerContext` of `service`): endpoints, counts, rates and
-rules, and the `Hints` that workers send to each other.
+workers share through `OtherWorkers` (the `WorkerContext` of `service`): endpoints, counts, rates
+and rules, and the `Hints` that workers send to each other.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Hints(FileDescriptor):
                 self._received(name)
 
 
-class Companions:
+class OtherWorkers:
     """The other workers, through the parent, the board and the sockets of hints.
 
     Attributes:
@@ -211,9 +211,9 @@ class Companions:
         if self.parent is not None:
             self.parent.call(Damaged, label=name.label, refuses_reads=refuses_reads)
 
-    def rules_of(self, project: str) -> WorkersRules:
+    def rules_of(self, project: str) -> SharedRules:
         """Return the rules of a project, as all workers share them."""
-        return WorkersRules(project, self)
+        return SharedRules(project, self)
 
     def call(self, command: Any, **arguments: object) -> Deferred[Any]:
         """Send the parent a command; raise `Unavailable` if it has died."""
@@ -222,19 +222,19 @@ class Companions:
         return self.parent.call(command, **arguments)
 
 
-class WorkersRules:
+class SharedRules:
     """The rules of one project, which one worker at a time stores and all others load."""
 
-    def __init__(self, project: str, companions: Companions) -> None:
-        """Use the parent of `companions`."""
+    def __init__(self, project: str, workers: OtherWorkers) -> None:
+        """Use the parent of `workers`."""
         self._project = project
-        self._companions = companions
+        self._workers = workers
         self._has_stored = False
 
     @asynccontextmanager
     async def lock(self) -> AsyncIterator[None]:
         """Hold the lock without which no worker stores rules."""
-        await self._companions.call(TakeRulesTurn)
+        await self._workers.call(TakeRulesTurn)
         self._has_stored = False
         try:
             yield
@@ -248,7 +248,7 @@ class WorkersRules:
         await self._release(has_stored=True)
 
     def _release(self, *, has_stored: bool) -> Deferred[Any]:
-        return self._companions.call(GiveRulesTurn, project=self._project, has_stored=has_stored)
+        return self._workers.call(GiveRulesTurn, project=self._project, has_stored=has_stored)
 
 
 def _adopt_socket(descriptor: int) -> socket.socket:
@@ -265,8 +265,8 @@ class Worker(Channel):
         super().__init__()
         self._source = start.source
         self._reactor = reactor
-        self._companions = Companions(start, settings, reactor)
-        self._service = TreeService(_share(settings, start.workers), reactor, self._companions)
+        self._workers = OtherWorkers(start, settings, reactor)
+        self._service = TreeService(_share(settings, start.workers), reactor, self._workers)
         self._beating = LoopingCall(self._beat)
         self._beating.clock = reactor
         self._polling = LoopingCall(self._service.catalog.poll)
@@ -275,7 +275,7 @@ class Worker(Channel):
 
     def connectionMade(self) -> None:
         """Start to serve, and report it to the parent."""
-        self._companions.parent = self
+        self._workers.parent = self
         self._beating.start(BEAT_S)
         try:
             self._service.privilegedStartService()
@@ -287,14 +287,14 @@ class Worker(Channel):
         if record_turns(self._reactor, turns):
             self._service.show_turns(turns)
         begin_freeing(self._reactor)
-        self._companions.hints.begin(self._service.catalog.hinted)
+        self._workers.hints.begin(self._service.catalog.hinted)
         self._polling.start(BEAT_S, now=False)
         freeze_objects()
         self.call(Ready, has_open_rules=self._service.has_open_rules())
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End at once: the parent has died, or this worker has stopped."""
-        self._companions.parent = None
+        self._workers.parent = None
         if not self._is_stopping:
             os._exit(1)
         super().connectionLost(reason)
@@ -346,7 +346,7 @@ class Worker(Channel):
         self._reactor.stop()
 
     def _beat(self) -> None:
-        self._companions.counts.beat(self._reactor.seconds())
+        self._workers.counts.beat(self._reactor.seconds())
 
 
 def _share(settings: Settings, workers: int) -> Settings:

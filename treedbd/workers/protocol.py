@@ -30,7 +30,6 @@ connected.
 
 from __future__ import annotations
 
-import base64
 import heapq
 import json
 import mmap
@@ -275,18 +274,9 @@ class WorkerStart:
 
     def write(self) -> int:
         """Return the descriptor of memory that holds this record."""
-        json_able: dict[str, Any] = {
-            "parent": self.parent,
-            "number": self.number,
-            "workers": self.workers,
-            "checks_files": self.checks_files,
-            "secret": self.secret.hex(),
-            "source": {**attrs.asdict(self.source), "content": _encode(self.source.content)},
-            "others": self.others,
-            "listening": [(each.descriptor, each.family) for each in self.listening],
-        }
+        record = json.dumps(attrs.asdict(self), default=bytes.hex)
         descriptor = os.memfd_create("treedb-worker", os.MFD_CLOEXEC)
-        os.write(descriptor, json.dumps(json_able).encode())
+        os.write(descriptor, record.encode())
         return descriptor
 
 
@@ -294,32 +284,20 @@ def read_start(descriptor: int = START) -> WorkerStart:
     """Return the record that the parent has written."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     with os.fdopen(descriptor, "rb") as file:
-        content: dict[str, Any] = json.load(file)
-    source = content["source"]
-    network = source["network"]
+        record: dict[str, Any] = json.load(file)
+    source, network = record["source"], record["source"]["network"]
+    if source["content"] is not None:
+        source["content"] = bytes.fromhex(source["content"])
     if network is not None:
-        network = LocalNetwork(
-            network["admin_token"], tuple(network["names"]), tuple(network["addresses"])
-        )
-    source |= {"content": _decode(source["content"]), "network": network}
-    return WorkerStart(
-        parent=content["parent"],
-        number=content["number"],
-        workers=content["workers"],
-        checks_files=content["checks_files"],
-        secret=bytes.fromhex(content["secret"]),
-        source=SettingsSource(**source),
-        others=tuple(content["others"]),
-        listening=tuple(ListeningSocket(*each) for each in content["listening"]),
-    )
-
-
-def _encode(content: bytes | None) -> str | None:
-    return None if content is None else base64.b64encode(content).decode()
-
-
-def _decode(content: str | None) -> bytes | None:
-    return None if content is None else base64.b64decode(content)
+        lists = {name: tuple(network[name]) for name in ("names", "addresses")}
+        source["network"] = LocalNetwork(**{**network, **lists})
+    record |= {
+        "secret": bytes.fromhex(record["secret"]),
+        "source": SettingsSource(**source),
+        "others": tuple(record["others"]),
+        "listening": tuple(ListeningSocket(**each) for each in record["listening"]),
+    }
+    return WorkerStart(**record)
 
 
 def begin_logging() -> None:

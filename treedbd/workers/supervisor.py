@@ -132,7 +132,7 @@ class Ports:
 
 @attrs.frozen
 class Inheritance:
-    """What all workers inherit: descriptors of the parent, and the settings.
+    """The inheritance of all workers: descriptors of the parent, and the settings.
 
     `hints` are the pairs of sockets of `create_hint_pairs`; `listening` are descriptors and
     families, in the order of the endpoints.
@@ -539,7 +539,7 @@ class Supervisor(Service):
     async def _call_others(
         self, worker: WorkerProcess, command: type[Command], **arguments: object
     ) -> list[Any]:
-        """Return the responses of all workers but one that do not end meanwhile."""
+        """Return the responses of all workers but one; a worker that ends meanwhile has none."""
         others = [each for each in self._workers if each is not worker and each.is_ready]
         calls = [each.call(command, **arguments) for each in others]
         responses = await DeferredList(calls, consumeErrors=True)

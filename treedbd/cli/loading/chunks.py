@@ -7,10 +7,10 @@ have the effect of writing the whole document:
 
 - The first fragment of a container replaces the whole container, since an earlier member may have
   had the same name. Later fragments add their members to it.
-- No place of a part is above another. What is written below a place of the same part is put into
-  its value; what is written above others removes them from the part.
+- No place of a part is above another. A write below a place of the same part changes the value of
+  that place; a write above places removes them from the part.
 - The priority of a container that came in several fragments is written after everything else,
-  because a priority needs a node. So is that of the document.
+  because a priority needs a node. The same holds for the priority of the document.
 
 The same document always has the same parts, so an import that was interrupted can go on by their
 number. Every part sets places to values: written twice, it has the same effect.

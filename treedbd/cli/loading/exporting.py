@@ -345,7 +345,7 @@ class Download:
                 self._file.begin()
 
     async def run(self, form: Format, joiner: Joiner) -> None:
-        """Download the value with priorities, after what `joiner` has from an earlier export."""
+        """Download the value with priorities, after the members that `joiner` has already."""
         is_copied = form == "json" and self._file.can_resume
         while True:
             received = self._received
