@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, Slices
@@ -90,7 +91,7 @@ class World:
 
     def event(self, text: bytes, listen: Listen) -> None:
         if not listen.is_stale:
-            self.outbox.send_event(Content(self.memory, text), listen)
+            self.outbox.send_event(Content(self.memory, text), cast(Any, listen))
 
     def resume(self) -> None:
         self.outbox.is_paused = False
@@ -207,7 +208,7 @@ def test_a_long_message_is_framed_as_it_is_sent_and_keeps_its_place() -> None:
     text = b"0123456789" * 200_000
     message = UnframedMessage(world.memory, [text[:70_000], text[70_000:]])
     world.event(b"e1", listen)
-    world.outbox.send_event(message, listen)
+    world.outbox.send_event(message, cast(Any, listen))
     world.event(b"e2", listen)
     world.outbox.send_answer(b"a1")
     assert 0 < len(world.sent) < len(text)
@@ -224,8 +225,8 @@ def test_refreshing_a_listen_drops_its_events_and_no_others() -> None:
     world.event(b"f1", first)
     world.event(b"s1", second)
     world.event(b"f2", first)
-    world.outbox.refresh(first)
-    world.outbox.refresh(first)
+    world.outbox.refresh(cast(Any, first))
+    world.outbox.refresh(cast(Any, first))
     world.resume()
     assert world.sent == b"FIRSTs1"
     assert world.owner.overflows == 0

@@ -14,19 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator, Sequence
 from hashlib import sha256
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.database.database import Database
-from treedbd.database.requests import Caller, PermissionDenied
+from treedbd.database.requests import PermissionDenied
 from treedbd.database.rights import ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.watchers import Notification, ReadGrant
-from treedbd.held_bytes import HeldAccount, HeldBytesRefused
+from treedbd.held_bytes import HeldBytesRefused
 from treedbd.http1.content import Content, WaitingBytesRefused
 from treedbd.limits import KIB
 from treedbd.store.nodes import Nodes, spell_chunks
@@ -54,9 +53,12 @@ from treedbd.web.realtime.messages import (
     place_of,
     tag_of,
 )
-from treedbd.web.realtime.socket import Job, Outbox
+from treedbd.web.realtime.socket import Job
 from treedbd.web.realtime.wire import FramingReader, contents_of, frame_message
 from treedbd.web.request import EXPORT, index_of
+
+if TYPE_CHECKING:
+    from treedbd.web.realtime.session import RealtimeSession
 
 
 class SpelledSource:
@@ -77,25 +79,6 @@ class SpelledSource:
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
         """Render from the nodes of one moment."""
         return spell_chunks(self._source.chunks(nodes))
-
-
-class ReadOwner(Protocol):
-    """The session of a listen or a get."""
-
-    parts: RealtimeParts
-    database: Database
-    address: str
-    outbox: Outbox
-
-    @property
-    def caller(self) -> Caller:
-        """Who the rules see now."""
-        ...
-
-    @property
-    def answer_error(self) -> Callable[[int, BaseException | None, ReadRequest], None]:
-        """Answers with an error; called with the number, the error, and what was to be read."""
-        ...
 
 
 def read_bytes(parts: RealtimeParts, address: str, frames: bytes) -> FrameReader:
@@ -123,7 +106,9 @@ def read_message(
 class Get:
     """One get of a session, the present value once: a job of its outbox."""
 
-    def __init__(self, owner: ReadOwner, number: int, place: Place, query: Query | None) -> None:
+    def __init__(
+        self, owner: RealtimeSession, number: int, place: Place, query: Query | None
+    ) -> None:
         """Answer the request `number` with what is at a place."""
         self._owner = owner
         self._number = number
@@ -188,28 +173,6 @@ _SHARED: Final = "realtime"
 """The key of what the listens of a path share of a notification."""
 
 
-class ListenOwner(ReadOwner, Protocol):
-    """The session of a listen; what its listens hold is charged to its `account`."""
-
-    account: HeldAccount
-
-    def may_receive(self) -> bool:
-        """Return whether the identity of the session is still valid; if not, end it."""
-        ...
-
-    def in_order(self, notification: Notification) -> Iterator[Notification]:
-        """Yield a notification in parts (`SessionAnswers.in_order`)."""
-        ...
-
-    def drop(self, listen: Listen) -> None:
-        """Forget a listen that has ended."""
-        ...
-
-    def fail(self) -> None:
-        """End after the exception that is being handled."""
-        ...
-
-
 class Listen:
     """One listen of a session.
 
@@ -246,7 +209,7 @@ class Listen:
 
     def __init__(
         self,
-        owner: ListenOwner,
+        owner: RealtimeSession,
         key: ListenKey,
         path: Path,
         query: Query | None,
@@ -504,13 +467,6 @@ _NO_INDEX: Final[Json] = {"w": ["no_index"]}
 """The data of the answer to a listen whose query has read all children."""
 
 
-class ListeningOwner(ListenOwner, Protocol):
-    """The session that listens."""
-
-    def answer(self, number: int, status: str, data: Json) -> None:
-        """Answer a request."""
-
-
 class _Opening:
     """What a request reads, as a job of the outbox: it takes effect when it is opened."""
 
@@ -539,7 +495,7 @@ class SessionListens:
 
     __slots__ = ("_listens", "_owner", "pending")
 
-    def __init__(self, owner: ListeningOwner) -> None:
+    def __init__(self, owner: RealtimeSession) -> None:
         self.pending: Final = Pending()
         self._owner = owner
         self._listens: dict[ListenKey, Listen] = {}

@@ -15,7 +15,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList
 from websockets.datastructures import Headers as UpgradeHeaders
@@ -31,7 +31,7 @@ from treedbd.names import DatabaseName
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import ANONYMOUS, Identity
 from treedbd.web.context import WebParts
-from treedbd.web.reading import MissingIndexes
+from treedbd.web.handlers import DataHandlers
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.context import KnownHashes, RealtimeParts
 from treedbd.web.realtime.registry import (
@@ -44,30 +44,11 @@ from treedbd.web.realtime.session import RealtimeSession
 from treedbd.web.realtime.socket import accept_upgrade
 from treedbd.web.request import AllowedMethods, Location, check_method, find_parameter
 from treedbd.web.response import Response, counted_address_of
-from treedbd.web.write import BodyGate
 
 _SOCKET_METHODS: Final = AllowedMethods.of(["GET"])
 _LONG_POLL_METHODS: Final = AllowedMethods.of(["GET", "HEAD"])
 TIMEOUT_S: Final = 30.0
 """Seconds that the program which embeds the service has to say who sends a request."""
-
-
-class DataParts(Protocol):
-    """What handles the requests for data (`handlers.DataHandlers`), as far as it is shared."""
-
-    @property
-    def gate(self) -> BodyGate:
-        """Lets bodies be parsed."""
-        ...
-
-    @property
-    def missing_indexes(self) -> MissingIndexes:
-        """Looks at the queries."""
-        ...
-
-    def now_ms(self) -> int:
-        """Return the time in milliseconds since 1970."""
-        ...
 
 
 class RealtimeEndpoint:
@@ -302,7 +283,7 @@ def answer_long_poll(callbacks: list[str]) -> Response:
 def make_realtime(
     parts: WebParts,
     catalog: Catalog,
-    data: DataParts,
+    data: DataHandlers,
     refuse: Callable[[IHttp1Request, Exception], None],
     find: Callable[[DatabaseName], Database],
 ) -> RealtimeEndpoint:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
@@ -22,6 +22,9 @@ from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity
 from treedbd.web.streams.registry import tick_seconds
+
+if TYPE_CHECKING:
+    from treedbd.web.realtime.session import RealtimeSession
 
 SEEN_AT_ONCE: Final = 256
 """Sockets that are looked at in one turn of the reactor."""
@@ -52,42 +55,6 @@ class WrongVersion(Exception):
 
     def __init__(self) -> None:
         super().__init__(f"The version of the WebSocket protocol is {WEBSOCKET_VERSION}.")
-
-
-class OpenSocket(Protocol):
-    """What the registry knows of a session."""
-
-    @property
-    def id(self) -> str:
-        """The id by which a client names it when it connects again."""
-        ...
-
-    @property
-    def address(self) -> str:
-        """That of its client."""
-        ...
-
-    @property
-    def name(self) -> DatabaseName:
-        """The database that it has addressed."""
-        ...
-
-    @property
-    def identity(self) -> Identity:
-        """Who it is now."""
-        ...
-
-    def tick(self, now: float, wall_now: float) -> None:
-        """Do what is due: in seconds of the clock, and since 1970."""
-        ...
-
-    def lose_identity(self) -> None:
-        """End the identity: its token is not trusted any more."""
-        ...
-
-    def end(self) -> None:
-        """Close the WebSocket: the server stops."""
-        ...
 
 
 class SocketRegistry:
@@ -129,7 +96,7 @@ class SocketRegistry:
         self._clock = clock
         self._wall_clock = wall_clock
         self._counts: Counting = Counts() if counts is None else counts
-        self._sockets: dict[str, OpenSocket] = {}
+        self._sockets: dict[str, RealtimeSession] = {}
         self._tick_s = tick_seconds(stream_limits)
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = clock
@@ -152,7 +119,7 @@ class SocketRegistry:
                 "There are too many WebSockets from this address (sockets_per_address)."
             )
 
-    def add(self, socket: OpenSocket) -> None:
+    def add(self, socket: RealtimeSession) -> None:
         """Register a socket that has been admitted."""
         self._sockets[socket.id] = socket
         self.opened += 1
@@ -161,7 +128,7 @@ class SocketRegistry:
         if not self._ticking.running:
             self._ticking.start(self._tick_s, now=False)
 
-    def remove(self, socket: OpenSocket) -> None:
+    def remove(self, socket: RealtimeSession) -> None:
         """Remove a socket that has ended; no error if it is not there."""
         if self._sockets.pop(socket.id, None) is None:
             return
@@ -170,7 +137,7 @@ class SocketRegistry:
         if not self._sockets and self._ticking.running:
             self._ticking.stop()
 
-    def find(self, session: str) -> OpenSocket | None:
+    def find(self, session: str) -> RealtimeSession | None:
         """Return the socket of a session, None if it is not open here."""
         return self._sockets.get(session)
 
@@ -188,11 +155,11 @@ class SocketRegistry:
     def _tick(self) -> None:
         in_slices(self._clock, list(self._sockets.values()), SEEN_AT_ONCE, self._see)
 
-    def _see(self, socket: OpenSocket) -> None:
+    def _see(self, socket: RealtimeSession) -> None:
         if socket.id in self._sockets:
             socket.tick(self._clock.seconds(), self._wall_clock())
 
 
-def _keys(socket: OpenSocket) -> tuple[str, ...]:
+def _keys(socket: RealtimeSession) -> tuple[str, ...]:
     keys = _ALL, _OF + socket.name.label
     return (*keys, _FROM + socket.address) if socket.address else keys

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 from twisted.internet.defer import Deferred, succeed
@@ -53,7 +53,7 @@ from treedbd.web.explain import explanation
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.context import Pending, RealtimeParts
-from treedbd.web.realtime.listens import Listen, ListeningOwner, SessionListens
+from treedbd.web.realtime.listens import Listen, SessionListens
 from treedbd.web.realtime.messages import (
     EXPIRED,
     TOO_BIG,
@@ -80,7 +80,6 @@ from treedbd.web.realtime.wire import (
 from treedbd.web.realtime.writes import (
     METHODS,
     SessionWrites,
-    WriteOwner,
     is_long,
     make_edit,
     target_of,
@@ -305,19 +304,6 @@ def _parse_override(body: dict[str, Any]) -> AuthOverride | None:
 METHODS_AT_END: Final[dict[str, Method]] = {"o": "put", "om": "patch"}
 
 
-class PresenceOwner(WriteOwner, Protocol):
-    """The session whose end is prepared."""
-
-    @property
-    def id(self) -> str:
-        """The key by which the store has its writes."""
-        ...
-
-    def end(self) -> None:
-        """End it, so that its client connects again."""
-        ...
-
-
 class SessionPresence:
     """The disconnect writes of one session: what it writes when it ends, however it ends.
 
@@ -332,7 +318,7 @@ class SessionPresence:
 
     __slots__ = ("_owner", "is_set")
 
-    def __init__(self, owner: PresenceOwner) -> None:
+    def __init__(self, owner: RealtimeSession) -> None:
         self._owner = owner
         self.is_set = False
 
@@ -543,25 +529,6 @@ _Awaited: TypeAlias = Coroutine[Any, Any, None] | None
 """What takes a while, and lets the messages after it wait; None if nothing does."""
 
 
-class ActionsOwner(ListeningOwner, PresenceOwner, WriteOwner, Protocol):
-    """The session whose client acts."""
-
-    inbox: Inbox
-    signed_in: SessionCaller
-
-    def send(self, message: bytes) -> None:
-        """Send a message that is never dropped."""
-        ...
-
-    def count(self, *, is_write: bool) -> None:
-        """Count a request for all who send it; raise `TooManyRequests`."""
-        ...
-
-    def count_frame(self) -> None:
-        """Count a message that is not a request for the rates of the client."""
-        ...
-
-
 class SessionActions:
     """Does what the client of one session requests: `_ACTIONS` has a method for each action.
 
@@ -573,7 +540,7 @@ class SessionActions:
     __slots__ = ("_owner", "_presence", "_writes", "listens")
     _log = Logger()
 
-    def __init__(self, owner: ActionsOwner) -> None:
+    def __init__(self, owner: RealtimeSession) -> None:
         self._owner = owner
         self.listens = SessionListens(owner)
         self._presence = SessionPresence(owner)

@@ -23,7 +23,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from twisted.internet.interfaces import IReactorTime
 from websockets.frames import CloseCode, Frame, Opcode
@@ -42,18 +42,21 @@ from treedbd.web.realtime.wire import (
     BytesReader,
     FrameCutter,
     FramingReader,
-    Message,
     PieceJoiner,
     TooManyPieces,
     UnframedMessage,
 )
+
+if TYPE_CHECKING:
+    from treedbd.web.realtime.listens import Listen
+    from treedbd.web.realtime.session import RealtimeSession
 
 JOB_BYTES: Final = 256
 """What a job counts for among the answers that wait."""
 
 
 class Job(Protocol):
-    """Something that is read when it is the next to be sent."""
+    """What is read when it is the next to be sent: a value, an answer, or a pong."""
 
     def open(self) -> Sequence[FrameReader] | None:
         """Return what is sent next; None if that is not ready, until `Outbox.release`.
@@ -63,42 +66,11 @@ class Job(Protocol):
         ...
 
 
-class EventOwner(Job, Protocol):
-    """A listen, whose events may be dropped.
-
-    Attributes:
-        is_stale: whether its present value is to be sent in place of events.
-
-    """
-
-    is_stale: bool
-
-
-class OutboxOwner(Protocol):
-    """The session that an outbox belongs to."""
-
-    def set_reading(self, is_reading: bool) -> None:
-        """Read what the client sends, or leave it unread: too many answers wait."""
-        ...
-
-    def postponed(self, error: WaitingBytesRefused) -> None:
-        """Call `retry` later: there is no room for what is to be sent next."""
-        ...
-
-    def overflowed(self) -> None:
-        """Note that events were dropped."""
-        ...
-
-    def fail(self) -> None:
-        """End after the exception that is being handled."""
-        ...
-
-
 class _Event(NamedTuple):
     """Frames of a listen that wait, or a long message that is not framed yet."""
 
     reader: ContentReader
-    owner: EventOwner
+    owner: Listen
     is_framed: bool
 
     def readers(self) -> deque[FrameReader]:
@@ -139,7 +111,7 @@ class Outbox:
         self,
         connection: UpgradedConnection,
         limit: int,
-        owner: OutboxOwner,
+        owner: RealtimeSession,
         slices: Slices,
         address: str,
     ) -> None:
@@ -172,7 +144,7 @@ class Outbox:
         """Whether a frame may be sent in part."""
         return bool(self._sending)
 
-    def send_event(self, frames: Content, owner: EventOwner) -> None:
+    def send_event(self, frames: Content, owner: Listen) -> None:
         """Send frames or a long message of a listen, or its present value later."""
         if self._waiting or self._sending or self.is_paused or self._is_held:
             self._wait_event(frames, owner)
@@ -203,7 +175,7 @@ class Outbox:
         self._bound_answers()
         self.resume()
 
-    def refresh(self, owner: EventOwner) -> None:
+    def refresh(self, owner: Listen) -> None:
         """Send the present value of a listen in place of what waits of it."""
         if not owner.is_stale:
             self._drop_events(owner)
@@ -232,7 +204,7 @@ class Outbox:
         self._owner.postponed(error)
 
     def retry(self) -> None:
-        """Go on after `OutboxOwner.postponed`."""
+        """Go on after `RealtimeSession.postponed`."""
         self._is_held = False
         self.resume()
 
@@ -264,7 +236,7 @@ class Outbox:
             self._waiting = deque()
         self._waiting.append(item)
 
-    def _wait_event(self, frames: Content, owner: EventOwner) -> None:
+    def _wait_event(self, frames: Content, owner: Listen) -> None:
         if self._is_closed:
             return
         size = self._event_bytes + frames.size
@@ -279,14 +251,14 @@ class Outbox:
         self._event_bytes = size
         self._append(_Event(reader, owner, not isinstance(frames, UnframedMessage)))
 
-    def _overflow(self, owner: EventOwner) -> None:
+    def _overflow(self, owner: Listen) -> None:
         self._owner.overflowed()
         self._drop_events(None)
         if not owner.is_stale:
             owner.is_stale = True
             self.add(owner)
 
-    def _drop_events(self, owner: EventOwner | None) -> None:
+    def _drop_events(self, owner: Listen | None) -> None:
         """Drop the events of a listen, or of all; each that loses any becomes stale."""
         kept: deque[_Item] = deque()
         for item in self._waiting or ():
@@ -310,7 +282,7 @@ class Outbox:
 
     # Sending.
 
-    def _send_chunks(self, owner: OutboxOwner) -> Steps:
+    def _send_chunks(self, owner: RealtimeSession) -> Steps:
         """Send what waits for an owner, which is forgotten if this is closed meanwhile."""
         try:
             while (chunk := self._next_chunk()) is not None:
@@ -396,30 +368,6 @@ _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 
-class MessageReceiver(Protocol):
-    """What receives the messages of a socket."""
-
-    def receive(self, message: Message) -> None:
-        """Receive a message."""
-        ...
-
-    def set_parsing(self, is_parsing: bool) -> None:
-        """Leave the client unread, or read it: what it has sent is parsed in slices."""
-        ...
-
-    def fail(self) -> None:
-        """End after the exception that is being handled."""
-        ...
-
-    def refused(self, limit: str) -> None:
-        """Note what a limit has refused, by its setting."""
-        ...
-
-    def count_frame(self) -> None:
-        """Count a frame that completes no message for the rates of the client."""
-        ...
-
-
 def make_protocol(limits: Limits, state: State = State.OPEN) -> ServerProtocol:
     """Return what reads the frames of a client."""
     return ServerProtocol(state=state, max_size=_longest_frame(limits), logger=_silent)
@@ -475,7 +423,7 @@ class RealtimeSocket:
         self,
         connection: UpgradedConnection,
         outbox: Outbox,
-        receiver: MessageReceiver,
+        receiver: RealtimeSession,
         limits: Limits,
         clock: IReactorTime,
         slices: Slices,
@@ -551,7 +499,7 @@ class RealtimeSocket:
         if self._unparsed is not None:
             self._receiver.set_parsing(True)
 
-    def _parse_in_steps(self, receiver: MessageReceiver) -> Steps:
+    def _parse_in_steps(self, receiver: RealtimeSession) -> Steps:
         """Parse for a receiver, which is forgotten if this is released meanwhile."""
         try:
             while self._unparsed and not self._is_closing and not self.is_held:

@@ -10,21 +10,18 @@ answer is `datastale`, after the events that led there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from treedbd.database.database import Database
-from treedbd.database.requests import Caller, HashCondition, LargeBody, Outcome, Write
-from treedbd.http1.request import IHttp1Request
+from treedbd.database.requests import HashCondition, LargeBody, Outcome, Write
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, Place
-from treedbd.web.realtime.context import Pending, RealtimeParts
+from treedbd.web.realtime.context import Pending
 from treedbd.web.realtime.messages import (
     InvalidRequest,
     LongWrite,
@@ -35,30 +32,10 @@ from treedbd.web.realtime.messages import (
 )
 from treedbd.web.write import FREE_BYTES, LARGE_BODY_BYTES, LARGE_BODY_NODES, Admission, parse_whole
 
+if TYPE_CHECKING:
+    from treedbd.web.realtime.session import RealtimeSession
+
 METHODS: Final[dict[str, Method]] = {"p": "put", "m": "patch"}
-
-
-class WriteOwner(Protocol):
-    """The session of writes."""
-
-    parts: RealtimeParts
-    database: Database
-    request: IHttp1Request
-
-    @property
-    def caller(self) -> Caller:
-        """Who the rules see now."""
-        ...
-
-    @property
-    def answer_when_notified(self) -> Callable[..., None]:
-        """Answers with `ok` (`SessionAnswers.answer_when_notified`)."""
-        ...
-
-    @property
-    def fail_when_notified(self) -> Callable[..., None]:
-        """Answers with an error (`SessionAnswers.fail_when_notified`)."""
-        ...
 
 
 class SessionWrites:
@@ -71,7 +48,7 @@ class SessionWrites:
 
     __slots__ = ("_owner", "pending")
 
-    def __init__(self, owner: WriteOwner) -> None:
+    def __init__(self, owner: RealtimeSession) -> None:
         self.pending: Final = Pending()
         self._owner = owner
 

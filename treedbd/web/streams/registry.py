@@ -25,6 +25,7 @@ from treedbd.limits import Limits, StreamLimits
 from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import ANONYMOUS, Identity, uid_of
+from treedbd.web.rates import Rates
 from treedbd.web.streams.frames import AUTH_REVOKED
 
 TICK_S: Final = 1.0
@@ -57,7 +58,7 @@ class StreamsExhausted(Exception):
 
 
 class OpenStream(Protocol):
-    """What the registry knows of a stream."""
+    """What the registry knows of a stream: a `Stream`, or a watch of `embedding/watch`."""
 
     @property
     def last_sent(self) -> float:
@@ -78,26 +79,6 @@ class OpenStream(Protocol):
 
     def abort(self) -> None:
         """Drop the connection."""
-        ...
-
-
-class CountsBytes(Protocol):
-    """What counts the bytes that streams send (`web.rates.Rates`).
-
-    Attributes:
-        counts_bytes: whether anything depends on it.
-
-    """
-
-    @property
-    def counts_bytes(self) -> bool:
-        """Whether anything depends on it."""
-        ...
-
-    def note_bytes(
-        self, address: str | None, project: str | None, uid: str | None, count: int
-    ) -> None:
-        """Count bytes for all to whom they belong."""
         ...
 
 
@@ -132,7 +113,7 @@ class StreamRegistry:
         clock: IReactorTime,
         wall_clock: Callable[[], float],
         counts: Counting | None = None,
-        rates: CountsBytes | None = None,
+        rates: Rates | None = None,
     ) -> None:
         """Keep streams alive by `clock`; tokens expire by `wall_clock`, seconds since 1970.
 
@@ -267,7 +248,7 @@ class StreamRegistry:
         """Return whether the token of an identity has expired."""
         return identity.expires_at is not None and identity.expires_at <= self._wall_clock()
 
-    def _count_bytes(self, rates: CountsBytes, stream: OpenStream, subscriber: Subscriber) -> None:
+    def _count_bytes(self, rates: Rates, stream: OpenStream, subscriber: Subscriber) -> None:
         """Count what a stream has sent since the last time."""
         if subscriber.request is None:
             return
