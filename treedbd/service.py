@@ -90,6 +90,9 @@ from treedbd.web.auth.verifier import (
     Identify,
     identity_of,
 )
+from treedbd.web.listeners import (
+    StreamRegistry,
+)
 from treedbd.web.realtime.opening import RealtimeDoor
 from treedbd.web.request import RequestParser
 from treedbd.web.request_log import (
@@ -101,7 +104,6 @@ from treedbd.web.request_log import (
 )
 from treedbd.web.resource import RESERVED, TreeResource
 from treedbd.web.response import Cors
-from treedbd.web.streams.registry import StreamRegistry
 
 if TYPE_CHECKING:
     from treedbd.cluster.service import ClusterService

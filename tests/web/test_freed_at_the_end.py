@@ -21,7 +21,9 @@ from treedbd.database.slices import Slices, Steps
 from treedbd.web.realtime.listens import Listen
 from treedbd.web.realtime.session import RealtimeSession
 from treedbd.web.realtime.wire import LongMessage
-from treedbd.web.streams.stream import Stream
+from treedbd.web.streams import (
+    Stream,
+)
 
 QUERY = "orderBy=%22$key%22&limitToFirst=2"
 ON_DISCONNECT = "onDisconnect=%7B%22left%22%3A1%7D"

@@ -39,9 +39,7 @@ from treedbd.tree.value import parse
 from treedbd.web.auth.identity import Identity
 from treedbd.web.reading import FirstValue, Rendering, TooMuchWork, first_source
 from treedbd.web.request import DataRequest, check_stream
-from treedbd.web.streams.frames import parse_id, print_id
-from treedbd.web.streams.registry import Subscriber
-from treedbd.web.streams.stream import hold_missed
+from treedbd.web.streams import admit, hold_missed, parse_id, print_id
 
 EVENT_BYTES: Final = 200
 """The memory that an event that waits needs beside its text."""
@@ -167,12 +165,17 @@ class WatchQueue:
     """The events of one watch; belongs to the reactor's thread.
 
     Attributes:
+        name, identity: the database that it watches; as whom.
+        address: None, because it has no client.
         last_sent: infinite, because no connection has to be kept alive.
+        sent_bytes: none, because it has no connection.
 
     """
 
     _log = Logger()
+    address = None
     last_sent = math.inf
+    sent_bytes = 0
 
     def __init__(
         self,
@@ -185,10 +188,10 @@ class WatchQueue:
         """Prepare to watch what `wanted` reads, as `identity`; register nothing yet."""
         check_stream(wanted.parameters, wanted.place)
         self._access = access
-        self._name = name
+        self.name = name
         self._wanted = wanted
         self._query = wanted.read_options.query
-        self._identity = identity
+        self.identity = identity
         self._resume_after = parse_id(resume_after)
         self._registry = access.resource.streams
         self._database: Database | None = None
@@ -292,7 +295,11 @@ class WatchQueue:
         self._is_held = False
         self.overflow()
 
-    def end(self, last_frame: bytes = b"") -> None:
+    def lose_identity(self) -> None:
+        """End, as when the service stops: the identity is no longer trusted."""
+        self.end()
+
+    def end(self) -> None:
         """End, because the service stops."""
         self._end(Unavailable(SHUTTING_DOWN))
 
@@ -302,7 +309,7 @@ class WatchQueue:
 
     async def _open(self) -> None:
         access, wanted = self._access, self._wanted
-        database = access.resource.find(self._name)
+        database = access.resource.find(self.name)
         opening = access.catalog.acquire(database, wanted.timeout_s)
         try:
             if opening is not None:
@@ -315,14 +322,14 @@ class WatchQueue:
 
     def _begin_watching(self, database: Database) -> None:
         wanted, path = self._wanted, self._wanted.place.path
-        request = self._access.resource.data.admit(wanted, database, self._identity, None)
+        request = admit(self._access.resource.data, wanted, database, self.identity, None)
         self._grant = database.make_grant(request, self.revoke, self.overflow)
         self._subscription = database.subscribe(path, self._query, self)
         source = first_source(database, path, self._query, self._subscription)
         reads = self._access.resource.shared_reads
         self._first = FirstValue(source, self._grant.check_again, reads, "")
         self._database = database
-        self._registry.add(self, Subscriber(self._name, None, self._identity))
+        self._registry.add(self)
         try:
             if self._resume_after is not None and self._query is None:
                 self._resume(database, self._resume_after)

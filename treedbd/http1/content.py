@@ -275,6 +275,23 @@ class ContentReader:
             then()
 
 
+class FrameReader(Protocol):
+    """One part of what is being sent (`ContentReader`); `web` has more of them."""
+
+    @property
+    def remaining(self) -> int:
+        """Whether there is more to read."""
+        ...
+
+    def read(self, size: int) -> Buffer:
+        """Return at most `size` bytes and go on."""
+        ...
+
+    def close(self) -> None:
+        """Stop reading."""
+        ...
+
+
 class Storage(Protocol):
     """Where growing content is kept.
 

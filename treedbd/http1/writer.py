@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -49,7 +50,7 @@ from twisted.protocols.tls import BufferingTLSTransport
 from zope.interface import implementer
 
 from treedbd.database.slices import Slices, Steps
-from treedbd.http1.content import Buffer, Content, ContentReader, FlowReader
+from treedbd.http1.content import Buffer, Content, ContentReader, FlowReader, FrameReader
 from treedbd.http1.parser import CutOff
 from treedbd.limits import KIB, MIB
 
@@ -584,6 +585,93 @@ class ContentSender:
             self._done()
 
 
+class ChunkSender(ABC):
+    """Sends chunks, in slices that many senders share, until the client does not keep up.
+
+    The sender of a large response (`FlowSender`), of a stream and of a WebSocket: they differ in
+    what they send next.
+
+    Attributes:
+        is_paused: whether the transport accepts no more at present.
+
+    """
+
+    __slots__ = ("_is_sending", "_slices", "is_paused")
+
+    def __init__(self, slices: Slices) -> None:
+        self.is_paused = False
+        self._is_sending = False
+        self._slices = slices
+
+    def resume(self) -> None:
+        """Send what there is, unless the client does not keep up."""
+        if not (self._is_sending or self.is_paused):
+            self._is_sending = True
+            self._slices.start(self._send_chunks())
+
+    def _send_chunks(self) -> Steps:
+        try:
+            while not self.is_paused and (chunk := self._next_chunk()) is not None:
+                self._write(chunk)
+                yield
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._is_sending = False
+
+    @abstractmethod
+    def _next_chunk(self) -> bytes | None:
+        """Return what is sent next, None if that is nothing for now."""
+
+    @abstractmethod
+    def _write(self, chunk: bytes) -> None:
+        """Write a chunk."""
+
+    @abstractmethod
+    def _fail(self, error: Exception) -> None:
+        """End after an exception, which is being handled."""
+
+
+CHUNK_BYTES: Final = 16 * KIB
+"""Bytes of a stream or a WebSocket that are written at a time."""
+
+
+class FrameSender(ChunkSender):
+    """Sends frames, each from readers of its parts, and chunks that may contain several."""
+
+    __slots__ = ("_sending",)
+
+    def __init__(self, slices: Slices) -> None:
+        super().__init__(slices)
+        # Idle senders are many, so what they do not use is not made.
+        self._sending: deque[FrameReader] | None = None
+
+    def _gather(self) -> bytes:
+        """Return the next chunk of the frame that is being sent, and of those after it."""
+        gathered: list[Buffer] = []
+        room = CHUNK_BYTES
+        while self._sending and room:
+            reader = self._sending[0]
+            piece = reader.read(room)
+            gathered.append(piece)
+            room -= len(piece)
+            if not reader.remaining:
+                self._sending.popleft().close()
+                if not self._sending:
+                    self._sending = self._next_frame()
+        return b"".join(gathered)
+
+    @abstractmethod
+    def _next_frame(self) -> deque[FrameReader] | None:
+        """Return the frame that follows in the same chunk, None if none does."""
+
+    def _close_frame(self) -> None:
+        """Stop sending the frame that is being sent."""
+        sending, self._sending = self._sending, None
+        for reader in sending or ():
+            reader.close()
+
+
 PIECE_BYTES: Final = 64 * KIB
 PACE_SECONDS: Final = 60.0
 MIN_BYTES: Final = 256 * KIB
@@ -603,7 +691,7 @@ class Encoder(Protocol):
 
 
 @implementer(IPushProducer)
-class FlowSender:
+class FlowSender(ChunkSender):
     """The producer of the body of one reply that was started: content that flows.
 
     A client that takes less than `MIN_BYTES` in `PACE_SECONDS`, although there was more for it, is
@@ -623,13 +711,11 @@ class FlowSender:
 
         It is encoded and sent in `slices`, which all bodies of a service share.
         """
-        self._slices = slices
-        self._is_sending = False
+        super().__init__(slices)
         self._request = request
         self._reader = reader
         self._clock = clock
         self._encoder = encoder
-        self._is_paused = False
         self._is_flushed = True
         self._taken = 0
         self._pace: IDelayedCall | None = None
@@ -647,16 +733,16 @@ class FlowSender:
 
     def resumeProducing(self) -> None:
         """Send until the client does not keep up."""
-        self._is_paused = False
+        self.is_paused = False
         self._schedule()
 
     def pauseProducing(self) -> None:
         """Send no more for now."""
-        self._is_paused = True
+        self.is_paused = True
 
     def stopProducing(self) -> None:
         """Release the content: it is no longer read."""
-        self._is_paused = True
+        self.is_paused = True
         for call in (self._pace, self._end):
             if call is not None and call.active():
                 call.cancel()
@@ -664,42 +750,29 @@ class FlowSender:
         self._reader.close()
 
     def _schedule(self) -> None:
-        if self._is_paused:
-            if self._reader.has_failed:
-                self._cut_off()
-        elif not self._is_sending:
-            self._is_sending = True
-            self._slices.start(self._send())
-
-    def _send(self) -> Steps:
-        while self._send_piece():
-            yield
-        self._is_sending = False
-
-    def _send_piece(self) -> bool:
-        """Send one piece; return whether there may be more to send now."""
-        if self._is_paused:
-            return False
-        try:
-            piece = bytes(self._reader.read(PIECE_BYTES))
-            self._taken += len(piece)
-            if piece:
-                self._write(piece)
-            else:
-                self._pass_end()
-        except Exception:
-            _log.failure("A reply failed in the middle.")
+        if self.is_paused and self._reader.has_failed:
             self._cut_off()
-            return False
-        return bool(piece)
+        else:
+            self.resume()
 
-    def _write(self, piece: bytes) -> None:
-        encoder = self._encoder
-        if encoder is not None:
-            piece = encoder.encode(piece)
-            self._is_flushed = False
-        if piece:
-            self._request.write(piece)
+    def _next_chunk(self) -> bytes | None:
+        piece = bytes(self._reader.read(PIECE_BYTES))
+        if not piece:
+            self._pass_end()
+            return None
+        self._taken += len(piece)
+        if self._encoder is None:
+            return piece
+        self._is_flushed = False
+        return self._encoder.encode(piece)
+
+    def _write(self, chunk: bytes) -> None:
+        if chunk:
+            self._request.write(chunk)
+
+    def _fail(self, _: Exception) -> None:
+        _log.failure("A reply failed in the middle.")
+        self._cut_off()
 
     def _pass_end(self) -> None:
         """Finish at the end; at that of what is made so far, wait for more."""
@@ -718,7 +791,7 @@ class FlowSender:
 
     def _check_pace(self) -> None:
         self._pace = None
-        if self._is_paused and self._taken < MIN_BYTES:
+        if self.is_paused and self._taken < MIN_BYTES:
             self._cut_off("slow")
             return
         self._taken = 0

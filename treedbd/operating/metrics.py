@@ -57,9 +57,11 @@ from treedbd.http1.server import Http1Factory
 from treedbd.loop import BUCKETS_S, SECONDS, Histogram, Turns
 from treedbd.names import DatabaseName
 from treedbd.web.activity import RequestCounts
+from treedbd.web.listeners import (
+    SocketRegistry,
+    StreamRegistry,
+)
 from treedbd.web.reading import MissingIndexes
-from treedbd.web.realtime.registry import SocketRegistry
-from treedbd.web.streams.registry import StreamRegistry
 
 Labels: TypeAlias = tuple[str, ...]
 Buckets: TypeAlias = tuple[tuple[int, ...], float]

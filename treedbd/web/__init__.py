@@ -9,7 +9,8 @@ reading           reads rendered, shared, continued in slices; missing indexes
 explain           explanations: which rules ran, and what they saw
 response          responses with their headers, codings, CORS, JSONP and downloads
 errors            from exceptions to responses: the table of statuses and codes
-queues            what one stream has to send, within bounds
+listeners         the open streams and WebSockets: limits, and what is due with the time
+streams           one stream of Server-Sent Events: its frames, its send queue, `onDisconnect`
 rates             what callers do in a second: 429; bodies that wait to be parsed
 origins           which pages of browsers may send requests
 context           what handlers share, users whom the application has logged in

@@ -32,8 +32,10 @@ from treedbd.tree.value import compact
 from treedbd.web.activity import Activity, ProjectActivity
 from treedbd.web.context import WebParts
 from treedbd.web.explain import explanation
+from treedbd.web.listeners import (
+    SocketRegistry,
+)
 from treedbd.web.reading import NO_RULES, json_response, text_response
-from treedbd.web.realtime.registry import SocketRegistry
 from treedbd.web.request import DataRequest, Dialect, Parameters, parse_choice
 from treedbd.web.response import Response
 from treedbd.web.write import decode, read_body

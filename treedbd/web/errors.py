@@ -51,14 +51,18 @@ from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.auth.verifier import ClientGone, IdentifyFailed
+from treedbd.web.listeners import (
+    StreamsExhausted,
+    TooManySockets,
+    TooManyStreams,
+)
 from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.pages import MissingDocument
 from treedbd.web.rates import TooManyRequests
-from treedbd.web.realtime.registry import (
+from treedbd.web.realtime.wire import (
     WEBSOCKET_VERSION,
     BadHandshake,
     CannotUpgrade,
-    TooManySockets,
     WrongVersion,
 )
 from treedbd.web.request import (
@@ -69,7 +73,6 @@ from treedbd.web.request import (
     RequestParser,
 )
 from treedbd.web.response import JSON_TYPE, Response, ResponseWriter
-from treedbd.web.streams.registry import StreamsExhausted, TooManyStreams
 
 RETRY_SOON: Final = (b"Retry-After", b"1")
 """What is unavailable now may be available in a second."""

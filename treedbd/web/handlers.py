@@ -31,6 +31,7 @@ from treedbd.store.nodes import Nodes
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
 from treedbd.web.context import WebParts
 from treedbd.web.explain import explanation
+from treedbd.web.listeners import StreamRegistry
 from treedbd.web.reading import (
     MissingIndexes,
     Rendered,
@@ -51,8 +52,7 @@ from treedbd.web.reading import (
 )
 from treedbd.web.request import DataRequest, Question, check_stream
 from treedbd.web.response import Response, counted_address_of
-from treedbd.web.streams.registry import StreamRegistry
-from treedbd.web.streams.stream import StreamOpening
+from treedbd.web.streams import Stream
 from treedbd.web.write import WriteHandlers
 
 ANYONE: Final = Caller(None)
@@ -84,7 +84,8 @@ class DataHandlers:
         streams: the open streams.
         missing_indexes: looks at the queries.
         gate: lets bodies be parsed.
-        admit: `StreamOpening.admit`.
+        parts: what it shares with other protocols.
+        refuse: answers a stream that cannot begin.
 
     """
 
@@ -92,6 +93,8 @@ class DataHandlers:
         self, parts: WebParts, refuse: Callable[[IHttp1Request, BaseException], None]
     ) -> None:
         """`refuse` answers a stream that cannot begin."""
+        self.parts: Final = parts
+        self.refuse: Final = refuse
         self._rates = parts.rates
         self._authenticator = parts.authenticator
         self._clock, self._wall_clock = parts.clock, parts.wall_clock
@@ -113,10 +116,6 @@ class DataHandlers:
         self.gate: Final = writes.gate
         self._shared_reads = parts.reads
         self.missing_indexes: Final = MissingIndexes()
-        self._opening = StreamOpening(
-            parts, self.streams, refuse, self.missing_indexes, self.now_ms
-        )
-        self.admit: Final = self._opening.admit
 
     def refuse_writes(self) -> None:
         """Refuse the writes that wait to be parsed, and all that come."""
@@ -134,7 +133,7 @@ class DataHandlers:
             check_stream(wanted.parameters, wanted.place)
         identity = await self.identify(wanted, database)
         if wanted.accepts_events:
-            await self._opening.open(request, wanted, database, identity)
+            await Stream.open(request, wanted, self, database, identity)
             return None
         caller = Caller(identity.auth, identity.is_admin)
         read = ReadRequest(caller, wanted.place.path, options.facts, self.now_ms, wanted.trace)

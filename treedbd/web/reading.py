@@ -58,7 +58,6 @@ from treedbd.http1.content import (
     SMALL_BYTES,
     Buffer,
     Content,
-    ContentReader,
     Flow,
     WaitingBytes,
     WaitingBytesRefused,
@@ -72,7 +71,6 @@ from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes, etag_in_steps
 from treedbd.store.rows import Span, parse_stored
 from treedbd.store.select import iterate_selected
 from treedbd.tree import value
-from treedbd.tree.event import Position
 from treedbd.tree.hashes import NULL_ETAG, etag
 from treedbd.tree.path import format_path
 from treedbd.tree.query import Query, Shallow, name_query
@@ -80,7 +78,6 @@ from treedbd.tree.types import Container, InvalidQuery, Json, Path, Place
 from treedbd.tree.value import compact, print_keys, print_members
 from treedbd.web.request import EXPORT, PLAIN, DataRequest, Dialect, ReadOptions, index_of
 from treedbd.web.response import JSON_HEADERS, JSON_TYPE, Response, wrap
-from treedbd.web.streams import frames
 
 _log = Logger()
 
@@ -926,37 +923,11 @@ class FirstValue:
             subscription.unwatch()
         return self._waiting
 
-    def open(self, rendered: bytes | Rendering, position: Position | None) -> list[ContentReader]:
-        """Return readers of a `put` of a value, one after the other; `position` is its identifier.
-
-        Raises `WaitingBytesRefused`.
-        """
-        if isinstance(rendered, bytes):
-            short = self.print(rendered, position)
-            return [short.open(self._address, may_refuse=False)]
-        before, after = _around(position)
-        value = rendered.open(self._address)
-        return [self._open(before), value, self._open(after)]
-
-    def print(self, rendered: bytes, position: Position | None) -> Content:
-        """Return a `put` of a short value; `position` is its identifier."""
-        before, after = _around(position)
-        return Content(self._reads.memory, before + rendered + after)
-
     def cancel(self) -> None:
         """Stop waiting for a large value, and render none from now on."""
         self._judge = _judge_nothing
         if self._waiting is not None:
             self._waiting.cancel()
-
-    def _open(self, short: bytes) -> ContentReader:
-        return Content(self._reads.memory, short).open(self._address, may_refuse=False)
-
-
-def _around(position: Position | None) -> tuple[bytes, bytes]:
-    """Return what a `put` of the whole value has before and after it."""
-    before, after = frames.FIRST_PUT
-    return before, after + frames.frame_end(position)
 
 
 def _judge_nothing(_: Nodes) -> None:

@@ -28,7 +28,9 @@ from treedbd.names import NAME_PATTERN
 from treedbd.web.admin import DEFAULT_ENTRIES, MAX_ENTRIES
 from treedbd.web.errors import STATUS, codes_by_status
 from treedbd.web.openapi import DEPTHS, make_document
-from treedbd.web.realtime.registry import WrongVersion
+from treedbd.web.realtime.wire import (
+    WrongVersion,
+)
 from treedbd.web.request import KNOWN, OVERRIDES, TIMEOUT_PATTERN
 from treedbd.web.resource import (
     PAGES,

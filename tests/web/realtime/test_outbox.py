@@ -9,11 +9,11 @@ from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, Slices
 from treedbd.http1.content import (
     Content,
+    FrameReader,
     WaitingBytes,
     WaitingBytesExhausted,
     WaitingBytesRefused,
 )
-from treedbd.web.queues import FrameReader
 from treedbd.web.realtime.socket import JOB_BYTES, Outbox
 from treedbd.web.realtime.wire import BytesReader, UnframedMessage, frame_message
 

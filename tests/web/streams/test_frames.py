@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treedbd.tree.event import Event, Position
-from treedbd.web.streams.frames import frame_end, parse_id, print_frames
+from treedbd.web.streams import (
+    frame_end,
+    parse_id,
+    print_frames,
+)
 
 OP_ID = bytes.fromhex("0123456789abcdeffedcba9876543210")
 POSITIONS = st.builds(

@@ -10,14 +10,15 @@ from tests.database.world import TurnClock
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import ANONYMOUS, Identity
-from treedbd.web.streams.frames import AUTH_REVOKED
-from treedbd.web.streams.registry import (
+from treedbd.web.listeners import (
     ENDED_AT_ONCE,
     SENT_AT_ONCE,
     StreamRegistry,
     StreamsExhausted,
-    Subscriber,
     TooManyStreams,
+)
+from treedbd.web.streams import (
+    AUTH_REVOKED,
 )
 
 SHOP = DatabaseName("shop")
@@ -44,9 +45,9 @@ class World:
         expires_at: float | None = None,
     ) -> RecordingStream:
         self.registry.check(name, address)
-        stream = RecordingStream(self)
         identity = ANONYMOUS if expires_at is None else Identity(False, None, expires_at)
-        self.registry.add(stream, Subscriber(name, address, identity))
+        stream = RecordingStream(self, name, address, identity)
+        self.registry.add(stream)
         return stream
 
     def tick(self, time: float) -> None:
@@ -64,7 +65,12 @@ class World:
 class RecordingStream:
     """A stream that records the calls of the registry, each with its time."""
 
-    def __init__(self, world: World) -> None:
+    sent_bytes = 0
+
+    def __init__(self, world: World, name: DatabaseName, address: str, identity: Identity) -> None:
+        self.name = name
+        self.address = address
+        self.identity = identity
         self.calls: list[tuple[float, object]] = []
         self.last_sent = world.clock.seconds()
         self._world = world
@@ -74,6 +80,9 @@ class RecordingStream:
 
     def keep_alive(self) -> None:
         self._record("alive")
+
+    def lose_identity(self) -> None:
+        self.end(AUTH_REVOKED)
 
     def end(self, last_frame: bytes = b"") -> None:
         self._record(last_frame)

@@ -15,8 +15,13 @@ from twisted.internet.task import Clock
 from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Slices
 from treedbd.http1.content import Buffer, Content, ContentReader, WaitingBytes
-from treedbd.http1.writer import DirectSend
-from treedbd.web.queues import CHUNK_BYTES, SendQueue
+from treedbd.http1.writer import (
+    CHUNK_BYTES,
+    DirectSend,
+)
+from treedbd.web.streams import (
+    SendQueue,
+)
 
 LIMIT = 100_000
 PLENTY = 10_000_000

@@ -7,6 +7,5 @@ messages   messages parsed and printed: requests, queries, long writes, words of
 session    one client: its inbox, its identity, its actions, its answers, its presence
 listens    listens, gets, and the values that both send
 writes     puts, merges and transactions
-registry   the open sockets: limits, signs of life, tokens that expire
 context    what sessions share, the order of their requests, hashes of values
 """

@@ -24,10 +24,12 @@ from treedbd.store.rows import parse_stored
 from treedbd.tree.hashes import data_hash
 from treedbd.tree.value import from_export
 from treedbd.web.auth.verifier import Authenticator
+from treedbd.web.listeners import (
+    SocketRegistry,
+)
 from treedbd.web.origins import OriginGuard
 from treedbd.web.rates import Rates
 from treedbd.web.reading import MissingIndexes, Rendering, SharedReads
-from treedbd.web.realtime.registry import SocketRegistry
 from treedbd.web.write import BodyGate
 
 

@@ -26,13 +26,16 @@ from treedbd.database.rights import ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.watchers import Notification, ReadGrant
 from treedbd.held_bytes import HeldBytesRefused
-from treedbd.http1.content import Content, WaitingBytesRefused
+from treedbd.http1.content import (
+    Content,
+    FrameReader,
+    WaitingBytesRefused,
+)
 from treedbd.limits import KIB
 from treedbd.store.nodes import Nodes, spell_chunks
 from treedbd.tree.query import Query, bytes_of
 from treedbd.tree.types import Json, Path, Place
 from treedbd.tree.value import compact
-from treedbd.web.queues import FrameReader
 from treedbd.web.reading import (
     FirstValue,
     ReadSource,

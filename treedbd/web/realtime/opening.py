@@ -32,16 +32,18 @@ from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import ANONYMOUS, Identity
 from treedbd.web.context import WebParts
 from treedbd.web.handlers import DataHandlers
+from treedbd.web.listeners import (
+    SocketRegistry,
+)
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.context import KnownHashes, RealtimeParts
-from treedbd.web.realtime.registry import (
-    WEBSOCKET_VERSION,
-    CannotUpgrade,
-    SocketRegistry,
-    WrongVersion,
-)
 from treedbd.web.realtime.session import RealtimeSession
 from treedbd.web.realtime.socket import accept_upgrade
+from treedbd.web.realtime.wire import (
+    WEBSOCKET_VERSION,
+    CannotUpgrade,
+    WrongVersion,
+)
 from treedbd.web.request import AllowedMethods, Location, check_method, find_parameter
 from treedbd.web.response import Response, counted_address_of
 

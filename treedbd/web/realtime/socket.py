@@ -32,13 +32,23 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from treedbd.database.slices import Slices, Steps
-from treedbd.http1.content import SMALL_BYTES, Buffer, Content, ContentReader, WaitingBytesRefused
+from treedbd.http1.content import (
+    SMALL_BYTES,
+    Content,
+    ContentReader,
+    FrameReader,
+    WaitingBytesRefused,
+)
 from treedbd.http1.headers import Header
-from treedbd.http1.writer import ContentWriter, UpgradedConnection
+from treedbd.http1.writer import (
+    CHUNK_BYTES,
+    ContentWriter,
+    FrameSender,
+    UpgradedConnection,
+)
 from treedbd.limits import KIB, Limits
-from treedbd.web.queues import CHUNK_BYTES, FrameReader
-from treedbd.web.realtime.registry import BadHandshake
 from treedbd.web.realtime.wire import (
+    BadHandshake,
     BytesReader,
     FrameCutter,
     FramingReader,
@@ -82,7 +92,7 @@ class _Event(NamedTuple):
 _Item: TypeAlias = "_Event | bytes | Job"
 
 
-class Outbox:
+class Outbox(FrameSender):
     """What one WebSocket has to send: in one order, at once while its client reads, within bounds.
 
     Attributes:
@@ -97,14 +107,10 @@ class Outbox:
         "_is_closed",
         "_is_held",
         "_is_reading",
-        "_is_sending",
         "_limit",
         "_owner",
-        "_sending",
-        "_slices",
         "_waiting",
         "_writer",
-        "is_paused",
     )
 
     def __init__(
@@ -119,20 +125,17 @@ class Outbox:
 
         What waits is sent in `slices`, which all sockets share.
         """
-        self.is_paused = False
+        super().__init__(slices)
         self._writer = ContentWriter(connection)
         self._limit = limit
         self._owner = owner
-        self._slices = slices
         self._address = address
-        self._sending: deque[FrameReader] | None = None
         self._waiting: deque[_Item] | None = None
         self._event_bytes = 0
         self._answer_bytes = 0
         self._is_held = False
         self._is_closed = False
         self._is_reading = True
-        self._is_sending = False
 
     @property
     def is_idle(self) -> bool:
@@ -208,12 +211,6 @@ class Outbox:
         self._is_held = False
         self.resume()
 
-    def resume(self) -> None:
-        """Send what waits, unless that is not possible now."""
-        if not (self._is_sending or self.is_paused or self._is_held or self._is_closed):
-            self._is_sending = True
-            self._slices.start(self._send_chunks(self._owner))
-
     def close(self) -> None:
         """Drop everything, for good, and forget the owner."""
         if self._is_closed:
@@ -225,9 +222,7 @@ class Outbox:
         for item in waiting or ():
             if isinstance(item, _Event):
                 item.reader.close()
-        sending, self._sending = self._sending, None
-        for reader in sending or ():
-            reader.close()
+        self._close_frame()
 
     # What waits.
 
@@ -282,21 +277,21 @@ class Outbox:
 
     # Sending.
 
-    def _send_chunks(self, owner: RealtimeSession) -> Steps:
-        """Send what waits for an owner, which is forgotten if this is closed meanwhile."""
-        try:
-            while (chunk := self._next_chunk()) is not None:
-                self._writer.write(chunk)
-                yield
-        except Exception:
-            owner.fail()
-        finally:
-            self._is_sending = False
+    def _write(self, chunk: bytes) -> None:
+        self._writer.write(chunk)
+
+    def _fail(self, error: Exception) -> None:
+        if self._is_closed:
+            raise error
+        self._owner.fail()
+
+    def _next_frame(self) -> None:
+        """Return None: what follows may be an answer."""
 
     def _next_chunk(self) -> bytes | None:
         while not (self.is_paused or self._is_held or self._is_closed):
             if self._sending:
-                return self._gather(self._sending)
+                return self._gather()
             if not self._waiting:
                 self._waiting = None
                 return None
@@ -324,20 +319,6 @@ class Outbox:
             self._is_held = False
             self._sending = deque(readers) or None
         self._bound_answers()
-
-    def _gather(self, sending: deque[FrameReader]) -> bytes:
-        gathered: list[Buffer] = []
-        room = CHUNK_BYTES
-        while sending and room:
-            reader = sending[0]
-            piece = reader.read(room)
-            gathered.append(piece)
-            room -= len(piece)
-            if not reader.remaining:
-                sending.popleft().close()
-        if not sending:
-            self._sending = None
-        return b"".join(gathered)
 
     def _gather_answers(self, first: bytes, waiting: deque[_Item]) -> bytes:
         gathered, size = [first], len(first)

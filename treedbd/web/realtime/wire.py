@@ -27,10 +27,36 @@ from typing import Final, TypeAlias
 import attrs
 from websockets.frames import Frame, Opcode
 
-from treedbd.http1.content import Buffer, Content, JoinedContent, WaitingBytes
+from treedbd.http1.content import (
+    Buffer,
+    Content,
+    FrameReader,
+    JoinedContent,
+    WaitingBytes,
+)
 from treedbd.limits import KIB
 from treedbd.tree.types import Chunks
-from treedbd.web.queues import FrameReader
+
+WEBSOCKET_VERSION: Final = "13"
+
+
+class CannotUpgrade(LookupError):
+    """The WebSocket cannot be opened in the server that received the request."""
+
+    def __init__(self) -> None:
+        super().__init__("WebSockets are served by the endpoints of treedb alone (listen).")
+
+
+class BadHandshake(Exception):
+    """A request for a WebSocket that lacks what the handshake needs (RFC 6455, section 4.2.1)."""
+
+
+class WrongVersion(Exception):
+    """A request for a version of the WebSocket protocol that is not served."""
+
+    def __init__(self) -> None:
+        super().__init__(f"The version of the WebSocket protocol is {WEBSOCKET_VERSION}.")
+
 
 FRAGMENT_BYTES: Final = 16 * KIB
 """The longest payload that is handed on: a multiple of a mask, so that the mask still fits."""
