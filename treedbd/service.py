@@ -90,10 +90,8 @@ from treedbd.web.auth.verifier import (
     Identify,
     identity_of,
 )
-from treedbd.web.listeners import (
-    StreamRegistry,
-)
-from treedbd.web.realtime.opening import RealtimeDoor
+from treedbd.web.listeners import StreamRegistry
+from treedbd.web.realtime.opening import RealtimeEndpoint
 from treedbd.web.request import RequestParser
 from treedbd.web.request_log import (
     AccessLogForm,
@@ -222,7 +220,7 @@ class TreeService(MultiService):
                 statistics=runtime.statistics,
                 answers=runtime.answer_pool,
                 streams=self._resource.streams,
-                sockets=self._resource.realtime.door.sockets,
+                sockets=self._resource.realtime.sockets,
                 queries=self._resource.data.missing_indexes,
                 server=self._factory,
             ),
@@ -343,7 +341,7 @@ class TreeService(MultiService):
             is_valid = False
         else:
             self._resource.streams.recheck(self._authenticator.trusts)
-            self._resource.realtime.door.recheck(self._authenticator.trusts)
+            self._resource.realtime.recheck(self._authenticator.trusts)
         is_valid &= self._listening.reload()
         return self._operations.reload() and is_valid
 
@@ -355,7 +353,7 @@ class TreeService(MultiService):
         await self._listening.close()
         follow = None if self._context is None else self._catalog.poll
         resource = self._resource
-        sockets = resource.realtime.door
+        sockets = resource.realtime
         await drain(self._factory, resource.streams, sockets, self._reactor, follow)
         if refusal.active():
             refusal.cancel()
@@ -558,7 +556,7 @@ WRITTEN_SECONDS: Final = 2.0
 async def drain(
     factory: Http1Factory,
     streams: StreamRegistry,
-    sockets: RealtimeDoor,
+    sockets: RealtimeEndpoint,
     clock: Any,
     follow: Callable[[], None] | None,
 ) -> None:

@@ -168,7 +168,7 @@ def test_a_closed_socket_keeps_nothing_of_an_unfinished_message(
 
 
 def drain(server: TreeServer, peer: Peer) -> None:
-    server.resource.realtime.door.sockets.end()
+    server.resource.realtime.sockets.end()
 
 
 def fall_silent(server: TreeServer, peer: Peer) -> None:
@@ -237,7 +237,7 @@ def write_long_and_leave(server: TreeServer, peer: Peer) -> None:
 
 
 def fail_in_a_handler(server: TreeServer, peer: Peer) -> None:
-    (session,) = server.resource.realtime.door._open
+    (session,) = server.resource.realtime._open
     session.receive(cast(bytes, None))
 
 

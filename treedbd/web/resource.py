@@ -38,7 +38,7 @@ from treedbd.web.openapi import DeclaredRoute, OpenApi
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, UnnamedPage
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents, FrontPage, Health
 from treedbd.web.rates import TooManyRequests
-from treedbd.web.realtime.opening import make_realtime
+from treedbd.web.realtime.opening import RealtimeEndpoint
 from treedbd.web.request import (
     READING,
     AllowedMethods,
@@ -228,12 +228,12 @@ class TreeResource(Resource):
         )
         self.data: Final = DataHandlers(parts, self._refuse)
         self.streams: Final = self.data.streams
-        self.realtime: Final = make_realtime(parts, catalog, self.data, self._refuse, self.find)
+        self.realtime: Final = RealtimeEndpoint(parts, self.data, catalog, self._refuse, self.find)
         self._admin = AdminHandlers(
             parts=parts,
             catalog=catalog,
             data=self.data,
-            sockets=self.realtime.door.sockets,
+            sockets=self.realtime.sockets,
             activity=activity,
         )
         self._development_log = make_development_log(settings, self.data.methods)
@@ -252,7 +252,7 @@ class TreeResource(Resource):
 
     def refuse_writes(self) -> None:
         """Refuse the writes that wait to be parsed, and all that come: the server is stopping."""
-        self._is_ending = self._health.is_ending = self.realtime.door.is_ending = True
+        self._is_ending = self._health.is_ending = self.realtime.is_ending = True
         self.data.refuse_writes()
 
     @app.route("/", methods=ALL_METHODS)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from treedbd.tree.hashes import data_hash
-from treedbd.web.realtime.context import MAX_KNOWN_BYTES, KnownHashes
+from treedbd.web.realtime.listens import (
+    MAX_KNOWN_BYTES,
+    KnownHashes,
+)
 
 HASH = data_hash({"a": 1})
 BODY = b'{"a":1}'

@@ -43,16 +43,15 @@ def test_all_listens_of_a_session_end_at_once_and_are_released_in_slices(
     opened: list[Any] = []
     clock = TurnClock()
     registry = SimpleNamespace(listens=0)
-    parts = SimpleNamespace(
+    context = SimpleNamespace(
         registry=registry,
         limits=Limits(),
         slices=Slices(clock),
-        acquire=lambda _: None,
-        release=lambda _: None,
+        catalog=SimpleNamespace(acquire=lambda *_: None, release=lambda _: None),
     )
     outbox = SimpleNamespace(add=opened.append)
-    owner: Any = SimpleNamespace(parts=parts, database=None, outbox=outbox)
-    listens = SessionListens(owner)
+    session: Any = SimpleNamespace(context=context, database=None, outbox=outbox)
+    listens = SessionListens(session)
     for number in range(MANY):
         assert listens.listen(RealtimeRequest(number, "q", {"p": f"/{number}"})) is None
     assert registry.listens == len(opened) == MANY

@@ -12,6 +12,7 @@ changes. A message that holds a value is read in parts, whatever its size (`read
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -31,11 +32,13 @@ from treedbd.http1.content import (
     FrameReader,
     WaitingBytesRefused,
 )
-from treedbd.limits import KIB
+from treedbd.limits import DEFAULT_TIMEOUT_S, KIB, MIB
 from treedbd.store.nodes import Nodes, spell_chunks
+from treedbd.store.rows import parse_stored
+from treedbd.tree.hashes import data_hash
 from treedbd.tree.query import Query, bytes_of
 from treedbd.tree.types import Json, Path, Place
-from treedbd.tree.value import compact
+from treedbd.tree.value import compact, from_export
 from treedbd.web.reading import (
     FirstValue,
     ReadSource,
@@ -46,7 +49,6 @@ from treedbd.web.reading import (
     first_source,
 )
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.context import Pending, RealtimeParts
 from treedbd.web.realtime.messages import (
     OK,
     LimitReached,
@@ -56,7 +58,7 @@ from treedbd.web.realtime.messages import (
     place_of,
     tag_of,
 )
-from treedbd.web.realtime.socket import Job
+from treedbd.web.realtime.socket import Job, Pending
 from treedbd.web.realtime.wire import FramingReader, contents_of, frame_message
 from treedbd.web.request import EXPORT, index_of
 
@@ -84,55 +86,102 @@ class SpelledSource:
         return spell_chunks(self._source.chunks(nodes))
 
 
-def read_bytes(parts: RealtimeParts, address: str, frames: bytes) -> FrameReader:
-    """Return what reads frames of the server, which are counted as what waits for a client."""
-    return Content(parts.reads.memory, frames).open(address, may_refuse=False)
+def read_bytes(session: RealtimeSession, frames: bytes) -> FrameReader:
+    """Return what reads frames of the server, which are counted as waiting for the client."""
+    memory = session.context.reads.memory
+    return Content(memory, frames).open(session.address, may_refuse=False)
 
 
 def read_message(
-    parts: RealtimeParts, address: str, start: bytes, rendered: bytes | Rendering, end: bytes
+    session: RealtimeSession, start: bytes, rendered: bytes | Rendering, end: bytes
 ) -> list[FrameReader]:
     """Return what reads a message that holds a value between its start and its end.
 
     Raises `WaitingBytesRefused`.
     """
     if isinstance(rendered, bytes):
-        return [read_bytes(parts, address, frame_message(start + rendered + end))]
-    value = rendered.open(address)
-    ends = [
-        Content(parts.reads.memory, each).open(address, may_refuse=False) for each in (start, end)
-    ]
+        return [read_bytes(session, frame_message(start + rendered + end))]
+    value = rendered.open(session.address)
+    memory = session.context.reads.memory
+    ends = [Content(memory, each).open(session.address, may_refuse=False) for each in (start, end)]
     size = len(start) + rendered.size + len(end)
     return [FramingReader([ends[0], value, ends[1]], size)]
+
+
+HASHED_BYTES: Final = 64 * KIB
+"""The JSON of a longer value is not hashed: sending it costs less."""
+MAX_KNOWN: Final = 4096
+MAX_KNOWN_BYTES: Final = 4 * MIB
+"""Hashes that are kept, and bytes of what they are kept by, which has the path of a client."""
+_ENTRY_BYTES: Final = 500
+
+
+class KnownHashes:
+    """The hashes that were computed last, kept for the next client that listens with a hash.
+
+    After a restart all clients connect at once, each with the hash of what it holds. The hash of a
+    value is computed from its JSON once, and kept by what was rendered and the number of the state.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, tuple[str, int]] = OrderedDict()
+        self._bytes = 0
+
+    def is_hash_of(
+        self, claimed: str, rendered: bytes | Rendering, key: Hashable, sequence: int
+    ) -> bool:
+        """Return whether what was rendered has the hash that a client claims, if that is cheap.
+
+        `key` and `sequence` say what was rendered, from which state.
+        """
+        if not claimed:
+            return False
+        size = len(rendered) if isinstance(rendered, bytes) else rendered.size
+        if size > HASHED_BYTES:
+            return False
+        place = (key, sequence)
+        known = self._known.get(place)
+        if known is None:
+            body = rendered if isinstance(rendered, bytes) else rendered.whole()
+            known = data_hash(from_export(parse_stored(body))), len(repr(place)) + _ENTRY_BYTES
+            self._keep(place, known)
+        return known[0] == claimed
+
+    def _keep(self, place: Hashable, known: tuple[str, int]) -> None:
+        self._known[place] = known
+        self._bytes += known[1]
+        while len(self._known) > MAX_KNOWN or self._bytes > MAX_KNOWN_BYTES:
+            _, (_, size) = self._known.popitem(last=False)
+            self._bytes -= size
 
 
 class Get:
     """One get of a session, the present value once: a job of its outbox."""
 
     def __init__(
-        self, owner: RealtimeSession, number: int, place: Place, query: Query | None
+        self, session: RealtimeSession, number: int, place: Place, query: Query | None
     ) -> None:
         """Answer the request `number` with what is at a place."""
-        self._owner = owner
+        self._session = session
         self._number = number
         self._place = place
         options = attrs.evolve(EXPORT, query=query)
         self._facts = options.facts
-        self._source = SpelledSource(ReadSource(owner.database, place, options))
+        self._source = SpelledSource(ReadSource(session.database, place, options))
 
     @property
     def read_request(self) -> ReadRequest:
         """What the rules are evaluated for."""
-        owner = self._owner
-        return ReadRequest(owner.caller, self._place.path, self._facts, owner.parts.now_ms)
+        session = self._session
+        return ReadRequest(session.caller, self._place.path, self._facts, session.context.now_ms)
 
     def open(self) -> Sequence[FrameReader] | None:
         """Return the answer (`socket.Job`)."""
-        parts, database = self._owner.parts, self._owner.database
+        context, database = self._session.context, self._session.database
 
         def render(nodes: Nodes) -> bytes | Rendering | TooMuchWork:
             self._judge(nodes)
-            return parts.reads.render(self._source, nodes)
+            return context.reads.render(self._source, nodes)
 
         try:
             rendered = database.read(render)
@@ -144,27 +193,27 @@ class Get:
             self._refuse(error)
             return ()
         waiter = Waiter(self._source, self._judge, rendered.sequence)
-        waiting = parts.reads.render_large(database.hold, waiter, self._owner.address)
+        waiting = context.reads.render_large(database.hold, waiter, self._session.address)
         waiting.addCallback(self._rendered).addErrback(self._not_rendered)
         return None
 
     def _rendered(self, rendering: Rendering) -> None:
-        self._owner.outbox.release(self._answer(rendering))
+        self._session.outbox.release(self._answer(rendering))
 
     def _judge(self, nodes: Nodes) -> None:
-        self._owner.database.check_read(self.read_request, nodes)
+        self._session.database.check_read(self.read_request, nodes)
 
     def _answer(self, rendered: bytes | Rendering) -> list[FrameReader]:
-        owner, start = self._owner, messages.answer_start(self._number)
-        owner.parts.registry.messages_out += 1
-        return read_message(owner.parts, owner.address, start, rendered, messages.VALUE_END)
+        session, start = self._session, messages.answer_start(self._number)
+        session.context.registry.messages_out += 1
+        return read_message(session, start, rendered, messages.VALUE_END)
 
     def _not_rendered(self, failure: Failure) -> None:
         self._refuse(failure.value)
-        self._owner.outbox.release(())
+        self._session.outbox.release(())
 
     def _refuse(self, error: BaseException | None) -> None:
-        self._owner.answer_error(self._number, error, self.read_request)
+        self._session.answer_error(self._number, error, self.read_request)
 
 
 ListenKey: TypeAlias = tuple[Path, bytes | None]
@@ -196,7 +245,7 @@ class Listen:
         "_held_bytes",
         "_is_begun",
         "_number",
-        "_owner",
+        "_session",
         "_source",
         "_subscription",
         "_tag",
@@ -212,7 +261,7 @@ class Listen:
 
     def __init__(
         self,
-        owner: RealtimeSession,
+        session: RealtimeSession,
         key: ListenKey,
         path: Path,
         query: Query | None,
@@ -226,24 +275,24 @@ class Listen:
         self.query_object: Final = query_object
         self.is_stale = False
         self.is_closed = False
-        self._owner = owner
+        self._session = session
         self._tag = tag
         self._facts = attrs.evolve(EXPORT, query=query).facts
-        self._caller = owner.caller
+        self._caller = session.caller
         self._number: int | None = None
         self._claimed_hash = ""
         self._warning: Json = {}
         self._is_begun = False
         self._held_bytes = LISTEN_BYTES + sum(map(len, path)) + bytes_of(query)
-        owner.account.charge(self._held_bytes)
-        database = owner.database
+        session.account.charge(self._held_bytes)
+        database = session.database
         self._grant = self._make_grant()
         self._subscription = database.subscribe(
-            path, query, self, is_export=True, group=owner, account=owner.account
+            path, query, self, is_export=True, group=session, account=session.account
         )
         source = first_source(database, path, query, self._subscription, is_export=True)
         self._source = SpelledSource(source)
-        self._first = FirstValue(self._source, self._judge, owner.parts.reads, owner.address)
+        self._first = FirstValue(self._source, self._judge, session.context.reads, session.address)
 
     @property
     def behind(self) -> SharedWindow | None:
@@ -254,7 +303,7 @@ class Listen:
     @property
     def read_request(self) -> ReadRequest:
         """What the rules are evaluated for."""
-        return ReadRequest(self._caller, self.path, self._facts, self._owner.parts.now_ms)
+        return ReadRequest(self._caller, self.path, self._facts, self._session.context.now_ms)
 
     def begin(self, number: int, claimed_hash: str, warning: Json) -> None:
         """When it is opened, send the first value, unless the client has it, then the answer.
@@ -287,7 +336,7 @@ class Listen:
     def notify(self, notification: Notification) -> None:
         """Send what was written."""
         try:
-            for part in self._owner.in_order(notification):
+            for part in self._session.in_order(notification):
                 if self.is_closed or self.is_stale or not self._may_continue():
                     return
                 if part.is_missed:
@@ -298,7 +347,7 @@ class Listen:
             self.fail()
 
     def _send(self, notification: Notification) -> None:
-        outbox, registry = self._owner.outbox, self._owner.parts.registry
+        outbox, registry = self._session.outbox, self._session.context.registry
         registry.events_sent += len(notification.events)
         for content in self._print(notification):
             registry.event_bytes += content.size
@@ -306,7 +355,7 @@ class Listen:
 
     def rejudge(self) -> None:
         """Evaluate the rules for the present identity of the session; end if they deny."""
-        caller = self._owner.caller
+        caller = self._session.caller
         former_caller, self._caller = self._caller, caller
         if self.is_closed or former_caller == caller:
             return
@@ -315,7 +364,7 @@ class Listen:
         if not self._is_begun:
             return  # its first value is judged for the new identity
         try:
-            self._owner.database.read(self._grant.check)
+            self._session.database.read(self._grant.check)
         except PermissionDenied:
             self.revoke()
 
@@ -330,37 +379,37 @@ class Listen:
         body: dict[str, Any] = {"p": "/".join(self.path)}
         if self.query_object is not None:
             body["q"] = [self.query_object]
-        self._owner.parts.registry.messages_out += 1
-        self._owner.outbox.send_answer(frame_message(messages.print_push("c", body)))
-        self._owner.drop(self)
+        self._session.context.registry.messages_out += 1
+        self._session.outbox.send_answer(frame_message(messages.print_push("c", body)))
+        self._session.drop(self)
 
     def fail(self) -> None:
         """End the session after an error of ours, so that the client connects again."""
-        self._owner.fail()
+        self._session.fail()
 
     def close(self) -> None:
         """End; what refers to the listen forgets it, so that it is freed without a collection."""
         if not self._held_bytes:
             return  # it was released before
         self.is_closed = True
-        self._owner.account.add(-self._held_bytes)
+        self._session.account.add(-self._held_bytes)
         self._held_bytes = 0
         self._subscription.end()
         self._grant.end()
         self._first.cancel()
 
     def _make_grant(self) -> ReadGrant:
-        return self._owner.database.make_grant(self.read_request, self.revoke, self._be_uncertain)
+        return self._session.database.make_grant(self.read_request, self.revoke, self._be_uncertain)
 
     def _be_uncertain(self) -> None:
         if self._is_begun and not self.is_closed:
-            self._owner.outbox.refresh(self)
+            self._session.outbox.refresh(self)
 
     def _may_continue(self) -> bool:
-        owner = self._owner
-        if not owner.may_receive():
+        session = self._session
+        if not session.may_receive():
             return False
-        if self._caller is not owner.caller:
+        if self._caller is not session.caller:
             self.rejudge()
         if not self.is_closed and self._grant.must_be_checked:
             self._grant.recheck()
@@ -382,7 +431,7 @@ class Listen:
         events, contents = shared
         if contents is None or self._tag is not None:
             end = messages.value_end(self._tag)
-            memory = self._owner.parts.reads.memory
+            memory = self._session.context.reads.memory
             contents = contents_of([(*event, end) for event in events], memory)
             if self._tag is None:
                 shared[1] = contents
@@ -395,7 +444,7 @@ class Listen:
         That is at once, after what waits, if the value is short; else nothing of what waits of this
         listen is of use any more.
         """
-        outbox = self._owner.outbox
+        outbox = self._session.outbox
         if self.query is None and not outbox.is_idle:
             try:
                 rendered, _ = self._subscription.watch(self._render)
@@ -405,7 +454,7 @@ class Listen:
             if isinstance(rendered, bytes):
                 start, end = messages.value_start(self.path), messages.value_end(self._tag)
                 for content in contents_of(
-                    [(start, rendered, end)], self._owner.parts.reads.memory
+                    [(start, rendered, end)], self._session.context.reads.memory
                 ):
                     outbox.send_event(content, self)
                 return
@@ -413,11 +462,11 @@ class Listen:
 
     def _render_large(self, judged: int) -> None:
         """Render a large value; the rules already allowed the state `judged`."""
-        waiting = self._first.render_large(self._owner.database.hold, judged, self._subscription)
+        waiting = self._first.render_large(self._session.database.hold, judged, self._subscription)
         waiting.addCallback(self._rendered).addErrback(self._not_rendered)
 
     def _rendered(self, rendering: Rendering) -> None:
-        outbox = self._owner.outbox
+        outbox = self._session.outbox
         outbox.release(
             self._answer() if self.is_closed else self._show(rendering, rendering.sequence)
         )
@@ -426,20 +475,20 @@ class Listen:
         error = failure.value
         if isinstance(error, WaitingBytesRefused):
             self._subscription.unwatch()
-            self._owner.outbox.postpone(self, error)
+            self._session.outbox.postpone(self, error)
             return
         if not isinstance(error, CancelledError):
             self._refuse(error)
-        self._owner.outbox.release(self._answer() if self.is_closed else ())
+        self._session.outbox.release(self._answer() if self.is_closed else ())
 
     def _show(self, rendered: bytes | Rendering, sequence: int) -> list[FrameReader]:
         """Return the value, and the answer to the request if that waits."""
-        parts, path = self._owner.parts, self.path
+        context, path = self._session.context, self.path
         readers: list[FrameReader] = []
         claimed, self._claimed_hash = self._claimed_hash, ""
-        if not parts.hashes.is_hash_of(claimed, rendered, self._source.key, sequence):
+        if not context.hashes.is_hash_of(claimed, rendered, self._source.key, sequence):
             start, end = messages.value_start(path), messages.value_end(self._tag)
-            readers += read_message(parts, self._owner.address, start, rendered, end)
+            readers += read_message(self._session, start, rendered, end)
         return readers + self._answer()
 
     def _answer(self) -> list[FrameReader]:
@@ -447,9 +496,9 @@ class Listen:
         number, self._number = self._number, None
         if number is None:
             return []
-        self._owner.parts.registry.messages_out += 1
+        self._session.context.registry.messages_out += 1
         text = messages.print_answer(number, messages.OK, self._warning)
-        return [read_bytes(self._owner.parts, self._owner.address, frame_message(text))]
+        return [read_bytes(self._session, frame_message(text))]
 
     def _refuse(self, error: BaseException | None) -> None:
         """End after an error: answered, if its request was not, else revoked."""
@@ -460,8 +509,8 @@ class Listen:
             self.revoke()
             return
         self.close()
-        self._owner.drop(self)
-        self._owner.answer_error(number, error, self.read_request)
+        self._session.drop(self)
+        self._session.answer_error(number, error, self.read_request)
 
 
 _LONGEST_KEY: Final = KIB
@@ -496,11 +545,11 @@ class SessionListens:
 
     """
 
-    __slots__ = ("_listens", "_owner", "pending")
+    __slots__ = ("_listens", "_session", "pending")
 
-    def __init__(self, owner: RealtimeSession) -> None:
+    def __init__(self, session: RealtimeSession) -> None:
         self.pending: Final = Pending()
-        self._owner = owner
+        self._session = session
         self._listens: dict[ListenKey, Listen] = {}
 
     def find_behind(self) -> SharedWindow | None:
@@ -512,17 +561,17 @@ class SessionListens:
 
     def listen(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
         """Begin a listen; raise for one that is malformed."""
-        owner, body = self._owner, request.body
+        session, body = self._session, request.body
         path, query, key = _parse_listen(body)
         tag = tag_of(body) if query is not None else None
         claimed_hash = body.get("h", "")
         if key not in self._listens and (
-            len(self._listens) >= owner.parts.limits.listens_per_connection
+            len(self._listens) >= session.context.limits.listens_per_connection
         ):
-            owner.parts.registry.refused["listens_per_connection"] += 1
+            session.context.registry.refused["listens_per_connection"] += 1
             raise LimitReached("There are too many listens of this connection.")
         query_object = None if query is None else body["q"]
-        listen = Listen(owner, key, path, query, query_object, tag)
+        listen = Listen(session, key, path, query, query_object, tag)
         warning: Json = {}
         try:
             if query is not None and not self._check_index(listen.read_request, query):
@@ -534,12 +583,12 @@ class SessionListens:
         if former is not None:
             former.close()
         else:
-            owner.parts.registry.listens += 1
+            session.context.registry.listens += 1
         self._listens[key] = listen
         claimed = claimed_hash if isinstance(claimed_hash, str) else ""
 
         listen.begin(request.number, claimed, warning)
-        return self._when_current(lambda: owner.outbox.add(_Opening(listen, self.pending)))
+        return self._when_current(lambda: session.outbox.add(_Opening(listen, self.pending)))
 
     def unlisten(self, request: RealtimeRequest) -> None:
         """End a listen, if it is there; raise for a request that is malformed."""
@@ -548,52 +597,52 @@ class SessionListens:
         if listen is not None:
             listen.close()
             self.forget(listen)
-        self._owner.answer(request.number, OK, {})
+        self._session.answer(request.number, OK, {})
 
     def get(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
         """Answer with the present value; raise for a request that is malformed."""
-        owner = self._owner
+        session = self._session
         place, query = place_of(request.body), parse_query_object(request.body.get("q"))
-        get = Get(owner, request.number, place, query)
+        get = Get(session, request.number, place, query)
         if query is not None:
             self._check_index(get.read_request, query)
-        return self._when_current(lambda: owner.outbox.add(_Opening(get, self.pending)))
+        return self._when_current(lambda: session.outbox.add(_Opening(get, self.pending)))
 
     def forget(self, listen: Listen) -> None:
         """Forget a listen that has ended."""
         if self._listens.get(listen.key) is listen:
             del self._listens[listen.key]
-            self._owner.parts.registry.listens -= 1
+            self._session.context.registry.listens -= 1
 
     def rejudge(self) -> Deferred[None]:
         """Judge all listens for the present identity of the session, in slices; fires then."""
-        return self._owner.parts.slices.run(_rejudge_all(list(self._listens.values())))
+        return self._session.context.slices.run(_rejudge_all(list(self._listens.values())))
 
     def close(self) -> Deferred[None]:
         """End all listens: they send nothing from now on; fires when all is released, in slices."""
         listens, self._listens = list(self._listens.values()), {}
-        parts = self._owner.parts
-        parts.registry.listens -= len(listens)
+        context = self._session.context
+        context.registry.listens -= len(listens)
         for listen in listens:
             listen.is_closed = True
-        return parts.slices.run(_close_all(listens))
+        return context.slices.run(_close_all(listens))
 
     def _check_index(self, read: ReadRequest, query: Query) -> bool:
         """Return whether an index is declared for a query, if it needs one.
 
         Raises if there is none, and the project requires it.
         """
-        parts, database = self._owner.parts, self._owner.database
-        parts.missing_indexes.check(database, query, read)
+        context, database = self._session.context, self._session.database
+        context.missing_indexes.check(database, query, read)
         index = index_of(query)
         return index is None or index in database.rules.current.indexed(read.path)
 
     def _when_current(self, call: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
         """Call this when reads show what other processes have committed: now, if they do."""
-        parts, database = self._owner.parts, self._owner.database
-        opening = parts.acquire(database)
+        context, database = self._session.context, self._session.database
+        opening = context.catalog.acquire(database, DEFAULT_TIMEOUT_S)
         if not isinstance(opening, Deferred):
-            parts.release(database)
+            context.catalog.release(database)
             call()
             return None
 
@@ -601,7 +650,7 @@ class SessionListens:
             try:
                 await opening
             finally:
-                parts.release(database)
+                context.catalog.release(database)
             call()
 
         return wait()

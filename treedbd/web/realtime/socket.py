@@ -21,17 +21,20 @@ from __future__ import annotations
 import codecs
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request as UpgradeRequest
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from treedbd.database.requests import Unavailable
 from treedbd.database.slices import Slices, Steps
+from treedbd.held_bytes import SMALL_HELD_BYTES
 from treedbd.http1.content import (
     SMALL_BYTES,
     Content,
@@ -52,6 +55,8 @@ from treedbd.web.realtime.wire import (
     BytesReader,
     FrameCutter,
     FramingReader,
+    LongMessage,
+    Message,
     PieceJoiner,
     TooManyPieces,
     UnframedMessage,
@@ -108,7 +113,7 @@ class Outbox(FrameSender):
         "_is_held",
         "_is_reading",
         "_limit",
-        "_owner",
+        "_session",
         "_waiting",
         "_writer",
     )
@@ -117,7 +122,7 @@ class Outbox(FrameSender):
         self,
         connection: UpgradedConnection,
         limit: int,
-        owner: RealtimeSession,
+        session: RealtimeSession,
         slices: Slices,
         address: str,
     ) -> None:
@@ -128,7 +133,7 @@ class Outbox(FrameSender):
         super().__init__(slices)
         self._writer = ContentWriter(connection)
         self._limit = limit
-        self._owner = owner
+        self._session = session
         self._address = address
         self._waiting: deque[_Item] | None = None
         self._event_bytes = 0
@@ -204,7 +209,7 @@ class Outbox(FrameSender):
         if self._waiting is None:
             self._waiting = deque()
         self._waiting.appendleft(job)
-        self._owner.postponed(error)
+        self._session.postponed(error)
 
     def retry(self) -> None:
         """Go on after `RealtimeSession.postponed`."""
@@ -216,7 +221,7 @@ class Outbox(FrameSender):
         if self._is_closed:
             return
         self._is_closed = True
-        del self._owner
+        del self._session
         self._writer.settle()
         waiting, self._waiting = self._waiting, None
         for item in waiting or ():
@@ -247,7 +252,7 @@ class Outbox(FrameSender):
         self._append(_Event(reader, owner, not isinstance(frames, UnframedMessage)))
 
     def _overflow(self, owner: Listen) -> None:
-        self._owner.overflowed()
+        self._session.overflowed()
         self._drop_events(None)
         if not owner.is_stale:
             owner.is_stale = True
@@ -273,7 +278,7 @@ class Outbox(FrameSender):
         is_reading = self._answer_bytes <= (self._limit if self._is_reading else self._limit // 2)
         if is_reading is not self._is_reading and not self._is_closed:
             self._is_reading = is_reading
-            self._owner.set_reading(is_reading)
+            self._session.set_reading(is_reading)
 
     # Sending.
 
@@ -283,7 +288,7 @@ class Outbox(FrameSender):
     def _fail(self, error: Exception) -> None:
         if self._is_closed:
             raise error
-        self._owner.fail()
+        self._session.fail()
 
     def _next_frame(self) -> None:
         """Return None: what follows may be an answer."""
@@ -329,6 +334,181 @@ class Outbox(FrameSender):
         self._answer_bytes -= size
         self._bound_answers()
         return b"".join(gathered)
+
+
+INBOX_BYTES: Final = 64 * KIB
+"""Messages that wait to be handled; beyond, the client is not read."""
+_MESSAGE_BYTES: Final = 64
+"""What a message counts for beside its text."""
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+class Inbox:
+    """What one client has sent and the server has not handled yet, in order.
+
+    Messages are handled in slices that all sessions share. One that has to wait, for the keys of an
+    identity provider or to be admitted to parsing, lets those after it wait. While many wait, or
+    while too many answers wait for the client, the client is not read. What is long is held until
+    it has been parsed, and counted as long.
+
+    Attributes:
+        may_read: whether there is room for the answers of the client.
+        is_parsing: whether what it has sent is still parsed.
+
+    """
+
+    __slots__ = (
+        "_blocked_bytes",
+        "_bytes",
+        "_connection",
+        "_handle",
+        "_is_blocked",
+        "_is_closed",
+        "_is_working",
+        "_messages",
+        "_note_held",
+        "_slices",
+        "is_parsing",
+        "may_read",
+    )
+
+    def __init__(
+        self,
+        connection: UpgradedConnection,
+        slices: Slices,
+        handle: Callable[[Message], None],
+        note_held: Callable[[int], object],
+    ) -> None:
+        """Call `handle`, which raises nothing, with each message, in `slices`.
+
+        `note_held` is called with the bytes by which what is held of long messages has grown.
+        """
+        self.may_read = True
+        self.is_parsing = False
+        self._blocked_bytes = 0
+        self._bytes = 0
+        self._connection = connection
+        self._handle = handle
+        self._is_blocked = False
+        self._is_closed = False
+        self._is_working = False
+        self._messages: deque[Message] | None = None
+        self._note_held = note_held
+        self._slices = slices
+
+    def add(self, message: Message) -> None:
+        """Handle a message, now or after those before it."""
+        if self._messages is None:
+            self._messages = deque()
+        self._messages.append(message)
+        size = _counted_size(message)
+        self._bytes += size
+        if size > SMALL_HELD_BYTES:
+            self._note_held(size)
+        if self._is_working or self._is_blocked:
+            self.bound_reading()
+        else:
+            self._work()
+
+    def block(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that may wait, and raises nothing; the messages after it wait, too."""
+        self._is_blocked = True
+        Deferred.fromCoroutine(work).addBoth(self._unblock)
+
+    def bound_reading(self) -> None:
+        """Read the client, or not, by what waits."""
+        if self._is_closed:
+            return
+        if self.may_read and not self.is_parsing and self._bytes <= INBOX_BYTES:
+            self._connection.resume_reading()
+        else:
+            self._connection.pause_reading()
+
+    def close(self) -> None:
+        """Drop what waits, and forget the session; nothing may be added after that."""
+        self._is_closed = True
+        self._messages = None
+        self._handle = self._note_held = _ignore
+
+    def _unblock(self, _: object) -> None:
+        self._is_blocked = False
+        if self._blocked_bytes:
+            self._note_held(-self._blocked_bytes)
+            self._blocked_bytes = 0
+        if self._messages and not self._is_working:
+            self._work()
+        else:
+            self.bound_reading()
+
+    def _work(self) -> None:
+        self._is_working = True
+        self._slices.start(self._steps())
+
+    def _steps(self) -> Steps:
+        while self._messages and not self._is_blocked:
+            message = self._messages.popleft()
+            size = _counted_size(message)
+            self._bytes -= size
+            self._handle(message)
+            if size > SMALL_HELD_BYTES:
+                if self._is_blocked:
+                    self._blocked_bytes = size
+                else:
+                    self._note_held(-size)
+            yield
+        if not self._messages:
+            self._messages = None
+        self._is_working = False
+        self.bound_reading()
+
+
+def _counted_size(message: Message) -> int:
+    if isinstance(message, LongMessage):
+        return _MESSAGE_BYTES + message.size
+    return _MESSAGE_BYTES + (len(message) if isinstance(message, bytes) else KIB)
+
+
+class Pending:
+    """How many requests of one kind have not taken effect yet, for those after them that must wait.
+
+    The requests of a client take effect in the order in which they were sent: what is read after a
+    write shows it and is answered after it, what is written after a read is not shown by it. Writes
+    wait for no writes, which are queued in their order, and reads for no reads.
+    """
+
+    __slots__ = ("_count", "_none_left")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none_left: Deferred[None] | None = None
+
+    def begin(self) -> None:
+        """Count a request."""
+        self._count += 1
+
+    def end(self) -> None:
+        """Stop counting it: it has taken effect, or was refused."""
+        self._count -= 1
+        none_left = self._none_left
+        if not self._count and none_left is not None:
+            self._none_left = None
+            none_left.callback(None)
+
+    def when_none(self) -> Deferred[None] | None:
+        """Return what fires when none is pending any more, None if none is; one caller can wait."""
+        if not self._count:
+            return None
+        self._none_left = Deferred()
+        return self._none_left
+
+    def give_up(self) -> None:
+        """Fail what waits for them with `Unavailable`: the client has gone."""
+        none_left, self._none_left = self._none_left, None
+        if none_left is not None:
+            none_left.errback(Unavailable("The client has gone."))
 
 
 PARSED_AT_ONCE: Final = KIB
@@ -392,7 +572,7 @@ class RealtimeSocket:
         "_pinged_at",
         "_pong",
         "_protocol",
-        "_receiver",
+        "_session",
         "_slices",
         "_unparsed",
         "is_held",
@@ -404,7 +584,7 @@ class RealtimeSocket:
         self,
         connection: UpgradedConnection,
         outbox: Outbox,
-        receiver: RealtimeSession,
+        session: RealtimeSession,
         limits: Limits,
         clock: IReactorTime,
         slices: Slices,
@@ -431,7 +611,7 @@ class RealtimeSocket:
         self._pinged_at = -inf
         self._pong: bytes | None = None
         self._protocol = make_protocol(limits)
-        self._receiver = receiver
+        self._session = session
         self._slices = slices
         self._unparsed: bytearray | None = None
 
@@ -463,24 +643,24 @@ class RealtimeSocket:
         """Stop parsing what the client has sent, and leave it unread, until `go_on`."""
         if not self.is_held and not self._is_closing:
             self.is_held = True
-            self._receiver.set_parsing(True)
+            self._session.set_parsing(True)
 
     def go_on(self) -> None:
         """Parse what the client has sent while it was held."""
         self.is_held = False
         self.last_received = self._clock.seconds()  # it was not read, so it was not silent
         if self._unparsed is None:
-            self._receiver.set_parsing(False)
+            self._session.set_parsing(False)
         else:
             self._parse_rest()
 
     def _parse_rest(self) -> None:
         if not self.is_held:
-            self._slices.start(self._parse_in_steps(self._receiver))
+            self._slices.start(self._parse_in_steps(self._session))
         if self._unparsed is not None:
-            self._receiver.set_parsing(True)
+            self._session.set_parsing(True)
 
-    def _parse_in_steps(self, receiver: RealtimeSession) -> Steps:
+    def _parse_in_steps(self, session: RealtimeSession) -> Steps:
         """Parse for a receiver, which is forgotten if this is released meanwhile."""
         try:
             while self._unparsed and not self._is_closing and not self.is_held:
@@ -490,10 +670,10 @@ class RealtimeSocket:
                 self._parse(data)
                 yield
         except Exception:
-            receiver.fail()
+            session.fail()
         if self._is_closing or not self._unparsed:
             self._unparsed = None
-            receiver.set_parsing(self.is_held)
+            session.set_parsing(self.is_held)
 
     def _parse(self, data: bytes) -> None:
         if self._is_closing:
@@ -543,7 +723,7 @@ class RealtimeSocket:
         self._unparsed = None
         self._protocol.parser.close()  # a generator that refers to the protocol, and to its frame
         self._protocol.parser_exc = None  # whose traceback does, too
-        del self._cutter, self._joiner, self._note_held, self._protocol, self._receiver
+        del self._cutter, self._joiner, self._note_held, self._protocol, self._session
 
     def _receive_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.BINARY:
@@ -551,7 +731,7 @@ class RealtimeSocket:
         elif frame.opcode in (Opcode.TEXT, Opcode.CONT):
             self._receive_text(bytes(frame.data), is_end=frame.fin)
         elif frame.opcode is not Opcode.CLOSE:
-            self._receiver.count_frame()
+            self._session.count_frame()
 
     def _receive_text(self, text: bytes, *, is_end: bool) -> None:
         """Receive the text of a frame, or of a fragment of one."""
@@ -561,13 +741,13 @@ class RealtimeSocket:
         except UnicodeDecodeError:
             self.close(CloseCode.INVALID_DATA, "text is UTF-8")
         except TooManyPieces:
-            self._receiver.refused("message_pieces")
+            self._session.refused("message_pieces")
             self.close(CloseCode.MESSAGE_TOO_BIG, "too many pieces")
         else:
             if message is not None:
-                self._receiver.receive(message)
+                self._session.receive(message)
             elif len(text) < FULL_PIECE_BYTES:
-                self._receiver.count_frame()
+                self._session.count_frame()
 
     def _check_text(self, text: bytes, *, is_end: bool) -> None:
         """Raise UnicodeDecodeError for a frame that is not UTF-8; a character may end later."""
@@ -588,7 +768,7 @@ class RealtimeSocket:
         if self._protocol.close_expected():
             sent = self._protocol.close_sent
             if sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG:
-                self._receiver.refused("write_body_bytes")
+                self._session.refused("write_body_bytes")
             self._end(writes)
             return
         # The last pong answers all pings before it (RFC 6455, section 5.5.3).
@@ -616,7 +796,7 @@ class RealtimeSocket:
         if grown:
             self._held = held
             if self._note_held(grown):
-                self._receiver.refused("held_body_bytes")
+                self._session.refused("held_body_bytes")
                 self.close(CloseCode.TRY_AGAIN_LATER, "too many messages are arriving")
                 return
         if not held and not self._joiner.is_joining:

@@ -1,4 +1,4 @@
-"""Writes of a session: puts, merges and transactions.
+"""Writes of a session: puts, merges and transactions, now or at the end of the session.
 
 A write is queued in the turn of the reactor in which its request is handled, so writes of one
 client are applied in its order; a long one is queued when its value has been admitted to parsing,
@@ -6,6 +6,10 @@ and those after it wait. It is answered when it is durable, and after the events
 gone to the listens of the session. A transaction is a put that is done only on a known value: it
 carries the hash of the value that its client has seen (`tree.hashes`); if another is there, the
 answer is `datastale`, after the events that led there.
+
+Writes at the end: `o` sets a value, `om` merges one, `oc` cancels what was set at a path and below.
+They are stored (`database.disconnect`) before they are answered, so they are done after a crash of
+the server too, with the identity with which they were set.
 """
 
 from __future__ import annotations
@@ -13,15 +17,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from treedbd.database.requests import HashCondition, LargeBody, Outcome, Write
+from treedbd.database.disconnect import check_nodes
+from treedbd.database.requests import (
+    HashCondition,
+    LargeBody,
+    Outcome,
+    TooManyDisconnectWrites,
+    Write,
+)
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, Place
-from treedbd.web.realtime.context import Pending
 from treedbd.web.realtime.messages import (
     InvalidRequest,
     LongWrite,
@@ -30,12 +40,20 @@ from treedbd.web.realtime.messages import (
     place_of,
     value_of,
 )
-from treedbd.web.write import FREE_BYTES, LARGE_BODY_BYTES, LARGE_BODY_NODES, Admission, parse_whole
+from treedbd.web.realtime.socket import Pending
+from treedbd.web.write import (
+    FREE_BYTES,
+    LARGE_BODY_BYTES,
+    LARGE_BODY_NODES,
+    Admission,
+    parse_whole,
+)
 
 if TYPE_CHECKING:
     from treedbd.web.realtime.session import RealtimeSession
 
 METHODS: Final[dict[str, Method]] = {"p": "put", "m": "patch"}
+METHODS_AT_END: Final[dict[str, Method]] = {"o": "put", "om": "patch"}
 
 
 class SessionWrites:
@@ -46,17 +64,18 @@ class SessionWrites:
 
     """
 
-    __slots__ = ("_owner", "pending")
+    __slots__ = ("_may_write_at_end", "_session", "pending")
 
-    def __init__(self, owner: RealtimeSession) -> None:
+    def __init__(self, session: RealtimeSession) -> None:
         self.pending: Final = Pending()
-        self._owner = owner
+        self._session = session
+        self._may_write_at_end = False
 
     def write(self, request: RealtimeRequest) -> None:
         """Do a put or a merge; raise for one that is malformed."""
         body, method = request.body, METHODS[request.action]
         place, condition = _target(body, method)
-        edit = make_edit(method, place, value_of(body), self._owner.parts.limits.string_bytes)
+        edit = make_edit(method, place, value_of(body), self._session.context.limits.string_bytes)
         self._submit(request.number, self._make_write(edit, condition))
 
     async def write_long(self, long: LongWrite) -> None:
@@ -64,18 +83,18 @@ class SessionWrites:
 
         Returns when it is queued, so that the writes after it are applied after it.
         """
-        owner, request = self._owner, long.request
+        session, request = self._session, long.request
         method = METHODS[request.action]
         place, condition = _target(request.body, method)
-        owner.database.check_may_write(place.path, owner.caller)
+        session.database.check_may_write(place.path, session.caller)
         is_large = long.size > LARGE_BODY_BYTES
         is_whole = place.is_priority or not is_large
         text = b"".join(long.pieces()) if is_whole else None
         admission = Admission(long.size, 0) if text is None or is_large else Admission.of(text)
         if admission.nodes > LARGE_BODY_NODES and not place.is_priority:
             admission, text = Admission(long.size, 0), None
-        clock, gate = owner.parts.clock, owner.parts.gate
-        await gate.enter(owner.request, admission, clock.seconds() + DEFAULT_TIMEOUT_S)
+        clock, gate = session.context.clock, session.context.gate
+        await gate.enter(session.request, admission, clock.seconds() + DEFAULT_TIMEOUT_S)
         try:
             if text is None:
                 write = self._make_large(long, place, method, condition)
@@ -86,10 +105,52 @@ class SessionWrites:
             raise
         self._submit(request.number, write).addBoth(lambda _: gate.leave(admission))
 
+    def set_at_end(self, request: RealtimeRequest) -> None:
+        """Store a write for the end of the session; raise for one that is malformed."""
+        session, body, method = self._session, request.body, METHODS_AT_END[request.action]
+        context, caller = session.context, session.caller
+        value = value_of(body)
+        check_nodes(value)
+        edit = make_edit(method, target_of(body, method), value, context.limits.string_bytes)
+        self._may_write_at_end = True
+        now = context.now_ms()
+        write = Write(edit, now, caller, None, context.clock.seconds() + DEFAULT_TIMEOUT_S)
+        limit = context.limits.disconnect_writes_per_connection
+        writes = session.database.disconnect_writes
+        stored = writes.set(session.id, edit, caller, now, limit, session.end)
+        self._answer_at_end(request.number, stored, write)
+
+    def cancel_at_end(self, request: RealtimeRequest) -> None:
+        """Cancel what was set at a path and below; raise if that is malformed."""
+        session = self._session
+        place = place_of(request.body)
+        if not self._may_write_at_end:
+            session.answer_when_notified(request.number)
+            return
+        cancelled = session.database.disconnect_writes.cancel(session.id, place.path)
+        self._answer_at_end(request.number, cancelled, None)
+
+    def write_at_end(self) -> Deferred[None]:
+        """Do what was set: the session has ended."""
+        if not self._may_write_at_end:
+            return succeed(None)
+        self._may_write_at_end = False
+        return self._session.database.disconnect_writes.run(self._session.id)
+
+    def _answer_at_end(self, number: int, storing: Deferred[None], write: Write | None) -> None:
+        session = self._session
+
+        def failed(failure: Failure) -> None:
+            if failure.check(TooManyDisconnectWrites) is not None:
+                session.refused("disconnect_writes_per_connection")
+            session.fail_when_notified(number, failure.value, write)
+
+        storing.addCallbacks(lambda _: session.answer_when_notified(number), failed)
+
     def _make_large(
         self, long: LongWrite, place: Place, method: Method, condition: HashCondition | None
     ) -> Write:
-        limits = self._owner.parts.limits
+        limits = self._session.context.limits
         edit = Edit(method, place, None, (Change(place, STORED),))
         large = LargeBody(long.pieces, long.size, limits.string_bytes, limits.write_nodes)
         return attrs.evolve(self._make_write(edit, condition), large=large)
@@ -102,40 +163,40 @@ class SessionWrites:
         condition: HashCondition | None,
         admission: Admission,
     ) -> Write:
-        limits = self._owner.parts.limits
+        limits = self._session.context.limits
         json = parse_whole(text, limits, place)
         if admission.takes_long:
-            await deferLater(self._owner.parts.clock, 0)
+            await deferLater(self._session.context.clock, 0)
         return self._make_write(make_edit(method, place, json, limits.string_bytes), condition)
 
     def _make_write(self, edit: Edit, condition: HashCondition | None) -> Write:
-        owner = self._owner
-        deadline = owner.parts.clock.seconds() + DEFAULT_TIMEOUT_S
-        now = owner.parts.now_ms()
+        session = self._session
+        deadline = session.context.clock.seconds() + DEFAULT_TIMEOUT_S
+        now = session.context.now_ms()
         return Write(
             edit=edit,
             now=now,
-            caller=owner.caller,
+            caller=session.caller,
             condition=condition,
             deadline=deadline,
             wants_echo=False,
-            contender=id(owner),
+            contender=id(session),
             refuses_lone_priority=True,
         )
 
     def _submit(self, number: int, write: Write) -> Deferred[Any]:
-        owner, pending = self._owner, self.pending
+        session, pending = self._session, self.pending
         pending.begin()
 
         def done(outcome: Outcome) -> None:
             commit = outcome.commit
             sequence = None if commit is None else commit.position.sequence
-            owner.answer_when_notified(number, sequence, pending.end)
+            session.answer_when_notified(number, sequence, pending.end)
 
         def failed(failure: Failure) -> None:
-            owner.fail_when_notified(number, failure.value, write, pending.end)
+            session.fail_when_notified(number, failure.value, write, pending.end)
 
-        return owner.database.write(write).addCallbacks(done, failed)
+        return session.database.write(write).addCallbacks(done, failed)
 
 
 def make_edit(method: Method, place: Place, value: Any, max_string_bytes: int) -> Edit:
