@@ -5,7 +5,8 @@
 A daemon serves plain HTTP in this process, and a client sends it requests. Each request is traced
 twice: the first for its path, and one more after it, each on a new connection; a read also a third
 time, as its connection repeats it. A frame is a call of a function, a move is a change of the file
-that is executed, at a call or at a return; only files of treedb count. `--calls` also lists the
+that is executed, at a call or at a return; only files of treedb count. The put over a WebSocket is
+one message and its answer, on a socket that is open. `--calls` also lists the
 functions, those of the last request of each kind, and `--files` the files of the first, in the
 order in which it comes to them. At the end: how many modules a command loads.
 """
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -59,6 +60,13 @@ class Request(NamedTuple):
     body: str = ""
 
 
+UPGRADE = (
+    b"GET /.ws?v=5 HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+SOCKET_PUT = Request(
+    "WebSocket put", "", "", body='{"t":"d","d":{"r":1,"a":"p","b":{"p":"/users/{}/age","d":37}}}'
+)
 REQUESTS = (
     Request("GET of a leaf", "GET", "/users/{}/name.json"),
     Request("GET of an object", "GET", "/users/{}.json"),
@@ -137,8 +145,22 @@ def _is_complete(received: bytes) -> bool:
     return len(body) == int(length[1]) if length else b"\n\n" in body
 
 
+def put_over_socket(connection: socket.socket, request: Request, key: str) -> None:
+    """Send a put over an open WebSocket, and receive its answer."""
+    text = request.body.replace("{}", key).encode()
+    connection.sendall(bytes((0x81, 0x80 | len(text))) + bytes(4) + text)  # masked with zeros
+    answer = connection.recv(65_536)
+    if b'"ok"' not in answer:
+        raise RuntimeError(f"{request.name} failed: {answer!r}")
+
+
 def trace(
-    connection: socket.socket, request: Request, key: str, name: str, tracer: Tracer
+    connection: socket.socket,
+    request: Request,
+    key: str,
+    name: str,
+    tracer: Tracer,
+    send: Callable[[socket.socket, Request, str], None] = send,
 ) -> Trace:
     """Trace one request."""
     blockingCallFromThread(reactor, tracer.calls.clear)
@@ -167,6 +189,19 @@ def trace_all(port: int, tracer: Tracer) -> Iterator[tuple[Request, list[Trace]]
                 if name == "again" and request.method == "GET" and not request.headers:
                     traces.append(trace(connection, request, key, "repeated", tracer))
         yield request, traces
+    with contextlib.closing(socket.create_connection(address, WAIT_S)) as connection:
+        connection.sendall(UPGRADE)
+        received = b""
+        while b'"t":"c"' not in received:
+            received += connection.recv(65_536)
+        put_over_socket(connection, SOCKET_PUT, "warm")
+        yield (
+            SOCKET_PUT,
+            [
+                trace(connection, SOCKET_PUT, "u", name, tracer, put_over_socket)
+                for name in ("first", "again")
+            ],
+        )
 
 
 def import_depth() -> int:

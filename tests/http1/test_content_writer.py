@@ -68,7 +68,7 @@ class Reply:
 
     def finish(self) -> bytes:
         """End the reply, and return its body."""
-        self.writer.settle()
+        self.writer.end_direct()
         self.request.finish()
         while self.transport.is_waiting:
             self.receive()
@@ -101,8 +101,8 @@ def test_what_goes_past_the_request_is_counted(reply: Reply) -> None:
         assert reply.server.factory.bytes_sent > len(reply.received)
         if number == 3:
             reply.write(b"other")
-    reply.writer.settle()
-    reply.writer.settle()
+    reply.writer.end_direct()
+    reply.writer.end_direct()
     assert reply.request.sentLength == len(reply.written)
     reply.protocol.connectionLost(Failure(ConnectionError()))
     reply.receive()
@@ -189,7 +189,7 @@ def test_the_body_is_what_was_written_however_the_client_reads(actions: list[str
                 case "write":
                     reply.write(b"<%d>" % number)
                 case "settle":
-                    reply.writer.settle()
+                    reply.writer.end_direct()
                 case "receive":
                     reply.receive()
                 case _:

@@ -1,21 +1,20 @@
 """Content on its way to readers: one copy for all who read it, counted while they read, bounded.
 
-Theory of operation. What a client has not taken yet has to be kept: the rest of a response, the
-value that a stream begins with, events that wait to be sent. All of it is `Content`, which many
-readers share. Each has a `ContentReader` with a position of its own; as long as one is open the
-content is counted by `WaitingBytes`, once, however many read it. What would exceed the bound is
-refused when a reader is opened, which is before anything is sent.
+Theory of operation. What a client has not read yet is kept: the rest of a response, the value that
+a stream begins with, events. All of it is `Content`, which many readers share. Each has a
+`ContentReader` with a position of its own; as long as one is open, `WaitingBytes` counts the
+content, once, however many read it. What would exceed the bound is refused when a reader is opened,
+before anything is sent.
 
-One client address may keep at most a share of the bound waiting, so clients that do not read
-leave room for those that do. Content that is small is never refused: the number of connections
-bounds it.
+One client address may use only a share of the bound, so clients that do not read leave room for
+those that do. Content that is small is never refused: the number of connections bounds it.
 
 A large read is a `Flow`, which is rendered at the speed of the disk, into memory and then into a
-temporary file (`Storage`), while its readers send what is there already. Each `FlowReader` has a
-position of its own; at the end of what is there it waits until there is more. When all is made, the
-content is complete, and its readers go on in it. If the work fails in the middle, the readers must
-cut their connections off, so that no client takes a part for the whole. What waits in the file is
-counted while it grows; an address that has no room left for more loses this reader.
+temporary file (`Storage`), while its readers send what has been rendered. Each `FlowReader` has a
+position of its own; when it has read what has been rendered, it waits for more. When all is
+rendered, the content is complete, and the readers continue in it. If rendering fails, the readers
+must cut their connections off, so that no client mistakes a part for the whole. What waits in the
+file is counted while it grows; an address that has no room for more loses this reader.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from treedbd.limits import KIB
 SMALL_BYTES: Final = 16 * KIB
 """Content up to this size is never refused, and need not be counted for one connection."""
 SHARES: Final = 4
-"""One client address may take one of this many equal parts of a bound."""
+"""One client address may use one of this many equal parts of a bound."""
 _FILE_PIECE_BYTES: Final = 128 * KIB
 
 Buffer: TypeAlias = bytes | memoryview
@@ -72,7 +71,7 @@ class WaitingBytes(ByteCount):
     """
 
     def __init__(self, limit: int) -> None:
-        """Allow at most `limit` bytes to wait; content that is alone may be larger."""
+        """At most `limit` bytes may wait; content that is alone may be larger."""
         super().__init__()
         self.refused = 0
         self._limit = limit
@@ -106,7 +105,7 @@ class WaitingBytes(ByteCount):
             )
 
     def has_room(self, address: str, size: int) -> bool:
-        """Return whether both checks would let `size` more bytes wait for an address."""
+        """Return whether `size` more bytes may wait for an address."""
         return self._fits(size) and self._fits_share(address, size)
 
     def _fits(self, size: int, own: int = 0) -> bool:
@@ -118,7 +117,7 @@ class WaitingBytes(ByteCount):
 
 
 class Content:
-    """Bytes that readers share, in memory or in a file; a file is closed after the last reader.
+    """Bytes that readers share, in memory or in a file, which is closed after the last reader.
 
     Attributes:
         size: how many there are.
@@ -172,7 +171,7 @@ class Content:
     def read(self, at: int, size: int) -> Buffer:
         """Return bytes from a position on, at most `size` and none at the end.
 
-        Of what is in memory they are no copy; of a file they are at most what a reader may take.
+        What is in memory is not copied; of a file at most `_FILE_PIECE_BYTES` are returned.
         """
         if self._file is None:
             if not at and size >= self.size:
@@ -359,7 +358,7 @@ class Flow:
             reader.go_on_in(content.open(reader.address, may_refuse=False))
 
     def fail(self) -> None:
-        """Notify the readers that the rest will never come."""
+        """Notify the readers that the rest cannot be made."""
         for reader in list(self._readers):
             reader.fail()
 
@@ -387,7 +386,7 @@ class FlowReader:
     Attributes:
         address: of the client that reads.
         counted: bytes that wait for it, as `Flow` counts them.
-        has_failed: whether the rest will never be there.
+        has_failed: whether the rest cannot be made.
         on_more: is called when there is more, or an end of either kind.
 
     """
@@ -410,7 +409,7 @@ class FlowReader:
         return self._content is not None and not self._content.remaining
 
     def read(self, size: int) -> Buffer:
-        """Return at most `size` bytes and go on; none if all that has come was read."""
+        """Return at most `size` bytes and go on; none if there is nothing at present."""
         if self._content is not None:
             return self._content.read(size)
         if self._flow is None:
@@ -426,13 +425,13 @@ class FlowReader:
         self.wake()
 
     def fail(self) -> None:
-        """End, since the rest will never be there."""
+        """End: the rest cannot be made."""
         self.has_failed = True
         self._leave()
         self.wake()
 
     def wake(self) -> None:
-        """Notify the reader that it may read again."""
+        """Notify the reader that there may be more."""
         self.on_more()
 
     def close(self) -> None:

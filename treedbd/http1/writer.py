@@ -9,7 +9,7 @@ holds is read, never changed; only its size is set. Four ways lead to a client:
   the poll loop, which costs two system calls in addition to the one that sends; over TLS it would
   first wait for another turn, to join small writes, which costs a timer. A reply of this service is
   one write and gains nothing from either.
-- Content is sent as its client reads it (`ContentSender`): what the client has not taken stays in
+- Content is sent as its client reads it (`ContentSender`): what the client has not read stays in
   the one shared copy.
 - Content that flows is sent as it is made (`FlowSender`), in a content coding if it has one.
 - An event goes to each of its streams by a `ContentWriter`, past the request, its connection and
@@ -209,18 +209,18 @@ def _has(transport: object, names: tuple[str, ...]) -> bool:
 
 
 VISITS: Final = 8
-"""How often connections go on in one turn, all together."""
+"""How many calls the ring makes in one turn."""
 SHARE_SECONDS: Final = 0.008
-"""No further one begins in a turn in which they have taken so long."""
+"""No further call begins in a turn in which the calls have lasted so long."""
 
 
 class Ring:
     """Calls what waits, in order, a few in each turn; a call may add itself again.
 
-    However many connections wait here, together they have one share of each turn of the reactor:
-    each renders a few requests, or sends a piece of a long reply, and goes to the end, in the order
-    in which they came. So a client that sends one request at a time never waits for what others
-    have sent ahead, only for a turn. A client alone in the ring has the whole share.
+    All connections that wait here have one share of each turn of the reactor together: each renders
+    a few requests, or sends a piece of a long reply, and goes to the end of the ring. So a client
+    that sends one request at a time waits for one turn, and not for the requests that others have
+    sent ahead. A client alone in the ring has the whole share.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -233,9 +233,9 @@ class Ring:
         self._waiting.append(go_on)
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._clock.callLater(0, self._take_turn)
+            self._clock.callLater(0, self._call_some)
 
-    def _take_turn(self) -> None:
+    def _call_some(self) -> None:
         seconds = self._clock.seconds
         end = seconds() + SHARE_SECONDS
         for _ in range(VISITS):
@@ -248,7 +248,7 @@ class Ring:
                 return
             if seconds() >= end:
                 break
-        self._clock.callLater(0, self._take_turn)
+        self._clock.callLater(0, self._call_some)
 
 
 _COPIED_BYTES: Final = 256 * KIB
@@ -269,7 +269,7 @@ class ConnectionWriter:
 
     Attributes:
         bytes_sent: how many bytes were written so far, sent or waiting.
-        is_paused: whether the transport accepts no more at present.
+        is_paused: whether the transport accepts nothing at present.
         is_aborted: whether the connection was dropped from this end.
         piece_bytes: how many bytes of content are best written at a time.
         ring: where replies whose clients read fast go on; all connections share it.
@@ -343,7 +343,7 @@ class ConnectionWriter:
     def send_content(self, head: bytes, reader: ContentReader, done: Callable[[], None]) -> None:
         """Send a head and the content after it as the client reads; then close `reader`.
 
-        `done` is called after the last byte was taken, now or later; not if the client is gone.
+        `done` is called after the last byte was accepted, now or later; not if the client is gone.
         """
         sender = ContentSender(self, reader, done)
         self.register_producer(sender, streaming=True)
@@ -405,7 +405,7 @@ class ConnectionWriter:
             producer.pauseProducing()
 
     def pauseProducing(self) -> None:
-        """Write no more for now: the client does not keep up."""
+        """Stop writing for now: the client does not keep up."""
         self.is_paused = True
         if self._producer is not None:
             self._producer.pauseProducing()
@@ -473,7 +473,7 @@ class PullProducerAdapter:
             self._writer.ring.add(self._pull)
 
     def pauseProducing(self) -> None:
-        """Pull no more for now."""
+        """Stop pulling for now."""
         self._is_paused = True
 
     def stopProducing(self) -> None:
@@ -546,7 +546,7 @@ class ContentSender:
             self._send(_RESUMED_BYTES)
 
     def pauseProducing(self) -> None:
-        """Send no more for now."""
+        """Stop sending for now."""
         self._is_paused = True
 
     def stopProducing(self) -> None:
@@ -592,7 +592,7 @@ class ChunkSender(ABC):
     what they send next.
 
     Attributes:
-        is_paused: whether the transport accepts no more at present.
+        is_paused: whether the transport accepts nothing at present.
 
     """
 
@@ -694,9 +694,9 @@ class Encoder(Protocol):
 class FlowSender(ChunkSender):
     """The producer of the body of one reply that was started: content that flows.
 
-    A client that takes less than `MIN_BYTES` in `PACE_SECONDS`, although there was more for it, is
-    cut off: what waits for it takes room that others need. Otherwise a body may take as long as it
-    needs, unless its request says how long.
+    A client that reads less than `MIN_BYTES` in `PACE_SECONDS`, although there was more for it, is
+    cut off: what waits for it uses room that others need. Otherwise sending may last as long as it
+    must, unless the request has a time-out.
     """
 
     def __init__(
@@ -737,7 +737,7 @@ class FlowSender(ChunkSender):
         self._schedule()
 
     def pauseProducing(self) -> None:
-        """Send no more for now."""
+        """Stop sending for now."""
         self.is_paused = True
 
     def stopProducing(self) -> None:
@@ -798,7 +798,7 @@ class FlowSender(ChunkSender):
         self._pace = self._clock.callLater(PACE_SECONDS, self._check_pace)
 
     def _cut_off(self, reason: CutOff = "failed") -> None:
-        """Drop the connection, so that the client does not take a part for the whole."""
+        """Drop the connection, so that the client does not mistake a part for the whole."""
         self._request.unregisterProducer()
         self.stopProducing()
         self._request.abort(reason)
@@ -828,7 +828,7 @@ class ContentWriter:
 
     def write(self, data: bytes) -> None:
         """Write a piece of the body."""
-        self.settle()
+        self.end_direct()
         self._request.write(data)
 
     def write_content(self, content: Content) -> None:
@@ -846,10 +846,10 @@ class ContentWriter:
         connections.sent_past_bytes += sent
         self._request.sentLength += content.size
         if sent < content.size:
-            self.settle(data[sent:])
+            self.end_direct(data[sent:])
 
-    def settle(self, rest: bytes = b"") -> None:
-        """Let the request write again, and first the rest of content.
+    def end_direct(self, rest: bytes = b"") -> None:
+        """End the direct sending, and write the rest of content.
 
         Must be called before anything else is done with the request.
         """
@@ -861,8 +861,8 @@ class ContentWriter:
 class UpgradedConnection:
     """A connection that was upgraded to another protocol (RFC 9110, section 7.8).
 
-    The request that asked for the upgrade stays under way as long as the connection lives: its
-    client is counted, logged and found dead as that of any request is. What the client sends from
+    The request for the upgrade stays under way as long as the connection is open: its client is
+    counted and logged, and its loss is noticed, as with any request. What the client sends from
     then on goes to the receiver of the other protocol.
 
     Attributes:

@@ -1,18 +1,26 @@
 """One stream: a long-lived request that receives everything written at a path.
 
-Theory of operation. `StreamOpening` admits a stream: limits, rights, a missing index. Then it
-stores what the stream writes at its end (`StreamWrites`), and begins it.
+Theory of operation. `Stream.open` admits a stream: limits, rights, a missing index. Then it stores
+what the stream writes at its end (`StreamWrites`), and begins it with one `put` of the present
+value; the stream subscribes in the same call, so nothing can be missed in between. From then on
+each notification becomes frames, which are printed once for all streams of a path.
 
-A `Stream` begins with one `put` of the present value and registers as a watcher in the same call,
-so nothing can be missed in between. From then on each notification becomes frames, printed once for
-all streams of a path, which go to the request through the `SendQueue`. When that has overflowed,
-because the reader did not read, the stream starts again: with one `put` of the value as it is then.
-If there is no room for that, because too much waits for readers, it is postponed to the next tick
-of the registry. A large value is rendered in slices, together with the reads that wait for the same
-(`FirstValue`). A stream that resumes begins with what it missed (`MissedReader`), if the log still
-has it.
+The frames go to the request through the `SendQueue`. Short ones are written directly. What is
+longer than a chunk is sent chunk by chunk as the client reads, in slices that all streams share,
+from the one copy that all streams of a path share: the first value, long frames. Until then, and
+while the transport is paused, frames wait in the queue. Beyond a limit, or if too many bytes wait
+for the clients of the whole service, they are dropped and the queue *has overflowed*: when the
+client reads again, the stream begins again with one `put` of the present value. If there is no room
+for that, it is postponed to the next tick of the registry. A WebSocket has other rules
+(`realtime.socket.Outbox`).
 
-What a stream shows of its path is in `database.watchers`, the bytes of its events in `frames`.
+A large value is rendered in slices, together with the reads that wait for the same (`FirstValue`).
+A stream that resumes begins with what it missed (`MissedReader`), if the log still has it.
+
+Frames. A frame is `event:` and `data:`, `id:` if it is requested, and an empty line. Some clients
+fail at a comment, and browsers drop an event without data, so a keep-alive has `data: null`. An
+identifier is a position, printed as `42-9f3ac1d2e4b5a697`: the number of the write and the first
+bytes of its operation id, which distinguish it from the same number of another database.
 """
 
 from __future__ import annotations
@@ -75,7 +83,7 @@ if TYPE_CHECKING:
     from treedbd.web.handlers import DataHandlers
 
 _REMEMBERED_CHARACTERS: Final = 256
-"""Of each parameter that the log may ask for while a stream is open."""
+"""Characters of each parameter that are kept for the log while a stream is open."""
 STREAM_HEADERS: Final[tuple[Header, ...]] = (
     (b"Content-Type", b"text/event-stream; charset=utf-8"),
     (b"X-Accel-Buffering", b"no"),  # nginx would collect the events
@@ -168,7 +176,7 @@ class SendQueue(FrameSender):
 
     Attributes:
         is_paused: set while the transport accepts no more.
-        is_held: set while what is to be put first is not ready.
+        is_held: set while what is sent next is not ready.
         has_overflowed: whether frames were dropped; what is sent then is dropped too.
         last_sent: when something was sent last, in seconds of the clock.
 
@@ -268,9 +276,9 @@ class SendQueue(FrameSender):
 
     def close(self) -> None:
         """Drop everything, and forget the owner."""
-        self.is_held = True  # sends nothing any more
+        self.is_held = True  # nothing is sent from now on
         self._owner = None
-        self._writer.settle()
+        self._writer.end_direct()
         self.has_overflowed = False
         self._then = None
         self._drop_waiting()
@@ -411,7 +419,7 @@ class MissedReader:
 def parse_on_disconnect(parameters: Parameters, path: Path, limits: Limits) -> Edit:
     """Return what a stream of `path` writes when it ends; raise `InvalidQuery`.
 
-    Paths are relative to that of the stream, as the keys of a PATCH.
+    Its paths are relative to `path`, as the keys of a PATCH are.
     """
     try:
         body = parse(parameters[ON_DISCONNECT].encode())
@@ -427,8 +435,8 @@ class StreamWrites:
     """What one stream writes when it ends, for whatever reason: its parameter `onDisconnect`.
 
     It is a PATCH of the path of the stream, judged and stored before the stream begins
-    (`database.disconnect`), and done when the stream ends. Of a stream that is refused, or whose
-    client is gone before it has begun, nothing is left.
+    (`database.disconnect`), and done when the stream ends. A stream that is refused, or whose
+    client is gone before it has begun, writes nothing.
 
     Attributes:
         has_begun: whether the stream has begun; if not, nothing is written.
@@ -459,7 +467,7 @@ class StreamWrites:
             await self._writes.set(
                 self._session, self._edit, self._caller, now, limit, self._end_all
             )
-        except Unavailable:  # it may be stored all the same
+        except Unavailable:  # it may be stored nevertheless
             self.end()
             raise
 
@@ -736,7 +744,7 @@ class Stream:
             self._request.abort(reason)
 
     def fail(self) -> None:
-        """End after an error of ours, so that the client connects again."""
+        """End after an error of the server, so that the client connects again."""
         self._log.failure("A stream failed.")
         self.abort("failed")
 
@@ -825,7 +833,7 @@ class Stream:
         queue.overflow()
 
     def retry(self) -> None:
-        """Send the present value after all, if there is room for it now."""
+        """Send the present value that was postponed, if there is room for it now."""
         if self._refused is not None and not self._refused.has_room(self.address):
             self._registry.postpone(self)
             return
@@ -852,7 +860,7 @@ class Stream:
             self.fail()
 
     def _read_missed(self, missed: MissedNotification) -> MissedReader | None:
-        """Return what reads the events; None if there is no room to keep them meanwhile."""
+        """Return what reads the events; None if there is no room to keep them until then."""
         try:
             return MissedReader(missed, self._reads.memory, self.address)
         except WaitingBytesRefused:
@@ -953,7 +961,7 @@ def admit(
 
 
 def _shorten_question(request: IHttp1Request) -> None:
-    """Remember little of long parameters: what is read of them later is which there are."""
+    """Shorten long parameters: later only their names are read."""
     question = request.head_memory.question
     if isinstance(question, Question):
         parameters = question.wanted.parameters

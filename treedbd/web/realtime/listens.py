@@ -220,7 +220,7 @@ ListenKey: TypeAlias = tuple[Path, bytes | None]
 """The path; and the query as JSON, its members in order, or its digest; None without a query."""
 
 LISTEN_BYTES: Final = 2 * KIB
-"""What a listen holds beside its path and its query."""
+"""Bytes that a listen holds besides its path and its query."""
 _SHARED: Final = "realtime"
 """The key of what the listens of a path share of a notification."""
 
@@ -232,7 +232,7 @@ class Listen:
         key: by which its session has it.
         path, query: what it shows; `query_object` is the query as the client has sent it.
         is_stale: whether its present value is to be sent in place of events.
-        is_closed: whether it has ended, and sends nothing; `close` may be still to come.
+        is_closed: whether it has ended, and sends nothing; `close` may come later.
 
     """
 
@@ -296,7 +296,7 @@ class Listen:
 
     @property
     def behind(self) -> SharedWindow | None:
-        """The window of its query, if that still has to catch up with what was committed."""
+        """The window of its query, if that has not caught up with what was committed."""
         is_watching = self._is_begun and not self.is_closed
         return self._subscription.behind if is_watching else None
 
@@ -384,7 +384,7 @@ class Listen:
         self._session.drop(self)
 
     def fail(self) -> None:
-        """End the session after an error of ours, so that the client connects again."""
+        """End the session after an error of the server, so that the client connects again."""
         self._session.fail()
 
     def close(self) -> None:
@@ -399,9 +399,9 @@ class Listen:
         self._first.cancel()
 
     def _make_grant(self) -> ReadGrant:
-        return self._session.database.make_grant(self.read_request, self.revoke, self._be_uncertain)
+        return self._session.database.make_grant(self.read_request, self.revoke, self._read_later)
 
-    def _be_uncertain(self) -> None:
+    def _read_later(self) -> None:
         if self._is_begun and not self.is_closed:
             self._session.outbox.refresh(self)
 
@@ -441,8 +441,8 @@ class Listen:
     def _read_again(self) -> None:
         """Send the present value in place of an event that is too large.
 
-        That is at once, after what waits, if the value is short; else nothing of what waits of this
-        listen is of use any more.
+        A short value is sent at once, after what waits; otherwise what waits of this listen is
+        dropped.
         """
         outbox = self._session.outbox
         if self.query is None and not outbox.is_idle:
@@ -553,7 +553,7 @@ class SessionListens:
         self._listens: dict[ListenKey, Listen] = {}
 
     def find_behind(self) -> SharedWindow | None:
-        """Return the window of a query that still has to catch up with what was committed."""
+        """Return the window of a query that has not caught up with what was committed."""
         for each in self._listens.values():
             if each.query is not None and (window := each.behind) is not None:
                 return window
@@ -591,7 +591,7 @@ class SessionListens:
         return self._when_current(lambda: session.outbox.add(_Opening(listen, self.pending)))
 
     def unlisten(self, request: RealtimeRequest) -> None:
-        """End a listen, if it is there; raise for a request that is malformed."""
+        """End a listen, if there is one; raise for a request that is malformed."""
         _, _, key = _parse_listen(request.body)
         listen = self._listens.get(key)
         if listen is not None:
@@ -638,7 +638,7 @@ class SessionListens:
         return index is None or index in database.rules.current.indexed(read.path)
 
     def _when_current(self, call: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
-        """Call this when reads show what other processes have committed: now, if they do."""
+        """Call `call` when reads show what other processes have committed: at once, if they do."""
         context, database = self._session.context, self._session.database
         opening = context.catalog.acquire(database, DEFAULT_TIMEOUT_S)
         if not isinstance(opening, Deferred):

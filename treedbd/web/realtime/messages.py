@@ -99,7 +99,7 @@ class RealtimeRequest:
 
 @attrs.frozen
 class Ping:
-    """A client asks for a sign of life."""
+    """A keep-alive of a client, which is answered."""
 
 
 @attrs.frozen
@@ -371,7 +371,7 @@ class LongWrite:
 
 
 def find_long_write(message: bytes | LongMessage) -> LongWrite | None:
-    """Return the write that a message asks for, None if it is in another form than clients use.
+    """Return the write that a message requests, None if it is in another form than clients use.
 
     Each client prints the members in an order of its own, and the value is a member of the body: so
     what precedes it and what follows it is recognised at both ends of the message. What is between

@@ -39,10 +39,8 @@ from treedbd.http1.request import IHttp1Request
 from treedbd.http1.writer import UpgradedConnection
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CLAIM_LEVELS
 from treedbd.names import DatabaseName
-from treedbd.rules.context import Context
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.ruleset import format_explanation
-from treedbd.store.nodes import Nodes
 from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity, uid_of
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
@@ -144,12 +142,7 @@ def explain_read(database: Database, read: ReadRequest) -> str:
 
     If the read is allowed by now, the text says so.
     """
-
-    def evaluate(nodes: Nodes) -> Verdict:
-        context = Context(read.caller.auth, read.now(), nodes, read.query, at_once=True)
-        return database.rules.current.may_read(read.path, context, explain=True)
-
-    return _print_verdict(database.read(evaluate), read.caller.auth)
+    return _print_verdict(database.explain_read(read), read.caller.auth)
 
 
 def explain_write(database: Database, write: Write) -> str:
@@ -381,7 +374,7 @@ class RealtimeSession:
     # The identity.
 
     def lose_identity(self) -> None:
-        """End the identity: its token is not trusted any more."""
+        """End the identity: its token is no longer trusted."""
         self._end_identity("invalid_token", "The token is not trusted any more.")
 
     def may_receive(self) -> bool:
@@ -465,7 +458,7 @@ class RealtimeSession:
     def count_frame(self) -> None:
         """Count a frame, or a message, that is not a request.
 
-        Beyond a rate the socket is read later: there is no answer that could refuse the frame, and
+        Beyond a rate the socket is read later: no answer could refuse the frame, and
         closing the socket would make the client connect again, which costs more.
         """
         try:

@@ -3,17 +3,18 @@
 The connection, its writer and its time limits stay those of the HTTP server; the `websockets`
 library reads and checks the frames, without I/O. What a client sends goes through a
 `RealtimeSocket`: frames are cut, parsed and joined to messages (`wire`), in slices if they are
-many. Text frames that the server sends are made by `wire` and go through the `Outbox`, so that
-control frames come between whole messages only.
+many. The messages wait in the `Inbox`, and `Pending` keeps reads and writes in their order. Text
+frames that the server sends are made by `wire` and go through the `Outbox`, so that control frames
+come between whole messages only.
 
 Theory of operation of the outbox. There are three kinds of items. *Events* of listens may be
-dropped: when more bytes of them wait than the bound, all that wait are, and each listen that has
-lost any is *stale*: in place of its first event it has a job that sends its present value.
+dropped: when more bytes of them wait than the bound, all that wait are dropped, and each listen
+that has lost any is *stale*: in place of its first event it has a job that sends its present value.
 *Answers* are never dropped; while more than the bound of them wait, the client is not read. A *job*
 is opened when it is the next to be sent, so a value is read when there is room for it, and what was
-queued before it is older. While a job has to wait for its value, nothing after it is sent: an
-answer never comes before an event of a commit that it follows. Only whole messages are dropped or
-put between others.
+queued before it is older. While a job waits for its value, nothing after it is sent: an answer
+never comes before an event of a commit that it follows. Only whole messages are dropped or put
+between others.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Outbox(FrameSender):
         slices: Slices,
         address: str,
     ) -> None:
-        """Let at most `limit` bytes of events wait, and not many more of answers.
+        """Keep at most `limit` bytes of events waiting, and not many more of answers.
 
         What waits is sent in `slices`, which all sockets share.
         """
@@ -222,7 +223,7 @@ class Outbox(FrameSender):
             return
         self._is_closed = True
         del self._session
-        self._writer.settle()
+        self._writer.end_direct()
         waiting, self._waiting = self._waiting, None
         for item in waiting or ():
             if isinstance(item, _Event):
@@ -349,14 +350,14 @@ def _ignore(*_: object) -> None:
 class Inbox:
     """What one client has sent and the server has not handled yet, in order.
 
-    Messages are handled in slices that all sessions share. One that has to wait, for the keys of an
-    identity provider or to be admitted to parsing, lets those after it wait. While many wait, or
-    while too many answers wait for the client, the client is not read. What is long is held until
-    it has been parsed, and counted as long.
+    Messages are handled in slices that all sessions share. While one waits, for the keys of an
+    identity provider or to be admitted to parsing, those after it wait too. While many wait, or
+    while too many answers wait for the client, the client is not read. A long message is counted
+    until it has been parsed.
 
     Attributes:
         may_read: whether there is room for the answers of the client.
-        is_parsing: whether what it has sent is still parsed.
+        is_parsing: whether what it has sent is still being parsed.
 
     """
 
@@ -428,7 +429,7 @@ class Inbox:
             self._connection.pause_reading()
 
     def close(self) -> None:
-        """Drop what waits, and forget the session; nothing may be added after that."""
+        """Drop what waits, and forget the session; nothing may be added afterwards."""
         self._is_closed = True
         self._messages = None
         self._handle = self._note_held = _ignore
@@ -472,7 +473,7 @@ def _counted_size(message: Message) -> int:
 
 
 class Pending:
-    """How many requests of one kind have not taken effect yet, for those after them that must wait.
+    """Counts the requests of one kind that have not taken effect yet; later ones wait for them.
 
     The requests of a client take effect in the order in which they were sent: what is read after a
     write shows it and is answered after it, what is written after a read is not shown by it. Writes
@@ -516,7 +517,7 @@ PARSED_AT_ONCE: Final = KIB
 PAYLOAD_AT_ONCE: Final = 16 * KIB
 """The same of the payload of one frame."""
 FULL_PIECE_BYTES: Final = KIB
-"""A piece or a fragment of a message that has as many is not counted beside the message."""
+"""A piece or a fragment of at least so many bytes is not counted besides its message."""
 FRAME_SLACK_BYTES: Final = 64 * KIB
 """Bytes by which a frame may exceed a message, so that a message that is too long is answered."""
 
@@ -716,7 +717,7 @@ class RealtimeSocket:
         self._connection.abort()
 
     def release(self) -> None:
-        """Hold nothing any more: the connection is gone."""
+        """Release everything: the connection is gone."""
         self._is_closing = True
         self._note_held(-self._held)
         self._held = 0

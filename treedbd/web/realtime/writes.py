@@ -1,11 +1,11 @@
 """Writes of a session: puts, merges and transactions, now or at the end of the session.
 
-A write is queued in the turn of the reactor in which its request is handled, so writes of one
-client are applied in its order; a long one is queued when its value has been admitted to parsing,
-and those after it wait. It is answered when it is durable, and after the events of its commit have
-gone to the listens of the session. A transaction is a put that is done only on a known value: it
-carries the hash of the value that its client has seen (`tree.hashes`); if another is there, the
-answer is `datastale`, after the events that led there.
+A write is queued in the turn of the reactor in which its request is handled, so the writes of one
+client are applied in its order. A long one is queued when its value has been admitted to parsing,
+and those after it wait. A write is answered when it is durable, after the events of its commit have
+gone to the listens of the session. A transaction is a put that carries the hash of the value that
+its client has seen (`tree.hashes`); if the place has another value, the answer is `datastale`,
+after the events that led there.
 
 Writes at the end: `o` sets a value, `om` merges one, `oc` cancels what was set at a path and below.
 They are stored (`database.disconnect`) before they are answered, so they are done after a crash of
