@@ -364,7 +364,7 @@ class _HeldEvents(Content):
 
 
 def hold_missed(missed: MissedNotification, memory: WaitingBytes, address: str) -> ContentReader:
-    """Count what was missed by a client at `address`, once for all of them, until it is closed.
+    """Return a reader that counts what a client at `address` missed, once for all clients.
 
     Raises `WaitingBytesRefused`.
     """

@@ -1,4 +1,4 @@
-"""Listens and gets: the value at a path, or what a query selects of it, and what changes.
+"""Listens and gets: the value at a path, or what a query selects of it, and its changes.
 
 A `Listen` is a watcher of the database, as a stream of Server-Sent Events is. Its first value is a
 job of the `Outbox`: it is read, and from then on watched, when all before it has been sent. If its
@@ -130,7 +130,7 @@ class KnownHashes:
     def is_hash_of(
         self, claimed: str, rendered: bytes | Rendering, key: Hashable, sequence: int
     ) -> bool:
-        """Return whether what was rendered has the hash that a client claims, if that is cheap.
+        """Return whether a rendered value has the hash that a client claims; False if it is large.
 
         `key` and `sequence` say what was rendered, from which state.
         """

@@ -58,7 +58,7 @@ from treedbd.web.request import EDGE_KEYS
 
 
 class InvalidRequest(InvalidPath):
-    """A request without a member that it needs, or with another type there."""
+    """A request without a member that it needs, or with a member of the wrong type."""
 
 
 class NotAnEnvelope(Exception):
@@ -66,19 +66,19 @@ class NotAnEnvelope(Exception):
 
 
 class UnknownAction(InvalidData):
-    """A request for what the protocol does not have."""
+    """A request for an action that the protocol does not have."""
 
     def __init__(self, action: str) -> None:
         super().__init__(f"There is no action {action[:20]}.")
 
 
 class LimitReached(Unavailable):
-    """A connection has as many listens or disconnect writes as it may have."""
+    """A connection has reached its limit of listens or disconnect writes."""
 
 
 OK: Final = "ok"
 VALUE_END: Final = b"}}}"
-"""What closes a message after a value in its body."""
+"""The end of a message, after the value in its body."""
 PONG: Final = b'{"t":"c","d":{"t":"o","d":null}}'
 
 _VERSION: Final = "5"
@@ -127,7 +127,7 @@ def parse_message(text: bytes) -> RealtimeRequest | Ping | Ignored:
 
 
 def is_number(json: object) -> TypeGuard[int]:
-    """Return whether a client may give this number to a request."""
+    """Return whether a value is a number that a request may have."""
     return type(json) is int and 0 <= json <= _HIGHEST_NUMBER
 
 

@@ -83,7 +83,7 @@ class RealtimeEndpoint:
         self._find = find
 
     async def socket(self, request: IHttp1Request) -> None:
-        """Open a session, or say why not."""
+        """Open a session, or answer with the error."""
         try:
             check_method(request.method, _SOCKET_METHODS)
             location, database = self._locate(request)
@@ -100,7 +100,7 @@ class RealtimeEndpoint:
             self._refuse(request, error)
 
     async def long_poll(self, request: IHttp1Request) -> None:
-        """Send a browser back to the socket."""
+        """Answer with the script that makes a browser use the WebSocket again."""
         try:
             check_method(request.method, _LONG_POLL_METHODS)
             location = self._parser.locate(request)
@@ -136,7 +136,7 @@ class RealtimeEndpoint:
         location = self._parser.locate(request)
         host = request.headers[b"host"][0]
         ns = location.parameters.get("ns", "")
-        if not name_without_host_label(ns, host):
+        if not is_host_label(ns, host):
             return location, self._find(location.name)
         try:
             if not is_ipv4(host):
@@ -204,7 +204,7 @@ class RealtimeEndpoint:
         session.ended.addCallback(lambda _: self._open.discard(session))
 
     async def _end_former(self, former: str, database: Database) -> None:
-        """End the session that a client had before, wherever it is open."""
+        """End the session that a client had before, in whichever process it is open."""
         session = self.sockets.find(former)
         if session is not None and session.database is database:
             await session.close()
@@ -212,8 +212,8 @@ class RealtimeEndpoint:
             await database.disconnect_writes.run(former)
 
 
-def name_without_host_label(ns: str, host: bytes) -> bool:
-    """Return whether `ns` is only what a client has made of the host: its first label."""
+def is_host_label(ns: str, host: bytes) -> bool:
+    """Return whether `ns` is the first label of the host, which some clients put there."""
     name = host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")
     return name.partition(".")[0].lower() == ns.lower() and "." in name
 
@@ -254,7 +254,7 @@ def answer_long_poll(callbacks: list[str]) -> Response:
     """Return the script for a request with the number of a callback; raise `InvalidQuery`.
 
     Long polling is not offered. But a browser whose WebSocket has failed once remembers that, and
-    requests `/.lp` first the next time, for ever; the script lets it forget. It runs in a frame of
+    always requests `/.lp` first from then on; the script removes that. It runs in a frame of
     the page's own origin, which names the callback by a number. Source: `realtime-protocol.md`,
     section 1.
     """

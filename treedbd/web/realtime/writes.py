@@ -114,7 +114,12 @@ class SessionWrites:
         edit = make_edit(method, target_of(body, method), value, context.limits.string_bytes)
         self._may_write_at_end = True
         now = context.now_ms()
-        write = Write(edit, now, caller, None, context.clock.seconds() + DEFAULT_TIMEOUT_S)
+        write = Write(
+            edit=edit,
+            now=now,
+            caller=caller,
+            deadline=context.clock.seconds() + DEFAULT_TIMEOUT_S,
+        )
         limit = context.limits.disconnect_writes_per_connection
         writes = session.database.disconnect_writes
         stored = writes.set(session.id, edit, caller, now, limit, session.end)
