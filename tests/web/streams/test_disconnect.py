@@ -333,3 +333,12 @@ def test_a_stream_on_a_large_value_that_cannot_begin_leaves_nothing(world: World
     world.slow_clock.lag = 0.0
     world.clock.pump([0.01] * 10)
     assert world.kept == []
+
+
+def test_a_stream_of_a_query_that_is_refused_holds_nothing(world: World) -> None:
+    held = world.resource.shared_reads.held
+    before = held.total
+    query = quote('"' + "x" * 700 + '"')
+    more = ("orderBy=%22$key%22", f"startAt={query}")
+    assert world.refuse("/x", "no JSON", *more) == (400, "invalid_query")
+    assert held.total == before
