@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.cli.events import EventParser, InvalidEvent, ResumePoint, StreamEvent
+from treedbd.cli.watch import (
+    EventParser,
+    InvalidEvent,
+    ResumePoint,
+    StreamEvent,
+)
 
 # Pieces of streams, among them all line ends, fields and characters that the standard treats apart.
 PIECES = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from treedbd.cli.output import excerpt
+from treedbd.cli.exit import (
+    excerpt,
+)
 
 
 def under(shown: str, caret: str) -> str:

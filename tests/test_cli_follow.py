@@ -16,10 +16,15 @@ from twisted.web.server import Request
 
 from tests.script import ScriptedServer, begin_response, cut_off, respond
 from treedbd.cli.client import Client
-from treedbd.cli.events import StreamEvent
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.options import NoResponse, parse_url
-from treedbd.cli.watch import LONGEST_PAUSE_S, WatchOptions, follow, pause_after
+from treedbd.cli.watch import (
+    LONGEST_PAUSE_S,
+    StreamEvent,
+    WatchOptions,
+    follow,
+    pause_after,
+)
 from treedbd.web.auth.fetch import TrustStore
 
 reactor: Any = installed_reactor

@@ -113,7 +113,7 @@ async def test_colours_are_shown_on_a_terminal_only(
 ) -> None:
     await output_of("set", project, '{"a":{"b":"\\u001b[2J"}}')
     assert "\x1b" not in await output_of("tree", project)
-    monkeypatch.setattr("treedbd.cli.output.sys", _Terminal())
+    monkeypatch.setattr("treedbd.cli.exit.sys", _Terminal())
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert "\x1b[1;34ma\x1b[0m" in await output_of("tree", project)

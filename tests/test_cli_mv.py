@@ -12,9 +12,11 @@ import pytest_twisted
 
 from tests.command import error_of, output_of, run_command, treedb
 from tests.daemon import Daemon
+from treedbd.cli.cp import (
+    Move,
+)
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import Body, HttpClient, UnreadResponse
-from treedbd.cli.mv import Move
 from treedbd.cli.options import Url, parse_url
 from treedbd.tree.types import Path
 

@@ -96,7 +96,7 @@ async def test_it_gives_up_after_the_last_try(url: str, monkeypatch: pytest.Monk
         subprocess.run([*COMMAND, "set", url, f"{int(value) + 10}", "--silent"], check=True)
         return b"0"
 
-    monkeypatch.setattr("treedbd.cli.transaction._evaluate", write_between)
+    monkeypatch.setattr("treedbd.cli.data._evaluate_jq", write_between)
     error = await error_of("transaction", url, ".", "--tries", "2")
     assert error == f"Others have changed {url} each time, 2 times: nothing was written."
     assert await output_of("get", url) == "21"

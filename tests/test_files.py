@@ -13,11 +13,13 @@ import pytest
 
 from tests.store.sqlite.test_engine import umask
 from treedbd import files
+from treedbd.cli.data import (
+    opened_output,
+)
 from treedbd.cli.loading import exporting as part_file
 from treedbd.cli.loading import importing as resume_file
 from treedbd.cli.loading.exporting import PartFile
 from treedbd.cli.loading.importing import ResumeFile, SentContent
-from treedbd.cli.output import opened_output
 from treedbd.files import (
     close_temporary,
     close_to_others,

@@ -2,20 +2,15 @@
 
 main             the entry point
 parser           the command line: its subcommands, and its completion
-exit             how a command ends: its output, its error, its status
-output           files that appear when they are whole, colours, lines with a caret
-options          what commands share: URLs, addresses, tokens, queries, settings
-places           a database and a path in it, as one URL and as words
+exit             what commands print and how they end: output, colours, errors, status
+options          what commands share: URLs, paths, addresses, tokens, queries, settings
 http_client      the blocking client, for commands that must start fast
 client           the client of commands that run a reactor
-data             get, set, push, update, remove, ls, tree and log
-watch            watch: the events of a path, resumed after a break
-events           Server-Sent Events: parsed, printed, where to resume
+data             get, set, push, update, remove, ls, tree, log and transaction
+watch            watch: the events of a path, parsed, printed, resumed after a break
 rules            rules: check without a daemon; get, put and explain by one
 rules_testing    rules test, without a daemon
-cp               cp: a value copied between any two daemons
-mv               mv: a value moved by one atomic write
-transaction      transaction: a value changed by an expression of jq
+cp               cp and mv: a value copied between daemons, moved by one atomic write
 top              top: what clients do with the databases of a project
 token            token: a token for a project
 init             init: the files that a daemon needs

@@ -1,31 +1,60 @@
-"""`treedb cp`: copies the value at one path to another, of any two daemons, piece by piece."""
+"""`treedb cp` copies the value at one path to another, `treedb mv` moves it within a database.
+
+A copy is between any two daemons, piece by piece. A move is one atomic write. The value is read
+with its priorities. One PATCH of the nearest path above both sets the target and removes the
+source, on the condition that the entity tag there is the one that was read before; if another
+client has written there meanwhile, all of it is done again. So at no moment is the value at both
+paths or at neither, and no change of it is lost.
+"""
 
 from __future__ import annotations
 
 import argparse
 import pathlib
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Final
 from urllib.parse import parse_qsl, unquote
 
-from treedbd.cli.data import JSON_HEADERS, NULL, TOO_LARGE
+import attrs
+import orjson
+
+from treedbd.cli.data import (
+    CONDITION_FAILED,
+    FORBIDDEN,
+    JSON_HEADERS,
+    NULL,
+    TOO_LARGE,
+    WITH_TAG,
+    pause_between_tries,
+)
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import Body, HttpClient, UnreadResponse, run_once
 from treedbd.cli.options import (
     LOCALHOST,
     SUFFIX,
+    InvalidUrl,
     Url,
     add_network_options,
     add_settings_options,
     add_timeout_option,
     choose_authorities,
     is_local,
+    number_from,
     parse_address,
     read_settings,
     read_token,
     read_token_file,
+    split_url,
     time_parameters,
 )
+from treedbd.tree.path import format_path
+from treedbd.tree.types import Path
+
+DEFAULT_TRIES: Final = 25
+_MAX_BYTES: Final = 268_435_456
+_CONTAINERS: Final = (b"{", b"[")
+_ONE_CHILD: Final = {"shallow": "true", "limitToFirst": "1"}
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
@@ -114,3 +143,158 @@ def is_within(inner: Url, outer: Url) -> bool:
 
 def _keys(url: Url) -> list[str]:
     return [key for key in unquote(url.path.removesuffix(SUFFIX)).split("/") if key]
+
+
+class TargetExists(CommandFailed):
+    """There is a value at the target already."""
+
+
+def add_mv_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    parser.description = "Move the value at a path to another path of the same database."
+    parser.add_argument(
+        "source", metavar="SOURCE-URL", type=parse_address, help="the path to move from"
+    )
+    parser.add_argument("url", metavar="TARGET-URL", type=parse_address, help="the path to move to")
+    parser.add_argument("-f", "--force", action="store_true", help="replace what is at the target")
+    parser.add_argument(
+        "--tries",
+        metavar="N",
+        type=number_from(1, 1_000_000),
+        default=DEFAULT_TRIES,
+        help="how often it is tried while others write (default: %(default)s)",
+    )
+    add_timeout_option(parser)
+    add_network_options(parser)
+    add_settings_options(parser)
+    parser.set_defaults(run=run_once, request=_move)
+
+
+def _move(client: HttpClient, arguments: Namespace) -> None:
+    if database_of(arguments.source) != database_of(arguments.url):
+        raise CommandFailed(
+            "mv moves within one database, which both URLs must name alike: use treedb cp and "
+            "remove for two of them."
+        )
+    try:
+        _, source = split_url(arguments.source)
+        root, target = split_url(arguments.url)
+    except InvalidUrl as error:
+        raise CommandFailed(f"The URL {str(error).removesuffix('.')}.") from None
+
+    def url_of(path: Path, parameters: dict[str, str]) -> Url:
+        url = root.below(path).to_json()
+        return url.with_parameters(parameters | time_parameters(arguments))
+
+    try:
+        Move(client, url_of, source, target).run(arguments.tries, replaces=arguments.force)
+    except TargetExists as error:
+        raise CommandFailed(f"{error} --force replaces it.") from None
+
+
+@attrs.frozen
+class Move:
+    """The move of the value at `source` to `target`; `url_of` returns the URL of a path."""
+
+    client: HttpClient
+    url_of: Callable[[Path, dict[str, str]], Url]
+    source: Path
+    target: Path
+
+    def run(self, tries: int = DEFAULT_TRIES, *, replaces: bool) -> None:
+        """Move it, whatever is at the target if it `replaces` that.
+
+        Raises `TargetExists`, or `CommandFailed`: nothing has changed then, unless the connection
+        broke before the response.
+        """
+        if self.target[: len(self.source)] == self.source:
+            raise CommandFailed(f"{format_path(self.source)} cannot be moved into itself.")
+        above = _common(self.source, self.target)
+        for number in range(1, tries + 1):
+            tag = self._read_tag(above)
+            value = self._read_source()
+            if not replaces:
+                self._check_target(above)
+            if self._write(above, tag, value):
+                return
+            pause_between_tries(number)
+        times = "once" if tries == 1 else f"{tries} times"
+        raise CommandFailed(
+            f"Others have changed {format_path(above)} each time, {times}: nothing was moved."
+        )
+
+    def _read_tag(self, above: Path) -> str:
+        response = self.client.send("HEAD", self.url_of(above, {}), WITH_TAG)
+        if response.status in FORBIDDEN:
+            response.close()
+            # The response to a HEAD does not say what was refused.
+            denied = self.client.send("GET", self.url_of(above, _ONE_CHILD))
+            reason = "" if denied.is_success else f"{denied.read_error()} "
+            raise CommandFailed(
+                f"{reason}mv reads {format_path(above)}, which is above both paths: it writes only "
+                "if nothing has changed there."
+            )
+        tag = response.header("ETag")
+        if not response.is_success:
+            raise CommandFailed(response.read_error())
+        response.content()
+        if tag is None:
+            raise CommandFailed("The server has sent no entity tag, so nothing was moved.")
+        return tag
+
+    def _read_source(self) -> bytes:
+        url = self.url_of(self.source, {"format": "export"})
+        value = self.client.request("GET", url).content_up_to(_MAX_BYTES)
+        if value is None:
+            raise CommandFailed(
+                f"{format_path(self.source)} is too large to be moved: nothing was moved."
+            )
+        if value.strip() == NULL:
+            raise CommandFailed(
+                f"There is nothing at {format_path(self.source)}, so nothing was moved."
+            )
+        return value
+
+    def _check_target(self, above: Path) -> None:
+        """Raise `TargetExists` if the target has a value, or one of those above it is a leaf."""
+        for length in range(min(len(above) + 1, len(self.target)), len(self.target) + 1):
+            path = self.target[:length]
+            found = self.client.request("GET", self.url_of(path, _ONE_CHILD)).content().strip()
+            if found == NULL:
+                return
+            if length == len(self.target) or found[:1] not in _CONTAINERS:
+                raise TargetExists(f"There is a value at {format_path(path)} already.")
+
+    def _write(self, above: Path, tag: str, value: bytes) -> bool:
+        """Return whether the value was moved; it was not if something has changed."""
+        if above == self.target:  # to a path above the source: what is there goes, and the source
+            method, body = "PUT", value
+        else:
+            names = [_name_below(path[len(above) :]) for path in (self.target, self.source)]
+            method, body = "PATCH", b"{%b:%b,%b:null}" % (names[0], value, names[1])
+        url = self.url_of(above, {"print": "silent"})
+        headers = {**JSON_HEADERS, "If-Match": tag}
+        written = self.client.send(method, url, headers, Body((body,), len(body)))
+        if written.is_success:
+            written.content()
+            return True
+        if written.status == CONDITION_FAILED:
+            written.close()
+            return False
+        is_too_large = written.status == TOO_LARGE
+        hint = " Nothing was moved: treedb export and import copy values of any size."
+        raise CommandFailed(written.read_error() + (hint if is_too_large else ""))
+
+
+def _common(one: Path, other: Path) -> Path:
+    """Return the longest path at or above both."""
+    length = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        length += 1
+    return one[:length]
+
+
+def _name_below(below: Path) -> bytes:
+    return orjson.dumps("/".join(below))

@@ -1,4 +1,4 @@
-"""The commands that read and write data: get, set, push, update, remove, ls, tree and log.
+"""The commands of data: get, set, push, update, remove, ls, tree, log and transaction.
 
 `get`, `set`, `push`, `update` and `remove` are one request for one path. The response is printed as
 it arrives and ends with a line end. Values may have any size: only a piece of one is in memory at a
@@ -9,28 +9,44 @@ object.
 with sizes and counts. Both read children in pages: any number of them in bounded memory.
 
 `log` prints for admins who has written where and when, one JSON object a line.
+
+`transaction` replaces a value by what an expression of jq makes of it. The value is read with its
+entity tag and written only if it still has it; if another client has changed it meanwhile, all of
+it is done again. jq calculates in doubles, so a value with an integer that a double cannot hold is
+refused rather than changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import pathlib
 import random
 import re
 import shlex
 import signal
+import tempfile
 import time
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NoReturn
+from typing import Any, BinaryIO, Final, NoReturn
 from urllib.parse import unquote
 
 import attrs
 import orjson
 
-from treedbd.cli.exit import DONE, CommandFailed, make_printable, print_line, write_out
+from treedbd.cli.exit import (
+    DONE,
+    CommandFailed,
+    Palette,
+    make_printable,
+    print_line,
+    warn,
+    write_out,
+)
 from treedbd.cli.http_client import (
     PIECE_BYTES,
     Body,
@@ -58,7 +74,6 @@ from treedbd.cli.options import (
     standard_input,
     time_parameters,
 )
-from treedbd.cli.output import Palette, opened_output
 
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
 WITH_TAG: Final = {"X-TreeDB-ETag": "true"}
@@ -95,6 +110,9 @@ _SHOWN_CHARACTERS: Final = 60
 POLL_S: Final = 1.0
 """How long `--follow` waits when there is nothing new."""
 PAGE_ENTRIES: Final = 1000
+_DEFAULT_TRIES: Final = 25
+_EXACT: Final = 2**53
+_MAX_EXACT_BYTES: Final = 268_435_456
 
 
 class _PageTooLarge(Exception):
@@ -207,6 +225,55 @@ def pause_between_tries(tried: int) -> None:
     """Wait before a write is tried again, the longer the more often others were faster."""
     # Clients that collide must not collide again.
     time.sleep(random.uniform(0, min(_MAX_PAUSE_S, _PAUSE_S * tried)))  # noqa: S311
+
+
+@contextlib.contextmanager
+def opened_output(name: str | None) -> Iterator[Callable[[bytes], None]]:
+    """Open a file for a `with` block, None or `-` for standard output; raise `CommandFailed`.
+
+    The block is given the function that writes; it raises `CommandFailed` or `OutputClosed`.
+    The file replaces another one when the block ends, not if it raises. Of a symbolic link the file
+    that it names is replaced; a device or a named pipe is written to.
+    """
+    if name is None or name == "-":
+        yield write_out
+        return
+    path = pathlib.Path(os.path.realpath(name))
+    with _reported(name):
+        is_file = path.is_file() or not path.exists()
+        part, file = _create(path) if is_file else (None, path.open("wb"))
+
+    def write(data: bytes) -> None:
+        with _reported(name):
+            file.write(data)
+
+    try:
+        with file:
+            yield write
+            with _reported(name):
+                file.flush()
+        if part is not None:
+            with _reported(name):
+                part.replace(path)
+    except BaseException:
+        if part is not None:
+            part.unlink(missing_ok=True)
+        raise
+
+
+def _create(path: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
+    """Create an unfinished file beside a file, with its mode, or for its owner alone."""
+    descriptor, part = tempfile.mkstemp(".part", f".{path.name[:100]}.", path.parent)
+    os.fchmod(descriptor, path.stat().st_mode & 0o777 if path.exists() else 0o600)
+    return pathlib.Path(part), os.fdopen(descriptor, "wb")
+
+
+@contextlib.contextmanager
+def _reported(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CommandFailed(f"{name} cannot be written ({error.strerror}).") from None
 
 
 def print_response(client: HttpClient, method: str, url: Url, body: Body | None) -> None:
@@ -567,3 +634,111 @@ def _read_log(
 def _end(*_: object) -> NoReturn:
     """End as a command that was asked to: everything that was read has been printed."""
     os._exit(DONE)
+
+
+def add_transaction_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
+    parser.add_argument(
+        "expression",
+        metavar="EXPRESSION",
+        help="jq, such as '. + 1', '.age = 37' or '. + [\"new\"]'; null removes the value, empty "
+        "leaves it",
+    )
+    parser.add_argument(
+        "--tries",
+        metavar="N",
+        type=number_from(1, 1_000_000),
+        default=_DEFAULT_TRIES,
+        help="how often it is tried while others write (default: %(default)s)",
+    )
+    parser.add_argument("--export", action="store_true", help="let it see and keep priorities")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--silent", action="store_true", help="print nothing")
+    shown.add_argument(
+        "--json", action="store_true", help='print {"value": …, "etag": …, "tries": …}'
+    )
+    add_timeout_option(parser)
+    add_network_options(parser)
+    add_settings_options(parser)
+    parser.set_defaults(run=run_once, request=_transact)
+
+
+def _transact(client: HttpClient, arguments: Namespace) -> None:
+    program = _compile_jq(arguments.expression)
+    parameters = time_parameters(arguments)
+    if arguments.export:
+        parameters["format"] = "export"
+    url: Url = arguments.url.to_json()
+    for tries in range(1, arguments.tries + 1):
+        read = client.request("GET", url.with_parameters(parameters), WITH_TAG)
+        tag = read.header("ETag")
+        if tag is None:
+            raise CommandFailed("A query has no entity tag: give the URL of a path.")
+        new = _evaluate_jq(program, *read.json_text(_MAX_EXACT_BYTES))
+        if new is None:
+            warn("The expression gave nothing, so nothing was written.")
+            return
+        headers = {**JSON_HEADERS, "If-Match": tag}
+        written = client.send(
+            "PUT", url.with_parameters(time_parameters(arguments)), headers, Body((new,), len(new))
+        )
+        if written.is_success:
+            _print_written(written.content(), written.header("ETag"), tries, arguments)
+            return
+        if written.status != CONDITION_FAILED:
+            raise CommandFailed(written.read_error())
+        written.close()
+        pause_between_tries(tries)
+    times = "once" if arguments.tries == 1 else f"{arguments.tries} times"
+    raise CommandFailed(
+        f"Others have changed {arguments.url} each time, {times}: nothing was written."
+    )
+
+
+def _print_written(value: bytes, tag: str | None, tries: int, arguments: Namespace) -> None:
+    if arguments.json:
+        plain = (tag or "").removeprefix("W/").strip('"')
+        shown = {"value": orjson.Fragment(value), "etag": plain, "tries": tries}
+        write_out(orjson.dumps(shown) + b"\n")
+    elif not arguments.silent:
+        write_out(value + b"\n")
+
+
+def _compile_jq(expression: str) -> Any:
+    import jq
+
+    try:
+        return jq.compile(expression)
+    except ValueError as error:
+        raise _describe_jq_error(error) from None
+
+
+def _evaluate_jq(program: Any, text: bytes, value: Any) -> bytes | None:
+    """Return the JSON that an expression makes of JSON, None for nothing."""
+    _refuse_large_integers(value)
+    results = iter(program.input_text(text.decode()))
+    try:
+        found = list(zip(range(2), results, strict=False))
+    except ValueError as error:
+        raise _describe_jq_error(error) from None
+    if len(found) > 1:
+        raise CommandFailed("The expression gave several values: put [ ] around it for an array.")
+    return orjson.dumps(found[0][1]) if found else None
+
+
+def _describe_jq_error(error: ValueError) -> CommandFailed:
+    reason = str(error).strip().partition("\n")[0].removeprefix("jq: ").removeprefix("error: ")
+    return CommandFailed(f"The expression fails: {reason.rstrip('.:')}.")
+
+
+def _refuse_large_integers(value: Any) -> None:
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+        elif type(each) is int and abs(each) > _EXACT:
+            raise CommandFailed(f"The value has the integer {each}, which jq would round.")

@@ -1,8 +1,11 @@
-"""How a command ends: its output, its error and its exit status.
+"""What commands print, and how they end: output, colours, excerpts, errors, exit status.
 
 Results are written to standard output as bytes, at once. An error is one sentence on standard error
 and the status 1; lines below it only show a place in a file. A wrong command line is argparse's
 error, and 2. No sentence holds a token or a secret.
+
+Colours are used on a terminal, unless `NO_COLOR` is set (no-color.org), never in a pipe. `excerpt`
+shows a line of a document with a caret below one of its columns, as compilers do.
 """
 
 from __future__ import annotations
@@ -16,6 +19,15 @@ DONE = 0
 FAILED = 1
 INTERRUPTED = 130
 """By Ctrl-C, as shells say it: 128 and the number of the signal."""
+
+_CODES = {"object": "1;34", "string": "32", "number": "36", "boolean": "33", "dim": "2"}
+
+_INDENT = "    "
+_WIDTH = 100
+"""Characters of a line that are shown; documents without line ends have very long ones."""
+_BEFORE = 60
+"""Characters of a long line that are shown before the caret."""
+_CUT = "…"
 
 
 class CommandFailed(Exception):
@@ -76,3 +88,47 @@ def report_failure(error: CommandFailed | OutputClosed) -> Status:
 def make_printable(text: str) -> str:
     """Return text that cannot move a terminal's cursor or start another line."""
     return "".join(each if each.isprintable() else "�" for each in text)
+
+
+def has_colour() -> bool:
+    """Return whether standard output is a terminal that shows colours, and they are wanted."""
+    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_wanted and sys.stdout.isatty()
+
+
+class Palette:
+    """Colours text for standard output, if it is a terminal that shows colours."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stdout.isatty()
+        self._is_on = has_colour()
+
+    def paint(self, text: str, kind: str) -> str:
+        """Return a text in the colour of a kind; on a terminal it cannot move the cursor."""
+        shown = make_printable(text) if self._is_terminal else text
+        code = _CODES.get(kind)
+        return f"\x1b[{code}m{shown}\x1b[0m" if self._is_on and code else shown
+
+
+def excerpt(document: str, line: int, column: int) -> tuple[str, str]:
+    """Return a line of a document, and the line with the caret; both numbers count from 1."""
+    text = document.split("\n", line)[line - 1].removesuffix("\r")
+    begin = max(0, column - 1 - _BEFORE) if len(text) > _WIDTH else 0
+    before = _CUT * (begin > 0) + text[begin : column - 1]
+    rest = text[column - 1 : begin + _WIDTH]
+    after = rest + _CUT * (begin + _WIDTH < len(text))
+    # A tab is as wide as the terminal makes it, so the caret's line has the same tabs.
+    pad = "".join("\t" if each == "\t" else " " * _width(each) for each in before)
+    shown = "\t".join(map(make_printable, (before + after).split("\t")))
+    return f"{_INDENT}{shown}", f"{_INDENT}{pad}^"
+
+
+def _width(character: str) -> int:
+    """Return how many columns a terminal takes for a character."""
+    import unicodedata
+
+    if not character.isprintable():
+        return 1  # shown as a replacement character
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Final, NamedTuple, TypeAlias, cast
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, parse_qsl, quote, unquote, urlsplit
 
 import attrs
 import orjson
@@ -37,7 +37,8 @@ from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
 from treedbd.config.settings import Settings, load_settings
 from treedbd.config.values import ConfigError
 from treedbd.names import parse_label
-from treedbd.tree.types import Path
+from treedbd.tree.path import check_depth, check_key
+from treedbd.tree.types import InvalidPath, Path
 
 SUFFIX: Final = ".json"
 ACTIVITY: Final = "/.inspect/activity.json"
@@ -100,6 +101,9 @@ ADDRESS_HELP: Final = f"the URL of a path, or a path below {URL_VARIABLE} or the
 _LOOKS_LIKE_HOST = re.compile(r"[A-Za-z0-9.-]*:[0-9]*(/|\Z)|\[")
 _HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|unix:", re.ASCII)
 _ATTRIBUTES: Final = ("source", "url")
+UP: Final = ".."
+HERE: Final = "."
+_LABELS_WITH_DATABASE: Final = 3
 
 
 class InvalidUrl(argparse.ArgumentTypeError):
@@ -650,3 +654,61 @@ def _served_at(data: pathlib.Path) -> list[Url]:
     # Imported only now: with it comes SQLite, which most commands do not need.
     found = import_module("treedbd.store.lock").find_other(data)
     return [] if found is None else [parse_url(each) for each in found.urls]
+
+
+def resolve_path(text: str, here: Path) -> Path:
+    """Return the path that a text names, relative to another one; raise `CommandFailed`."""
+    keys = [] if text.startswith("/") else list(here)
+    try:
+        for segment in text.split("/"):
+            if segment == UP:
+                del keys[-1:]
+            elif segment not in {"", HERE}:
+                keys.append(check_key(segment))
+        return check_depth(tuple(keys))
+    except InvalidPath as error:
+        raise CommandFailed(str(error)) from None
+
+
+def split_url(url: Url) -> tuple[Url, Path]:
+    """Return the URL of the database of a URL, and the path in it; raise `InvalidUrl`."""
+    given = parse_qs(url.query, keep_blank_values=True)
+    if not given.keys() <= {NAMESPACE}:
+        raise InvalidUrl("must have no other parameter than ns")
+    segments = url.path.removesuffix(SUFFIX).split("/")
+    try:
+        path = check_depth(tuple(check_key(unquote(each)) for each in segments if each))
+    except InvalidPath as error:
+        raise InvalidUrl(f"must name a path: {error}") from None
+    return attrs.evolve(url, path=""), path
+
+
+def label_of(root: Url, default: str) -> str:
+    """Return what the prompt calls a database; `default` if its URL does not say it."""
+    labels = parse_qs(root.query).get(NAMESPACE)
+    if labels:
+        return labels[-1]
+    first, _, rest = root.host.partition(".")
+    is_subdomain = is_local_name(rest) or root.host.count(".") + 1 >= _LABELS_WITH_DATABASE
+    if is_subdomain and not _is_address(root.host) and parse_label(first) is not None:
+        return first.lower()
+    return default or root.authority
+
+
+def with_parameter(root: Url, label: str) -> Url:
+    """Return the URL of another database at the same host, named by a parameter."""
+    return attrs.evolve(root, query="").with_parameters({NAMESPACE: label})
+
+
+def with_host(root: Url, label: str) -> Url:
+    """Return the URL of another database, named by the first label of the host."""
+    rest = root.host.partition(".")[2]
+    return attrs.evolve(root, query="", host=f"{label}.{rest}")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -56,8 +56,12 @@ COMMANDS: Final = {
         "data", "print a path and what is below it, down to a depth", "add_tree_options"
     ),
     "cp": _Command("cp", "copy the value at a path to another one, also of another daemon"),
-    "mv": _Command("mv", "move the value at a path to another one of the same database"),
-    "transaction": _Command("transaction", "change a value by an expression, as a whole"),
+    "mv": _Command(
+        "cp", "move the value at a path to another one of the same database", "add_mv_options"
+    ),
+    "transaction": _Command(
+        "data", "change a value by an expression, as a whole", "add_transaction_options"
+    ),
     "watch": _Command("watch", "print the events of a path until Ctrl-C"),
     "shell": _Command("shell.shell", "walk through a database, read and write it"),
     "import": _Command("loading.importing", "write a file of any size at a path"),

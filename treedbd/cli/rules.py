@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from treedbd.cli.data import JSON_HEADERS, make_body, print_response
-from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line, warn
+from treedbd.cli.exit import DONE, CommandFailed, Status, excerpt, make_printable, print_line, warn
 from treedbd.cli.http_client import Body, HttpClient, SimpleWork, run_once
 from treedbd.cli.options import (
     STANDARD_INPUT,
@@ -29,7 +29,6 @@ from treedbd.cli.options import (
     read_settings,
     read_value,
 )
-from treedbd.cli.output import excerpt
 from treedbd.limits import RulesLimits
 
 if TYPE_CHECKING:  # the language of rules takes longer to import than a request to send

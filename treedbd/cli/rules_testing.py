@@ -34,12 +34,12 @@ from treedbd.cli.exit import (
     FAILED,
     CommandFailed,
     Status,
+    has_colour,
     make_printable,
     print_line,
     write_out,
 )
 from treedbd.cli.options import read_settings
-from treedbd.cli.output import has_colour
 from treedbd.cli.rules import parse_rules_of
 from treedbd.database.requests import Caller
 from treedbd.database.rights import RulesTrial, TrialVerdict

@@ -2,35 +2,32 @@
 
 A stream that breaks is opened again, after a pause that grows with each failure in a row, and
 resumed after the last write that was received. A stream is broken, too, if nothing is received for
-2.5 keep-alive intervals. The command ends by Ctrl-C, or with an error of the server. `events`
-parses and prints what a stream sends.
+2.5 keep-alive intervals. The command ends by Ctrl-C, or with an error of the server.
+
+Bytes are parsed by the letter of "Interpreting an event stream" of the HTML standard,
+https://html.spec.whatwg.org/multipage/server-sent-events.html. An event is printed on one line. As
+text: its kind, its path and its data, separated by tab characters, which neither a path nor compact
+JSON contains. As JSON: one object with the members `event`, `path` and `data`.
+
+Only the command itself loads Twisted: the shell, which reads streams over the blocking client,
+starts fast.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
+import re
 import signal
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
+import orjson
 
-from treedbd.cli.client import Client, read_error, receive, run_online
-from treedbd.cli.events import (
-    CHANGES,
-    FINAL_EVENTS,
-    KEEP_ALIVE,
-    EventParser,
-    InvalidEvent,
-    ResumePoint,
-    StreamEvent,
-)
 from treedbd.cli.exit import CommandFailed, warn, write_out
 from treedbd.cli.options import (
     ADDRESS_HELP,
@@ -45,14 +42,30 @@ from treedbd.cli.options import (
     read_settings,
 )
 
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from treedbd.cli.client import Client
+
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 SILENT_KEEP_ALIVES: Final = 2.5
-_STREAM: Final = "text/event-stream"
+STREAM: Final = "text/event-stream"
+KEEP_ALIVE: Final = "keep-alive"
+CHANGES: Final = frozenset({"put", "patch"})
+FINAL_EVENTS: Final = {
+    "cancel": "The stream ended: the rules no longer allow it.",
+    "auth_revoked": "The stream ended: the token is no longer valid.",
+}
+"""Events after which there are no others, and what they say."""
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_CHANGE = re.compile(rb'\{"path":("(?:[^"\\]|\\.)*+"),"data":(.*)\}')  # of one line: no DOTALL
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
+    from treedbd.cli.client import run_online
+
     parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
     parser.add_argument("--json", action="store_true", help="print each event as a JSON object")
     parser.add_argument(
@@ -84,6 +97,8 @@ async def follow(
 
     Raises `NoResponse` only before the first stream.
     """
+    from twisted.internet.task import deferLater
+
     listener = _Listener(client, options, clock)
     failures = 0
     while True:
@@ -126,6 +141,8 @@ class _Listener:
 
     async def listen(self) -> None:
         """Show events until the stream ends; raise `NoResponse` or `CommandFailed`."""
+        from twisted.internet.defer import Deferred
+
         self.has_received = False
         is_silent = False
 
@@ -149,16 +166,16 @@ class _Listener:
                 silence.cancel()
 
     async def _listen(self, on_data: Callable[[], Any]) -> None:
+        from treedbd.cli.client import read_error, receive
+
         url, last_id = self._options.url, self._resume_point.last_event_id
-        headers = {"Accept": _STREAM} | ({} if last_id is None else {"Last-Event-ID": last_id})
+        headers = {"Accept": STREAM} | ({} if last_id is None else {"Last-Event-ID": last_id})
         response = await self._client.send("GET", url, headers)
         if response.code >= 500:
             raise NoResponse(await read_error(response, url))
         if response.code != 200:
             raise CommandFailed(await read_error(response, url))
-        kind = (response.headers.getRawHeaders("Content-Type") or [""])[0]
-        if kind.partition(";")[0].strip() != _STREAM:
-            raise CommandFailed(f"The response of {url.origin} is not a stream.")
+        require_stream((response.headers.getRawHeaders("Content-Type") or [""])[0], url)
         self.has_begun = True
         parser = EventParser(last_id or "")
 
@@ -190,6 +207,8 @@ class _Listener:
 
 
 async def _watch(reactor: Any, client: Client, arguments: Namespace) -> None:
+    from twisted.internet.defer import Deferred
+
     url: Url = arguments.url.to_json().with_parameters(query_parameters(arguments))
     if not url.has("resume"):
         url = url.with_parameters({"resume": "true"})
@@ -233,3 +252,167 @@ def _seconds(text: str) -> float:
     if not 0 < seconds <= 3600:
         raise ArgumentTypeError("must be a number of seconds above 0 and at most 3600")
     return seconds
+
+
+def require_stream(content_type: str, url: Url) -> None:
+    """Raise `CommandFailed` unless a response is a stream of events."""
+    if content_type.partition(";")[0].strip() != STREAM:
+        raise CommandFailed(f"The response of {url.origin} is not a stream.")
+
+
+class InvalidEvent(ValueError):
+    """An event that is not one of the interface."""
+
+
+@attrs.frozen
+class StreamEvent:
+    """One event as it was received; `data` is JSON for a change, in UTF-8.
+
+    `id` is the last one that the stream has named, empty if there is none.
+    """
+
+    kind: str
+    data: bytes
+    id: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it carries the whole value of the watched path."""
+        return self.kind == "put" and self.data.startswith(b'{"path":"/",')
+
+    def print_text(self) -> bytes:
+        """Return a line of kind, path and data; raise `InvalidEvent`."""
+        path, data = self._parse_change()
+        return b"%b\t%b\t%b\n" % (self.kind.encode(), path.encode(), data)
+
+    def print_json(self) -> bytes:
+        """Return a line of JSON; raise `InvalidEvent`."""
+        self._parse_change()
+        return b'{"event":"%b",%b\n' % (self.kind.encode(), self.data[1:])
+
+    def _parse_change(self) -> tuple[str, bytes]:
+        found = _CHANGE.fullmatch(self.data)
+        if found is None:
+            raise InvalidEvent
+        try:
+            return str(orjson.loads(found[1])), found[2]
+        except orjson.JSONDecodeError:
+            raise InvalidEvent from None
+
+
+class EventParser:
+    """Parses the bytes of one stream, in pieces of any size.
+
+    `retry_s` is the pause before a reconnection that the stream has asked for, in seconds.
+    """
+
+    def __init__(self, last_event_id: str = "") -> None:
+        """Start at the beginning of a stream, which was requested with this Last-Event-ID."""
+        self.retry_s = 0.0
+        self._rest: list[bytes] = []
+        self._is_first_line = True
+        self._ends_in_cr = False
+        self._kind = ""
+        self._data: list[bytes] = []
+        self._id = last_event_id
+
+    def feed(self, data: bytes) -> Iterator[StreamEvent]:
+        """Iterate over the events that these bytes complete."""
+        for line in self._split_lines(data):
+            if line:
+                self._parse_field(line)
+                continue
+            if self._data:
+                yield StreamEvent(self._kind or "message", b"\n".join(self._data), self._id)
+            self._kind = ""
+            self._data = []
+
+    def _split_lines(self, data: bytes) -> list[bytes]:
+        """Return the lines that these bytes complete; they end in CR, LF or both."""
+        if not data:
+            return []
+        if self._ends_in_cr:
+            data = data.removeprefix(b"\n")  # the CR before it has ended the line
+        self._ends_in_cr = data.endswith(b"\r")
+        lines = data.splitlines()
+        rest = lines.pop() if lines and not data.endswith((b"\r", b"\n")) else b""
+        if not lines:
+            self._rest.append(rest)
+            return []
+        lines[0] = b"".join([*self._rest, lines[0]])
+        self._rest = [rest]
+        if self._is_first_line:
+            self._is_first_line = False
+            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
+        return lines
+
+    def _parse_field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")  # a comment has an empty name
+        value = value.removeprefix(b" ")
+        match name:
+            case b"event":
+                self._kind = value.decode(errors="replace")
+            case b"data":
+                self._data.append(value.decode(errors="replace").encode())
+            case b"id" if b"\0" not in value:
+                self._id = value.decode(errors="replace")
+            case b"retry" if value.isdigit():
+                self.retry_s = float(value) / 1000
+
+
+class ResumePoint:
+    """The write after which a broken stream is resumed, without loss or repetition.
+
+    The id of an event is that of a write, which may have several events. A stream that breaks
+    between two of them is resumed from the write before, and the events that were received already
+    are received once more: they are recognised and not shown again. A write is complete when an
+    event of another one or a keep-alive follows, or when its event carries the whole value. An
+    event without an id leaves nothing to resume after.
+    """
+
+    def __init__(self) -> None:
+        """Start before the first write."""
+        self._complete: str | None = None
+        self._current: str | None = None
+        self._seen: list[bytes] = []
+        self._repeated: list[bytes] = []
+
+    @property
+    def last_event_id(self) -> str | None:
+        """The id of the write to resume after; None to start from the present value."""
+        return self._complete
+
+    def record(self, event: StreamEvent) -> bool:
+        """Record a change; return whether it is received for the first time."""
+        if not event.id:
+            self._complete = self._current = None
+            self._seen = []
+            self._repeated = []
+            return True
+        if event.id == self._complete != self._current:  # it names none after the interrupted write
+            return True
+        digest = hashlib.sha256(event.data).digest()
+        if event.id == self._current and self._repeated[:1] == [digest]:
+            del self._repeated[0]
+            return False
+        self._repeated = []
+        if event.id != self._current:
+            self._complete_write()
+            self._current = event.id
+        self._seen.append(digest)
+        if event.is_whole:
+            self._complete_write()
+        return True
+
+    def record_keep_alive(self) -> None:
+        """Record a keep-alive, which never comes between the events of one write."""
+        self._complete_write()
+
+    def record_end(self) -> None:
+        """Record the end of a stream."""
+        self._repeated = list(self._seen)
+
+    def _complete_write(self) -> None:
+        self._complete = self._current
+        self._seen = []
+        self._repeated = []

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.shell.commands import QUERY_OPTIONS, Given, Shape, parse_arguments
+from treedbd.cli.shell.shell import (
+    QUERY_OPTIONS,
+    Given,
+    Shape,
+    parse_arguments,
+)
 
 USAGE = "cat [PATH]"
 CAT = Shape(flags=("-l", "--raw"), options=("-n", *QUERY_OPTIONS))

@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.places import resolve_path as resolve
-from treedbd.cli.shell.commands import split_words
-from treedbd.cli.shell.shell import KEPT_S, MAX_KEPT, MAX_KEYS, KeyCache, complete
+from treedbd.cli.options import (
+    resolve_path as resolve,
+)
+from treedbd.cli.shell.shell import (
+    KEPT_S,
+    MAX_KEPT,
+    MAX_KEYS,
+    KeyCache,
+    complete,
+    split_words,
+)
 from treedbd.tree.types import Path
 
 KEYS = {

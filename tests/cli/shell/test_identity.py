@@ -9,7 +9,9 @@ from typing import Any
 import jwt
 import pytest
 
-from treedbd.cli.shell.commands import describe_token
+from treedbd.cli.shell.shell import (
+    describe_token,
+)
 
 SECRET = "s" * 32
 

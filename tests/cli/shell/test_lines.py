@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.shell.commands import (
+from treedbd.cli.shell.shell import (
     OpenLine,
     command_starts,
     is_open,

@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.options import InvalidUrl, parse_url
-from treedbd.cli.places import label_of, split_url, with_host, with_parameter
-from treedbd.cli.places import resolve_path as resolve
+from treedbd.cli.options import (
+    InvalidUrl,
+    label_of,
+    parse_url,
+    split_url,
+    with_host,
+    with_parameter,
+)
+from treedbd.cli.options import (
+    resolve_path as resolve,
+)
 
 HERE = ("users", "ada")
 

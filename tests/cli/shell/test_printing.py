@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from treedbd.cli.shell.commands import (
+from treedbd.cli.shell.shell import (
     Screen,
     colour_json,
     format_child,

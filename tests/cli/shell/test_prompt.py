@@ -17,14 +17,17 @@ from tests.command import PATIENCE_S
 from tests.daemon import Daemon
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import parse_url
-from treedbd.cli.shell.commands import Screen, ShellSession
 from treedbd.cli.shell.prompt import (
     BoundedHistory,
     ShellCompleter,
     make_prompt,
     run_prompt,
 )
-from treedbd.cli.shell.shell import KeyCache
+from treedbd.cli.shell.shell import (
+    KeyCache,
+    Screen,
+    ShellSession,
+)
 from treedbd.tree.types import Path
 
 UP = "\x1b[A"

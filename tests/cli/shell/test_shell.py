@@ -16,10 +16,11 @@ from tests.command import CommandResult, mint, output_of, run_command, treedb
 from tests.daemon import Daemon
 from treedbd.cli.options import TOKEN_VARIABLE
 from treedbd.cli.parser import parse
-from treedbd.cli.shell import commands as reading
 from treedbd.cli.shell import shell
-from treedbd.cli.shell.commands import run_line
-from treedbd.cli.shell.shell import make_session
+from treedbd.cli.shell.shell import (
+    make_session,
+    run_line,
+)
 
 PEOPLE = {"ada": {"age": 36, "name": "Ada"}, "alan": {"age": 41}, "zoe": "a word"}
 
@@ -108,8 +109,8 @@ async def test_children_are_listed(people: str) -> None:
 async def test_many_children_are_listed_in_pages(
     people: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "PAGE_KEYS", 3)
-    monkeypatch.setattr(reading, "PAGE_CHILDREN", 2)
+    monkeypatch.setattr(shell, "PAGE_KEYS", 3)
+    monkeypatch.setattr(shell, "PAGE_CHILDREN", 2)
     keys = ["1", "a b", "k", "k1", "k2", "z"]
     value = json.dumps(dict.fromkeys(keys, 1))
     assert await lines_of(people, f"set /many {value}; ls /many") == keys
@@ -139,7 +140,7 @@ async def test_a_tree_has_a_depth_and_a_width(people: str) -> None:
 async def test_a_tree_has_a_bounded_number_of_lines(
     people: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_TREE_LINES", 2)
+    monkeypatch.setattr(shell, "MAX_TREE_LINES", 2)
     done = await treedb("shell", people, "-c", "tree")
     assert len(done.output.splitlines()) == 3
     assert done.errors == "There is more: 2 lines are shown.\n"

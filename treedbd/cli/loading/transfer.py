@@ -36,8 +36,13 @@ from treedbd.cli.client import Client, content, read_error, receive
 from treedbd.cli.data import JSON_HEADERS, SIZE, TOO_LARGE
 from treedbd.cli.exit import INTERRUPTED, CommandFailed, counted, make_printable, warn
 from treedbd.cli.loading.chunks import FORMATS, Part
-from treedbd.cli.options import InvalidUrl, NoResponse, Url, add_network_options
-from treedbd.cli.places import split_url
+from treedbd.cli.options import (
+    InvalidUrl,
+    NoResponse,
+    Url,
+    add_network_options,
+    split_url,
+)
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import SHELF
 from treedbd.limits import MIB

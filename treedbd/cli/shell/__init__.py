@@ -1,6 +1,5 @@
 """`treedb shell`, which walks through a database.
 
-shell      the command: where it begins, scripts, what Tab completes
+shell      the command: lines, arguments, the session, what each command does, Tab, scripts
 prompt     the prompt at a terminal, and its history, with prompt_toolkit
-commands   the commands of the shell: lines, arguments, the session, output
 """

@@ -24,13 +24,14 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import History, InMemoryHistory
 
 from treedbd.cli.exit import CommandFailed, make_printable
-from treedbd.cli.shell.commands import (
+from treedbd.cli.shell.shell import (
+    KeyCache,
     ShellEnded,
     ShellSession,
+    complete,
     is_open,
     run_line,
 )
-from treedbd.cli.shell.shell import KeyCache, complete
 from treedbd.files import create_directory, open_private, write_atomically
 
 MAX_ENTRIES: Final = 1000
