@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treedbd.cli.options import InvalidUrl, is_local, parse_url
-from treedbd.web.addressing import parse_segments
+from treedbd.web.request import parse_segments
 
 
 @pytest.mark.parametrize(

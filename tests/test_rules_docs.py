@@ -13,9 +13,9 @@ import pytest_twisted
 from tests.command import treedb
 from tests.rules.evaluating import NOW, may_read, may_write, view
 from treedbd.rules.context import Context, QueryFacts
+from treedbd.rules.evaluate import explanation
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.tree import value as printing
-from treedbd.web.explain import explanation
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "rules.md"

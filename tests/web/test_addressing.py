@@ -6,7 +6,7 @@ import pytest
 
 from treedbd.names import DatabaseName
 from treedbd.tree.types import InvalidPath, Place
-from treedbd.web.addressing import (
+from treedbd.web.request import (
     Addressing,
     Misdirected,
     MissingSuffix,

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.rules.evaluating import NOW, normal, place, rules, view
 from treedbd.rules.context import MAX_READS, Context
+from treedbd.rules.evaluate import MAX_SHOWN_CHARACTERS, explanation
 from treedbd.tree.types import Change
-from treedbd.web.explain import MAX_SHOWN_CHARACTERS, explanation
 
 NODES = {
     "posts": {

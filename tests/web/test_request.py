@@ -15,15 +15,9 @@ from treedbd.limits import Limits
 from treedbd.names import DatabaseName, DialectName
 from treedbd.tree.hashes import NULL_ETAG, ETagSet
 from treedbd.tree.types import ROOT, InvalidPath, InvalidQuery, Place
-from treedbd.web.addressing import (
-    CACHED_PATH_BYTES,
-    Misdirected,
-    MissingSuffix,
-    NoDatabaseNamed,
-    parse_short_path,
-)
 from treedbd.web.auth.identity import AuthOverride
 from treedbd.web.request import (
+    CACHED_PATH_BYTES,
     FIREBASE,
     STANDARD,
     AllowedMethods,
@@ -31,9 +25,13 @@ from treedbd.web.request import (
     Dialect,
     Location,
     MethodNotAllowed,
+    Misdirected,
+    MissingSuffix,
+    NoDatabaseNamed,
     PayloadTooLarge,
     RequestParser,
     find_token,
+    parse_short_path,
 )
 
 SHOP = DatabaseName("shop")

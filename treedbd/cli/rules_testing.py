@@ -54,14 +54,13 @@ from treedbd.rules.document import (
     parse_document,
     suggest,
 )
-from treedbd.rules.evaluate import READ, WRITE, Rule, RuleResult
+from treedbd.rules.evaluate import READ, WRITE, Rule, RuleResult, explanation
 from treedbd.rules.ruleset import DEFAULT_LIMITS, RuleSet, format_auth, format_rules
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.path import PushIds, make_place
 from treedbd.tree.query import PARAMETERS, WHERE
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Place
 from treedbd.tree.value import compact
-from treedbd.web.explain import explanation
 from treedbd.web.request import parse_read_options
 
 NEVER_EVALUATED: Final = "never evaluated"

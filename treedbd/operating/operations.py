@@ -52,8 +52,8 @@ from treedbd.operating.metrics import (
 )
 from treedbd.tree.types import InvalidPath
 from treedbd.web.activity import Activity
-from treedbd.web.addressing import Addressing, Misdirected
 from treedbd.web.origins import is_loopback_address
+from treedbd.web.request import Addressing, Misdirected
 from treedbd.web.response import address_of
 
 OPS_CONNECTIONS: Final = 32

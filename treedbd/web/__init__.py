@@ -3,10 +3,8 @@
 resource          all routes, and the dispatch of requests to what answers them
 handlers          the handlers that read; reads that a connection repeats
 write             the handlers that write; bodies of any size
-request           requests parsed: parameters, methods, what a read shows, the two dialects
-addressing        from an address to a database and a place in it
+request           requests parsed: database and place, parameters, what a read shows, dialects
 reading           reads rendered, shared, continued in slices; missing indexes
-explain           explanations: which rules ran, and what they saw
 response          responses with their headers, codings, CORS, JSONP and downloads
 errors            from exceptions to responses: the table of statuses and codes
 listeners         the open streams and WebSockets: limits, and what is due with the time

@@ -22,6 +22,7 @@ from treedbd.database.database import Database
 from treedbd.http1.headers import parse_coding
 from treedbd.http1.request import IHttp1Request
 from treedbd.limits import KIB, MIB
+from treedbd.rules.evaluate import explanation
 from treedbd.store.changelog import LoggedEntry, describe_entry
 from treedbd.store.engine import LogEntry
 from treedbd.store.nodes import Nodes
@@ -31,7 +32,6 @@ from treedbd.tree.types import PRIORITY, InvalidQuery, Json
 from treedbd.tree.value import compact
 from treedbd.web.activity import Activity, ProjectActivity
 from treedbd.web.context import WebParts
-from treedbd.web.explain import explanation
 from treedbd.web.listeners import (
     SocketRegistry,
 )

@@ -46,7 +46,6 @@ from treedbd.store.engine import (
     StoreFailed,
 )
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery
-from treedbd.web.addressing import Misdirected, MissingSuffix, NoDatabaseNamed
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
@@ -69,6 +68,9 @@ from treedbd.web.request import (
     DataRequest,
     Dialect,
     MethodNotAllowed,
+    Misdirected,
+    MissingSuffix,
+    NoDatabaseNamed,
     PayloadTooLarge,
     RequestParser,
 )

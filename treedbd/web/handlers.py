@@ -27,10 +27,10 @@ from treedbd.database.requests import Caller, DeadlinePassed, PermissionDenied
 from treedbd.database.rights import ReadRequest
 from treedbd.http1.content import Flow
 from treedbd.http1.request import IHttp1Request
+from treedbd.rules.evaluate import explanation
 from treedbd.store.nodes import Nodes
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
 from treedbd.web.context import WebParts
-from treedbd.web.explain import explanation
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.reading import (
     MissingIndexes,

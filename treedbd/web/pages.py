@@ -54,14 +54,13 @@ from treedbd.loop import Turns
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
 from treedbd.tree.types import InvalidPath, InvalidQuery
-from treedbd.web.addressing import NoDatabaseNamed
 from treedbd.web.auth.identity import AuthRequired, Identity, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.auth.verifier import OWNER_TOKEN, Authenticator, IdentifyFailed
 from treedbd.web.context import Users
 from treedbd.web.origins import ForeignOrigin, is_loopback, is_loopback_address
-from treedbd.web.request import READING, RequestParser, find_token
+from treedbd.web.request import READING, NoDatabaseNamed, RequestParser, find_token
 from treedbd.web.response import JSON_TYPE, Response, address_of
 
 if TYPE_CHECKING:

@@ -47,12 +47,12 @@ from treedbd.http1.content import SMALL_BYTES, Content, JoinedContent
 from treedbd.http1.headers import Coding, decode_body, decode_pieces, parse_coding
 from treedbd.http1.request import IHttp1Request
 from treedbd.limits import KIB, MAX_DEPTH, MIB, Limits
+from treedbd.rules.evaluate import explanation
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put, make_remove
 from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place
 from treedbd.tree.value import compact, parse
 from treedbd.web.auth.identity import Identity
-from treedbd.web.explain import explanation
 from treedbd.web.reading import (
     ReadSource,
     Rendering,

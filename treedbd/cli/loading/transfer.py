@@ -49,8 +49,8 @@ from treedbd.limits import MIB
 from treedbd.names import DatabaseName
 from treedbd.tree.types import InvalidPath, InvalidQuery, Path
 from treedbd.tree.value import NULL, compact
-from treedbd.web.addressing import Addressing, Misdirected, MissingSuffix, NoDatabaseNamed
-from treedbd.web.addressing import parse_path as parse_raw_path
+from treedbd.web.request import Addressing, Misdirected, MissingSuffix, NoDatabaseNamed
+from treedbd.web.request import parse_path as parse_raw_path
 
 DEFAULT_RETRY_S: Final = 60.0
 LONGEST: Final = "15min"

@@ -39,14 +39,13 @@ from treedbd.http1.request import IHttp1Request
 from treedbd.http1.writer import UpgradedConnection
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CLAIM_LEVELS
 from treedbd.names import DatabaseName
-from treedbd.rules.evaluate import Verdict
+from treedbd.rules.evaluate import Verdict, explanation
 from treedbd.rules.ruleset import format_explanation
 from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity, uid_of
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
 from treedbd.web.auth.verifier import unsigned_identity
 from treedbd.web.context import WebParts
-from treedbd.web.explain import explanation
 from treedbd.web.handlers import DataHandlers
 from treedbd.web.listeners import SocketRegistry
 from treedbd.web.rates import TooManyRequests
