@@ -20,7 +20,7 @@ from treedbd.http1.connection import RequestLogging, ServerOptions
 from treedbd.http1.request import Request
 from treedbd.http1.server import Http1Factory
 from treedbd.rules.ruleset import parse_rules
-from treedbd.web import development_log
+from treedbd.web import request_log
 from treedbd.web.auth.verifier import Verifier
 
 RULES = parse_rules(
@@ -226,7 +226,7 @@ def test_of_a_denied_write_with_a_bad_body_the_error_is_shown_in_one_line(
 def test_a_denial_that_cannot_be_explained_is_answered_all_the_same(
     server: TreeServer, log: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(development_log, "format_explanation", lambda _: 1 / 0)
+    monkeypatch.setattr(request_log, "format_explanation", lambda _: 1 / 0)
     assert server.request("GET", "/notes/ada.json").status == 403
     assert lines(log)[0].startswith("critical: A denial could not be explained.")
 
@@ -283,8 +283,8 @@ def test_lines_that_nobody_reads_are_dropped_and_counted(
     reading, writing = os.pipe()
     try:
         os.set_blocking(writing, False)
-        monkeypatch.setattr(development_log, "_STANDARD_OUTPUT", writing)
-        record = development_log.DevelopmentLog({}).record
+        monkeypatch.setattr(request_log, "_STANDARD_OUTPUT", writing)
+        record = request_log.DevelopmentLog({}).record
         server.factory = Http1Factory(
             server.resource, OPTIONS.limits, server.clock, logging(record)
         )
@@ -300,7 +300,7 @@ def test_lines_that_nobody_reads_are_dropped_and_counted(
     finally:
         os.close(reading)
         os.close(writing)
-    assert warned == "warn: 2 lines were not logged: nobody read them."
+    assert warned == "warn: 2 lines were not logged: the output was not read."
     assert shown.startswith("info: GET /open/a.json 200 ")
 
 

@@ -14,8 +14,7 @@ origins           which pages of browsers may send requests
 context           what handlers share, users whom the application has logged in
 admin             what admins read and change: rules, databases, activity, the change log
 activity          how many requests, how long they take, which are slowest; counts for metrics
-request_log       the access log, warnings of slow requests, spans of traced ones
-development_log   what development mode says of each request
+request_log       the access log, slow requests, spans of traced ones; the log of development mode
 pages             pages for browsers: front page, documentation; health
 openapi           the OpenAPI document
 """

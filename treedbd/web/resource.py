@@ -31,7 +31,6 @@ from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.verifier import Authenticator, HostLogin
 from treedbd.web.context import make_parts
-from treedbd.web.development_log import make_development_log
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
 from treedbd.web.handlers import DataHandlers, Handler, RepeatedReads, drive
 from treedbd.web.openapi import DeclaredRoute, OpenApi
@@ -47,6 +46,7 @@ from treedbd.web.request import (
     check_method,
     parse_callback,
 )
+from treedbd.web.request_log import DevelopmentLog
 from treedbd.web.response import Response
 from treedbd.web.write import FREE_BYTES
 
@@ -177,6 +177,7 @@ class TreeResource(Resource):
     isLeaf = True
     app = Klein()
     _is_ending = False
+    _development_log: DevelopmentLog | None = None
 
     def __init__(
         self,
@@ -236,7 +237,8 @@ class TreeResource(Resource):
             sockets=self.realtime.sockets,
             activity=activity,
         )
-        self._development_log = make_development_log(settings, self.data.methods)
+        if settings.logs_requests:
+            self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
         self._repeated_reads = RepeatedReads(parts, self.data, catalog, self._refuse)
         self._routes = make_routes(self, self.app, self.admin)
         self._reserved = reserved_answers(self._routes, RESERVED, without)
