@@ -10,11 +10,10 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock, deferLater
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from tests.database.world import Disk, TurnClock, make_database
-from treedbd.database.database import Database
+from tests.database.world import ADMIN, Disk, TurnClock, World
 from treedbd.database.group_commit import (
     BATCH_SECONDS,
     MAX_RESERVATIONS,
@@ -23,7 +22,6 @@ from treedbd.database.group_commit import (
     RESERVED_S,
 )
 from treedbd.database.requests import (
-    Caller,
     Condition,
     ConditionFailed,
     LargeBody,
@@ -31,35 +29,42 @@ from treedbd.database.requests import (
     TooLarge,
     Write,
 )
-from treedbd.database.runtime import Runtime
-from treedbd.store.engine import StoreFailed
+from treedbd.store.engine import Engine, StoreFailed
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_put
 from treedbd.tree.hashes import etag, parse_etags
 from treedbd.tree.types import STORED, Change, Json, Path, Place
-from treedbd.tree.value import plain
 
-ADMIN: Final = Caller(None, is_admin=True)
 TICK_S: Final = 0.001
 COMMIT_S: Final = 0.002
 STALE: Final = parse_etags('"stale"')
 ME, YOU, OTHER = 1, 2, 3
 
 
-@attrs.define
-class World:
-    """A database in memory, and what has become of the writes to it, in order."""
+class TimedDisk(Disk):
+    """Each commit takes as long."""
 
-    clock: Clock = attrs.field(factory=Clock)
-    database: Database = attrs.field(init=False)
-    answered: list[str] = attrs.field(factory=list)
+    def __init__(self, clock: TurnClock) -> None:
+        super().__init__()
+        self._clock = clock
 
-    def __attrs_post_init__(self) -> None:
-        runtime = Runtime(self.clock, bytes, self._run)
-        self.database = make_database(MemoryEngine(), runtime)
+    def run(self, work: Callable[[], None]) -> Deferred[None]:
+        return deferLater(self._clock, COMMIT_S, work)
 
-    def _run(self, work: Callable[[], None]) -> Deferred[None]:
-        return deferLater(self.clock, COMMIT_S, work)
+
+class ContendedWorld(World):
+    """Its writes are on conditions; `answered` has what has become of them, in order."""
+
+    def __init__(
+        self,
+        engine: Engine | None = None,
+        *,
+        clock: TurnClock | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        clock = clock or TurnClock()
+        super().__init__(engine, clock=clock, disk=disk or TimedDisk(clock))
+        self.answered: list[str] = []
 
     def put(
         self,
@@ -71,10 +76,8 @@ class World:
     ) -> Deferred[Outcome]:
         place = Place(path)
         condition = None if etags is None else Condition(place, etags)
-        write = Write(
-            make_put(place, value, 100), 0, ADMIN, condition, deadline, contender=contender
-        )
-        return self.database.write(write)
+        edit = make_put(place, value, 100)
+        return self.begin(edit, condition, deadline, contender=contender)
 
     def note(self, name: str, *args: Any, **options: Any) -> None:
         """Write, and note under a name when it was done, or why not."""
@@ -97,10 +100,7 @@ class World:
 
     def tags(self, path: Path = ("a",)) -> Any:
         """Return the condition that the value is what it is now."""
-        return parse_etags(etag(self.value(path)))
-
-    def value(self, path: Path = ("a",)) -> Json:
-        return self.database.read(lambda nodes: plain(nodes.get(path)))
+        return parse_etags(etag(self.get(*path)))
 
 
 @attrs.define
@@ -112,7 +112,7 @@ class Adder:
 
     """
 
-    world: World
+    world: ContendedWorld
     contender: int
     return_s: float
     rest: int
@@ -145,29 +145,29 @@ def _refuse(*_: object) -> Outcome:
 
 
 def test_the_slow_ones_lose_about_as_often_as_there_are_others() -> None:
-    world = World()
+    world = ContendedWorld()
     returns = [0.001, 0.001, 0.001, 0.002, 0.003, 0.02, 0.06, 0.2]
     adders = [Adder(world, at, seconds, 20) for at, seconds in enumerate(returns)]
     for adder in adders:
         adder.add()
     world.run(60)
     assert [adder.rest for adder in adders] == [0] * len(adders)
-    assert world.value() == 20 * len(adders)
+    assert world.get("a") == 20 * len(adders)
     assert max(adder.most for adder in adders) <= len(adders) + 2
 
 
 def test_forty_equal_ones_lose_about_as_often_as_there_are_others() -> None:
-    world = World()
+    world = ContendedWorld()
     adders = [Adder(world, at, 0.005, 5) for at in range(40)]
     for adder in adders:
         adder.add()
     world.run(20)
-    assert world.value() == 200
+    assert world.get("a") == 200
     assert max(adder.most for adder in adders) <= len(adders) + 2
 
 
 def test_a_place_waits_for_one_who_has_lost_before() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     current = world.tags()
     world.note("other", OTHER, 1, etags=current)
@@ -181,7 +181,7 @@ def test_a_place_waits_for_one_who_has_lost_before() -> None:
 
 
 def test_one_loss_reserves_nothing() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose(times=1)
     world.note("other", OTHER, 1, etags=world.tags())
     world.run(0.01)
@@ -189,7 +189,7 @@ def test_one_loss_reserves_nothing() -> None:
 
 
 def test_who_has_lost_most_often_is_first() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose(YOU, times=1)
     for contender in (ME, YOU):
         world.put(contender, 0, etags=STALE).addErrback(lambda _: None)
@@ -205,7 +205,7 @@ def test_who_has_lost_most_often_is_first() -> None:
 
 
 def test_only_what_competes_waits() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose(path=("a", "b"))
     world.note("above", 10, 1, ("a",), world.tags(("a",)))
     world.note("below", 11, 1, ("a", "b", "c"), world.tags(("a", "b", "c")))
@@ -220,7 +220,7 @@ def test_only_what_competes_waits() -> None:
 
 
 def test_nobody_waits_long_for_one_who_does_not_come_back() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     world.note("first", OTHER, 1, etags=world.tags())
     world.run(RESERVED_S)
@@ -233,7 +233,7 @@ def test_nobody_waits_long_for_one_who_does_not_come_back() -> None:
 
 
 def test_one_who_did_not_come_back_is_waited_for_after_many_losses_more() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     world.run(RESERVED_S)
     world.lose(times=PENALTY + PATIENCE - 1)
@@ -249,7 +249,7 @@ def test_one_who_did_not_come_back_is_waited_for_after_many_losses_more() -> Non
 
 
 def test_a_pause_of_the_process_ends_no_reservation() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     world.clock.advance(RESERVED_S)  # in one turn
     current = world.tags()
@@ -262,7 +262,7 @@ def test_a_pause_of_the_process_ends_no_reservation() -> None:
 
 
 def test_a_bounded_number_of_places_is_reserved() -> None:
-    world = World()
+    world = ContendedWorld()
     places = [("a", f"{at}") for at in range(MAX_RESERVATIONS + 1)]
     for place in places * PATIENCE:
         world.put(ME, 0, place, STALE).addErrback(Failure.trap, ConditionFailed)
@@ -274,7 +274,7 @@ def test_a_bounded_number_of_places_is_reserved() -> None:
 
 
 def test_large_writes_do_not_wait() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     place = Place(("a",))
     body = LargeBody(lambda: iter([b"1"]), 1, 100, 100)
@@ -289,11 +289,11 @@ def test_large_writes_do_not_wait() -> None:
     writing = world.database.write(write)
     world.run(0.05)
     assert writing.called
-    assert world.value() == 1
+    assert world.get("a") == 1
 
 
 def test_one_who_is_slow_or_loses_on_purpose_stops_nobody() -> None:
-    world = World()
+    world = ContendedWorld()
     adder = Adder(world, OTHER, 0.002, 10_000)
     adder.add()
     world.run(5)
@@ -309,7 +309,7 @@ def test_one_who_is_slow_or_loses_on_purpose_stops_nobody() -> None:
 
 
 def test_a_place_waits_still_for_one_who_is_refused_again() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     current = world.tags()
     world.note("other", OTHER, 1, etags=current)
@@ -321,7 +321,7 @@ def test_a_place_waits_still_for_one_who_is_refused_again() -> None:
 
 
 def test_a_place_waits_no_longer_for_one_who_is_refused_for_another_reason() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     world.note("other", OTHER, 1, etags=world.tags())
     refused = Write(
@@ -338,7 +338,7 @@ def test_a_place_waits_no_longer_for_one_who_is_refused_for_another_reason() -> 
 
 
 def test_what_would_be_late_does_not_wait() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     soon = world.clock.seconds() + RESERVED_S / 2
     world.note("soon", OTHER, 1, etags=world.tags(), deadline=soon)
@@ -347,7 +347,7 @@ def test_what_would_be_late_does_not_wait() -> None:
 
 
 def test_what_is_held_goes_before_the_next_write_of_the_same_contender() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     world.note("first", OTHER, 1, etags=world.tags())
     world.run(0.01)
@@ -357,7 +357,7 @@ def test_what_is_held_goes_before_the_next_write_of_the_same_contender() -> None
 
 
 def test_writes_of_one_contender_in_one_batch_keep_their_order() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     for at, tags in enumerate([world.tags(), None, STALE, None]):
         world.note(f"{at}", OTHER, at, etags=tags)
@@ -367,7 +367,7 @@ def test_writes_of_one_contender_in_one_batch_keep_their_order() -> None:
 
 def test_what_a_batch_has_no_time_for_goes_before_the_next_write_of_the_same_contender() -> None:
     clock = TurnClock()
-    world = World(clock)
+    world = ContendedWorld(clock=clock)
     world.lose()
     world.note("me", ME, 1, etags=world.tags())
     for at in range(20):
@@ -380,7 +380,7 @@ def test_what_a_batch_has_no_time_for_goes_before_the_next_write_of_the_same_con
 
 
 def test_what_is_held_is_refused_when_the_database_closes() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose()
     world.note("other", OTHER, 1, etags=world.tags())
     world.run(0.01)
@@ -392,7 +392,7 @@ def test_what_is_held_is_refused_when_the_database_closes() -> None:
 
 
 def test_no_place_is_reserved_after_the_database_has_closed() -> None:
-    world = World()
+    world = ContendedWorld()
     world.lose(times=PATIENCE - 1)
     world.put(ME, 1, etags=STALE).addErrback(Failure.trap, ConditionFailed)
     world.put(YOU, 1, ("b",))
@@ -408,9 +408,8 @@ def test_what_is_held_is_refused_when_the_store_has_failed_for_good() -> None:
         def recover(self) -> None:
             raise StoreFailed("the test says so")
 
-    clock, disk = Clock(), Disk()
-    world = World(clock)
-    world.database = make_database(Broken(), Runtime(clock, bytes, disk.run))
+    disk = Disk()
+    world = ContendedWorld(Broken(), disk=disk)
     world.lose()
     world.note("held", OTHER, 1, etags=world.tags())
     world.note("plain", ME, 1, ("b",))
@@ -437,7 +436,9 @@ SUBMIT = st.tuples(
     st.sampled_from([0.0, BATCH_SECONDS / 10]),
 )
 def test_all_are_answered_in_the_order_of_each_contender(steps: list[Any], lag: float) -> None:
-    world = World(TurnClock(lag))  # if it lags, what a batch has no time for waits for the next
+    world = ContendedWorld(
+        clock=TurnClock(lag)
+    )  # if it lags, what a batch has no time for waits for the next
     sent: dict[int, list[str]] = {}
     for at, step in enumerate(steps):
         if isinstance(step, int):

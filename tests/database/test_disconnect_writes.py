@@ -5,45 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs, formatEvent
-from twisted.python.failure import Failure
 
 from tests.database.world import (
-    NAME,
+    ADMIN,
     Disk,
-    TurnClock,
+    World,
     logged_failures,
-    make_active_rules,
-    run_at_once,
 )
 from tests.rules.evaluating import rules
-from treedbd.database.database import Database
 from treedbd.database.disconnect import RETRY_S
 from treedbd.database.requests import (
     Caller,
     PermissionDenied,
-    ProjectSpec,
     QuotaExceeded,
     TooLarge,
     TooManyDisconnectWrites,
     Unavailable,
-    Write,
 )
-from treedbd.database.runtime import Runtime
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification
 from treedbd.limits import MAX_DISCONNECT_BYTES
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.store.disconnect_rows import DisconnectEntry, DisconnectRow, list_owners, list_rows
 from treedbd.store.engine import DiskFull, StoreFailed
-from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove, resolve
 from treedbd.tree.types import InvalidData, Json, Path, Place
-from treedbd.tree.value import plain
 
 ADA = Caller({"uid": "ada"})
-ADMIN = Caller(None, is_admin=True)
 NOW = 1_000
 LATER = 2_000
 OWN = rules({"users": {"$uid": {".read": True, ".write": "auth.uid === $uid"}}})
@@ -63,37 +52,12 @@ class Recorder:
         self.seen += [event.data for _, event in notification.events]
 
 
-class World:
-    """A database, its clock and the disk it waits for."""
+class SessionsWorld(World):
+    """Its sessions have writes that are made when they end."""
 
-    def __init__(
-        self,
-        first: RuleSet = OPEN,
-        engine: MemoryEngine | None = None,
-        *,
-        slow: bool = False,
-        **quotas: int,
-    ) -> None:
-        self.clock = TurnClock()
-        self.disk = Disk()
-        self.engine = engine or MemoryEngine()
-        self.rules = make_active_rules(run_at_once, first)
-        self.runtime = Runtime(
-            self.clock,
-            lambda n: b"x" * n,
-            self.disk.run if slow else run_at_once,
-            now_ms=lambda: LATER,
-        )
-        project = ProjectSpec(NAME.project, **quotas)  # type: ignore[arg-type]
-        self.database = Database(NAME, self.engine, project, self.rules, self.runtime, 100)
+    def __init__(self, rules: RuleSet = OPEN, *, disk: Disk | None = None, **quotas: Any) -> None:
+        super().__init__(rules=rules, disk=disk, now_ms=LATER, **quotas)
         self.writes = self.database.disconnect_writes
-
-    def wait(self, deferred: Deferred[Any]) -> Any:
-        """Return the result of what needs only turns, or its error."""
-        found: list[Any] = []
-        deferred.addBoth(found.append)
-        self.clock.run()
-        return found[0].value if isinstance(found[0], Failure) else found[0]
 
     def set(self, edit: Edit, caller: Caller = ADMIN, session: str = "1", limit: int = 100) -> Any:
         return self.wait(self.writes.set(session, edit, caller, NOW, limit))
@@ -103,12 +67,6 @@ class World:
 
     def run(self, session: str = "1") -> None:
         assert self.wait(self.writes.run(session)) is None
-
-    def write(self, edit: Edit) -> Any:
-        return self.wait(self.database.write(Write(edit, NOW, ADMIN)))
-
-    def get(self, *path: str) -> Json:
-        return self.database.read(lambda nodes: plain(nodes.get(path)))
 
     @property
     def is_kept(self) -> bool:
@@ -121,7 +79,7 @@ class World:
 
 
 def test_what_was_set_is_done_when_the_session_is_run_and_not_before() -> None:
-    world = World()
+    world = SessionsWorld()
     world.write(put("a", "online"))
     world.set(put("a", "offline"))
     assert world.get("a") == "online"
@@ -132,7 +90,7 @@ def test_what_was_set_is_done_when_the_session_is_run_and_not_before() -> None:
 
 
 def test_a_session_is_run_once_however_often_it_is_called_for() -> None:
-    world = World()
+    world = SessionsWorld()
     world.set(put("n", {".sv": {"increment": 1}}))
     first, second = world.writes.run("1"), world.writes.run("1")
     world.wait(first)
@@ -144,7 +102,7 @@ def test_a_session_is_run_once_however_often_it_is_called_for() -> None:
 def test_the_writes_of_many_sessions_that_end_together_are_parsed_in_slices_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, parsed = World(), []
+    world, parsed = SessionsWorld(), []
     for number in range(80):
         world.set(put(f"{number % 4}/{number}", number), session=str(number % 4))
     parse = DisconnectRow.entry
@@ -165,7 +123,7 @@ def test_the_writes_of_many_sessions_that_end_together_are_parsed_in_slices_in_o
 
 
 def test_setting_is_no_write_of_the_change_log_and_running_is_one() -> None:
-    world = World()
+    world = SessionsWorld()
     world.set(put("a", 1))
     assert world.sequence == 0
     world.run()
@@ -173,7 +131,7 @@ def test_setting_is_no_write_of_the_change_log_and_running_is_one() -> None:
 
 
 def test_watchers_are_notified_of_what_is_run() -> None:
-    world = World()
+    world = SessionsWorld()
     watcher = Recorder()
     world.database.watching.watch((), watcher, lambda _: None)
     world.set(put("a", 1))
@@ -182,7 +140,7 @@ def test_watchers_are_notified_of_what_is_run() -> None:
 
 
 def test_other_sessions_keep_what_they_have_set() -> None:
-    world = World()
+    world = SessionsWorld()
     world.set(put("a", 1), session="1")
     world.set(put("b", 2), session="2")
     world.run("1")
@@ -192,7 +150,7 @@ def test_other_sessions_keep_what_they_have_set() -> None:
 
 
 def test_entries_are_run_in_the_order_in_which_they_were_set() -> None:
-    world = World()
+    world = SessionsWorld()
     watcher = Recorder()
     world.database.watching.watch((), watcher, lambda _: None)
     for number in range(40):
@@ -202,7 +160,7 @@ def test_entries_are_run_in_the_order_in_which_they_were_set() -> None:
 
 
 def test_server_values_are_those_of_the_moment_when_it_is_run() -> None:
-    world = World()
+    world = SessionsWorld()
     world.write(put("n", 1))
     world.set(make_patch((), {"at": {".sv": "timestamp"}, "n": {".sv": {"increment": 5}}}))
     world.write(put("n", 10))
@@ -211,7 +169,7 @@ def test_server_values_are_those_of_the_moment_when_it_is_run() -> None:
 
 
 def test_a_write_that_is_denied_when_it_is_set_is_not_kept() -> None:
-    world = World(OWN)
+    world = SessionsWorld(OWN)
     assert isinstance(world.set(put("users/bob", 1), ADA), PermissionDenied)
     assert not world.is_kept
     assert world.set(put("users/ada", 1), ADA) is None
@@ -220,14 +178,14 @@ def test_a_write_that_is_denied_when_it_is_set_is_not_kept() -> None:
 
 
 def test_rules_of_a_priority_or_an_increment_need_no_right_to_read() -> None:
-    world = World(rules({".write": True, ".read": False}))
+    world = SessionsWorld(rules({".write": True, ".read": False}))
     assert world.set(put("n", {".sv": {"increment": 1}}), ADA) is None
     world.run()
     assert world.get("n") == 1
 
 
 def test_a_write_that_is_denied_when_it_is_run_is_forgotten_and_logged_without_its_data() -> None:
-    world = World()
+    world = SessionsWorld()
     world.set(put("secret", "hidden"), ADA)
     world.set(put("b", 2), ADMIN)
     world.rules.manage_by_file(rules({".read": True}))
@@ -242,7 +200,7 @@ def test_a_write_that_is_denied_when_it_is_run_is_forgotten_and_logged_without_i
 
 
 def test_what_cannot_be_computed_is_refused_now_or_forgotten_later() -> None:
-    world = World()
+    world = SessionsWorld()
     edit = put("n", {".sv": {"increment": 1e308}})
     world.write(put("n", 1.7e308))
     assert isinstance(world.set(edit), InvalidData)
@@ -255,7 +213,7 @@ def test_what_cannot_be_computed_is_refused_now_or_forgotten_later() -> None:
 
 
 def test_more_places_than_the_limit_are_refused_and_the_others_stay() -> None:
-    world = World()
+    world = SessionsWorld()
     world.set(make_patch((), {"a": 1, "b": 2}), limit=3)
     world.set(put("c", 3), limit=3)
     with capturedLogs() as events:
@@ -267,7 +225,7 @@ def test_more_places_than_the_limit_are_refused_and_the_others_stay() -> None:
 
 
 def test_more_bytes_than_the_bound_are_refused() -> None:
-    world = World()
+    world = SessionsWorld()
     half = "x" * (MAX_DISCONNECT_BYTES // 2)
     assert world.set(put("a", half)) is None
     assert isinstance(world.set(put("b", half)), TooLarge)
@@ -275,7 +233,7 @@ def test_more_bytes_than_the_bound_are_refused() -> None:
 
 
 def test_what_is_cancelled_is_not_run() -> None:
-    world = World()
+    world = SessionsWorld()
     world.set(put("a/b", 1))
     world.set(make_patch(("a",), {"c": 2, "d": 3}))
     world.cancel(("a", "b"))
@@ -285,7 +243,7 @@ def test_what_is_cancelled_is_not_run() -> None:
 
 
 def test_calls_are_done_in_their_order_while_the_disk_is_slow() -> None:
-    world = World(slow=True)
+    world = SessionsWorld(disk=Disk())
     done = [
         world.writes.set("1", put("a", 1), ADMIN, NOW, 9),
         world.writes.set("1", put("b", 1), ADMIN, NOW, 9),
@@ -301,7 +259,7 @@ def test_calls_are_done_in_their_order_while_the_disk_is_slow() -> None:
 
 
 def test_a_write_counts_only_when_it_is_durable() -> None:
-    world = World(slow=True)
+    world = SessionsWorld(disk=Disk())
     setting = world.writes.set("1", put("a", 1), ADMIN, NOW, 9)
     world.clock.run()
     assert not setting.called
@@ -311,7 +269,7 @@ def test_a_write_counts_only_when_it_is_durable() -> None:
 
 @pytest.mark.parametrize("error", [DiskFull(), StoreFailed("The disk failed.")])
 def test_a_failed_commit_refuses_what_is_set_and_only_delays_what_is_run(error: Exception) -> None:
-    world = World(slow=True)
+    world = SessionsWorld(disk=Disk())
     world.writes.set("1", put("a", 1), ADMIN, NOW, 9)
     world.clock.run()
     world.disk.finish()
@@ -339,7 +297,7 @@ def test_a_failed_commit_refuses_what_is_set_and_only_delays_what_is_run(error: 
 
 
 def test_after_the_end_nothing_is_set_and_what_is_run_stays_for_the_next_process() -> None:
-    world = World()
+    world = SessionsWorld()
     world.set(put("a", 1))
     world.database.refuse_writes()
     assert isinstance(world.set(put("b", 1)), Unavailable)
@@ -351,7 +309,7 @@ def test_after_the_end_nothing_is_set_and_what_is_run_stays_for_the_next_process
 
 
 def test_a_put_and_a_removal_are_run_as_set() -> None:
-    world = World()
+    world = SessionsWorld()
     world.write(put("a", {"b": 1, "c": 2}))
     world.set(make_remove(Place(("a", "b"))))
     world.run()
@@ -359,7 +317,7 @@ def test_a_put_and_a_removal_are_run_as_set() -> None:
 
 
 def test_what_is_kept_does_not_count_for_a_quota_and_what_is_run_does() -> None:
-    world = World(database_bytes=150)
+    world = SessionsWorld(database_bytes=150)
     assert world.set(put("a", "x" * 100)) is None
     assert world.set(put("b", "x" * 100)) is None
     with capturedLogs() as events:
@@ -374,13 +332,13 @@ def test_what_is_kept_does_not_count_for_a_quota_and_what_is_run_does() -> None:
     assert 100 < world.engine.read(quotas.read).size <= 150
 
 
-def fill(world: World, session: str, caller: Caller = ADMIN) -> Any:
+def fill(world: SessionsWorld, session: str, caller: Caller = ADMIN) -> Any:
     """Keep nearly as much for the end of a session as one session may."""
     return world.set(put(f"s/{session}", "x" * 250_000), caller, session)
 
 
 def test_sessions_keep_no_more_in_all_than_the_quota_of_their_database() -> None:
-    world = World(database_bytes=1_000_000)
+    world = SessionsWorld(database_bytes=1_000_000)
     assert [fill(world, str(number)) for number in range(3)] == [None] * 3
     refusal = fill(world, "3")
     assert isinstance(refusal, QuotaExceeded)
@@ -401,19 +359,19 @@ def test_sessions_keep_no_more_in_all_than_the_quota_of_their_database() -> None
 
 
 def test_who_has_set_it_counts_for_what_sessions_keep() -> None:
-    world = World(database_bytes=500_000)
+    world = SessionsWorld(database_bytes=500_000)
     user = Caller({"uid": "ada", "claims": "x" * 100_000})
     sets = [world.set(put("a", 1), user, str(number)) for number in range(5)]
     assert [isinstance(each, QuotaExceeded) for each in sets] == [False] * 4 + [True]
 
 
 def test_without_a_quota_sessions_keep_what_each_of_them_may() -> None:
-    world = World(database_nodes=10)
+    world = SessionsWorld(database_nodes=10)
     assert [fill(world, str(number)) for number in range(8)] == [None] * 8
 
 
 def test_what_is_not_stored_does_not_count_for_what_sessions_keep() -> None:
-    world = World(OWN, database_bytes=300_000)
+    world = SessionsWorld(OWN, database_bytes=300_000)
     for number in range(5):
         assert isinstance(fill(world, str(number), ADA), PermissionDenied)
     assert fill(world, "5") is None
@@ -423,7 +381,7 @@ def test_what_is_not_stored_does_not_count_for_what_sessions_keep() -> None:
 
 
 def test_a_database_is_in_use_until_its_sessions_are_run_or_forgotten() -> None:
-    world = World()
+    world = SessionsWorld()
     assert world.database.is_idle
     world.set(put("a", 1), session="1")
     world.set(put("a", 2), session="2")
@@ -436,7 +394,7 @@ def test_a_database_is_in_use_until_its_sessions_are_run_or_forgotten() -> None:
 
 
 def test_what_is_only_judged_is_not_kept() -> None:
-    world = World(OWN)
+    world = SessionsWorld(OWN)
     assert world.wait(world.writes.judge(put("users/ada", 1), ADA, NOW, 1)) is None
     denied = world.wait(world.writes.judge(put("users/bob", 1), ADA, NOW, 1))
     assert isinstance(denied, PermissionDenied)
@@ -447,7 +405,7 @@ def test_what_is_only_judged_is_not_kept() -> None:
 
 
 def test_an_entry_that_cannot_be_read_is_forgotten_and_the_others_are_run() -> None:
-    world = World()
+    world = SessionsWorld()
     world.set(put("a", 1))
     world.set(put("b", 2))
     transaction = world.engine.begin()
@@ -463,7 +421,7 @@ def test_an_entry_that_cannot_be_read_is_forgotten_and_the_others_are_run() -> N
 def test_an_entry_whose_write_fails_unexpectedly_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
+    world = SessionsWorld()
     world.set(put("a", 1))
     world.set(put("b", 2))
 

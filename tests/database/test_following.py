@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
-from tests.database.test_shared_window import ALL, EDITS, FIRST, LAST, LIST, QUERIES, World
+from tests.database.test_shared_window import ALL, EDITS, FIRST, LAST, LIST, QUERIES, FollowedWorld
 from tests.database.world import NAME, PROJECT, Disk, TurnClock, make_active_rules
 from treedbd.database.database import Database
 from treedbd.database.requests import (
@@ -264,7 +264,7 @@ def test_who_waits_for_the_end_of_a_batch_goes_on_though_another_has_advanced(
     assert first.get(("b",)) == 2
 
 
-class FollowedWorld(World):
+class WorkerWorld(FollowedWorld):
     """The world of followers at one of two workers, both of which write."""
 
     def __init__(self, workers: list[Worker], at: int) -> None:
@@ -326,7 +326,7 @@ def test_at_each_process_a_stream_shows_what_its_query_selects_after_each_write(
     lag: float, steps: list[tuple[str, int, Any]]
 ) -> None:
     with two_workers() as workers:
-        worlds = [FollowedWorld(workers, at) for at in range(2)]
+        worlds = [WorkerWorld(workers, at) for at in range(2)]
         for world in worlds:
             for watched in (FIRST, LAST, ALL):
                 world.follow(watched)
@@ -343,7 +343,7 @@ def test_at_each_process_a_stream_shows_what_its_query_selects_after_each_write(
             world.close()
 
 
-def take(worker: Worker, world: FollowedWorld, kind: str, what: Any) -> None:
+def take(worker: Worker, world: WorkerWorld, kind: str, what: Any) -> None:
     """Do one step of a random history at one of two workers."""
     disk = worker.disk
     if kind == "write":

@@ -13,10 +13,9 @@ from twisted.logger import ILogObserver, LogEvent, capturedLogs, formatEvent, gl
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from tests.database.world import Disk, TurnClock, make_database
+from tests.database.world import ADMIN, Disk, TurnClock, World
 from treedbd.database import apply as etags
 from treedbd.database import group_commit as write_queue
-from treedbd.database.database import Database
 from treedbd.database.group_commit import (
     BATCH_SECONDS,
     LOOK_SECONDS,
@@ -26,7 +25,6 @@ from treedbd.database.group_commit import (
     State,
 )
 from treedbd.database.requests import (
-    Caller,
     Condition,
     ConditionFailed,
     DeadlinePassed,
@@ -45,10 +43,8 @@ from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.event import describe
 from treedbd.tree.hashes import parse_etags
 from treedbd.tree.types import Json, Place
-from treedbd.tree.value import plain
 
 NO_CHANGES: Any = (None,)
-ADMIN = Caller(None, is_admin=True)
 
 
 class FailingEngine(MemoryEngine):
@@ -71,29 +67,16 @@ class FailingEngine(MemoryEngine):
             raise StoreFailed("the test says so")
 
 
-@attrs.define
-class World:
-    """A database whose disk and clock the test controls."""
+class BatchedWorld(World):
+    """Its batches are committed, and its time passes, when the test says so."""
 
-    clock: Clock = attrs.field(factory=Clock)
-    disk: Disk = attrs.field(factory=Disk)
-    engine: FailingEngine = attrs.field(factory=FailingEngine)
-    database: Database = attrs.field(init=False)
+    engine: FailingEngine
 
-    def __attrs_post_init__(self) -> None:
-        runtime = Runtime(self.clock, bytes, self.disk.run)
-        self.database = make_database(self.engine, runtime)
-
-    def write(
-        self, edit: Edit, condition: Condition | None = None, deadline: float | None = None
-    ) -> Deferred[Outcome]:
-        return self.database.write(Write(edit, 0, ADMIN, condition, deadline))
+    def __init__(self, clock: TurnClock | None = None) -> None:
+        super().__init__(FailingEngine(), clock=clock, disk=Disk())
 
     def advance(self, seconds: float = 0) -> None:
         self.clock.advance(seconds)
-
-    def root(self) -> Json:
-        return self.database.read(lambda nodes: plain(nodes.get(())))
 
 
 def put(value: Json, *path: str) -> Edit:
@@ -107,20 +90,20 @@ def result(waiting: Deferred[Outcome]) -> Outcome | Exception | None:
     return found[0] if found else None
 
 
-def world_without_room() -> World:
+def world_without_room() -> BatchedWorld:
     """Return one that holds `{"a": {"b": 1, "c": 2}}`, with no room for more."""
-    world = World()
-    world.write(put({"b": 1, "c": 2}, "a"))
+    world = BatchedWorld()
+    world.begin(put({"b": 1, "c": 2}, "a"))
     world.advance()
     world.disk.finish()
     world.engine.has_room = False
     return world
 
 
-def world_with_full_disk() -> World:
+def world_with_full_disk() -> BatchedWorld:
     """Return one without room in which a write has found the disk full."""
     world = world_without_room()
-    failed = world.write(put(2, "x"))
+    failed = world.begin(put(2, "x"))
     world.advance()
     world.disk.fail(DiskFull("no room"))
     assert isinstance(result(failed), Unavailable)
@@ -129,21 +112,21 @@ def world_with_full_disk() -> World:
 
 
 def test_nothing_is_answered_or_seen_before_the_commit_is_durable() -> None:
-    world = World()
-    write = world.write(put(1, "a"))
+    world = BatchedWorld()
+    write = world.begin(put(1, "a"))
     world.advance()
     assert not write.called
-    assert world.root() is None
+    assert world.get() is None
     world.disk.finish()
     assert write.called
-    assert world.root() == {"a": 1}
+    assert world.get() == {"a": 1}
 
 
 def test_writes_that_wait_for_a_commit_are_committed_together() -> None:
-    world = World()
-    first = world.write(put(1, "a"))
+    world = BatchedWorld()
+    first = world.begin(put(1, "a"))
     world.advance()
-    others = [world.write(put(number, "b", str(number))) for number in range(5)]
+    others = [world.begin(put(number, "b", str(number))) for number in range(5)]
     world.advance()
     assert len(world.disk.waiting) == 1
     world.disk.finish()
@@ -152,15 +135,15 @@ def test_writes_that_wait_for_a_commit_are_committed_together() -> None:
     assert len(world.disk.waiting) == 1
     world.disk.finish()
     assert all(other.called for other in others)
-    assert world.root() == {"a": 1, "b": [0, 1, 2, 3, 4]}
+    assert world.get() == {"a": 1, "b": [0, 1, 2, 3, 4]}
 
 
 def test_a_failed_condition_does_not_affect_other_writes_of_the_batch() -> None:
-    world = World()
-    good = world.write(put(1, "a"))
+    world = BatchedWorld()
+    good = world.begin(put(1, "a"))
     condition = Condition(Place(("a",)), parse_etags('"other"'))
-    bad = world.write(put(2, "a"), condition)
-    also_good = world.write(put(3, "b"))
+    bad = world.begin(put(2, "a"), condition)
+    also_good = world.begin(put(3, "b"))
     world.advance()
     assert not bad.called
     world.disk.finish()
@@ -169,20 +152,20 @@ def test_a_failed_condition_does_not_affect_other_writes_of_the_batch() -> None:
     assert refusal.current == 1
     assert isinstance(result(good), Outcome)
     assert isinstance(result(also_good), Outcome)
-    assert world.root() == {"a": 1, "b": 3}
+    assert world.get() == {"a": 1, "b": 3}
 
 
 def test_refusals_alone_are_answered_without_a_commit() -> None:
-    world = World()
-    bad = world.write(put(2, "a"), Condition(Place(("a",)), parse_etags("*")))
+    world = BatchedWorld()
+    bad = world.begin(put(2, "a"), Condition(Place(("a",)), parse_etags("*")))
     world.advance()
     assert world.disk.waiting == []
     assert isinstance(result(bad), ConditionFailed)
 
 
 def test_a_patch_without_members_succeeds_without_a_commit() -> None:
-    world = World()
-    write = world.write(make_patch((), {}))
+    world = BatchedWorld()
+    write = world.begin(make_patch((), {}))
     world.advance()
     outcome = result(write)
     assert isinstance(outcome, Outcome)
@@ -191,42 +174,42 @@ def test_a_patch_without_members_succeeds_without_a_commit() -> None:
 
 
 def test_a_write_whose_deadline_passes_in_the_queue_is_refused() -> None:
-    world = World()
-    world.write(put(1, "a"))
+    world = BatchedWorld()
+    world.begin(put(1, "a"))
     world.advance()
-    late = world.write(put(2, "a"), deadline=world.clock.seconds() + 5)
-    in_time = world.write(put(3, "b"), deadline=world.clock.seconds() + 50)
+    late = world.begin(put(2, "a"), deadline=world.clock.seconds() + 5)
+    in_time = world.begin(put(3, "b"), deadline=world.clock.seconds() + 50)
     world.advance(5)
     assert isinstance(result(late), DeadlinePassed)
     world.disk.finish()
     world.advance()
     world.disk.finish()
     assert isinstance(result(in_time), Outcome)
-    assert world.root() == {"a": 1, "b": 3}
+    assert world.get() == {"a": 1, "b": 3}
 
 
 def test_a_write_whose_deadline_passes_while_it_is_checked_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
+    world = BatchedWorld()
 
     def check_slowly(_: Nodes, __: Condition, ___: KeptReads) -> None:
         world.clock.rightNow += 10
 
     monkeypatch.setattr(etags, "check_condition", check_slowly)
     condition = Condition(Place(("a",)), parse_etags("*"))
-    late = world.write(put(2, "a"), condition, deadline=world.clock.seconds() + 5)
-    in_time = world.write(put(3, "b"))
+    late = world.begin(put(2, "a"), condition, deadline=world.clock.seconds() + 5)
+    in_time = world.begin(put(3, "b"))
     world.advance()
     world.disk.finish()
     assert isinstance(result(late), DeadlinePassed)
     assert isinstance(result(in_time), Outcome)
-    assert world.root() == {"b": 3}
+    assert world.get() == {"b": 3}
 
 
 def test_a_write_whose_deadline_passes_during_its_commit_is_answered_with_its_outcome() -> None:
-    world = World()
-    write = world.write(put(1, "a"), deadline=world.clock.seconds() + 5)
+    world = BatchedWorld()
+    write = world.begin(put(1, "a"), deadline=world.clock.seconds() + 5)
     world.advance()
     world.advance(10)
     assert not write.called
@@ -237,18 +220,18 @@ def test_a_write_whose_deadline_passes_during_its_commit_is_answered_with_its_ou
 def test_on_a_full_disk_nothing_was_applied_and_only_removals_are_accepted() -> None:
     world = world_with_full_disk()
     assert world.engine.released == 1
-    refused, removal = world.write(put(3, "x")), world.write(make_remove(Place(("a", "b"))))
+    refused, removal = world.begin(put(3, "x")), world.begin(make_remove(Place(("a", "b"))))
     world.advance()
     world.disk.finish()
     assert isinstance(result(refused), Unavailable)
     assert isinstance(result(removal), Outcome)
-    assert world.root() == {"a": {"c": 2}}
+    assert world.get() == {"a": {"c": 2}}
     assert world.database.write_problem == "The disk is full; only removals are accepted."
 
 
 def test_a_removal_that_finds_no_room_either_is_refused_with_a_remedy() -> None:
     world = world_without_room()
-    removal = world.write(make_remove(Place(("a",))))
+    removal = world.begin(make_remove(Place(("a",))))
     world.advance()
     world.disk.fail(DiskFull("no room"))
     world.disk.finish()
@@ -257,13 +240,13 @@ def test_a_removal_that_finds_no_room_either_is_refused_with_a_remedy() -> None:
     world.disk.finish()
     refusal = result(removal)
     assert str(refusal) == "The disk is full: remove smaller parts first."
-    assert world.root() == {"a": {"b": 1, "c": 2}}
+    assert world.get() == {"a": {"b": 1, "c": 2}}
 
 
 def test_writes_are_accepted_again_when_the_disk_has_room() -> None:
-    world = World()
+    world = BatchedWorld()
     world.engine.has_room = False
-    world.write(put(2, "x")).addErrback(lambda _: None)
+    world.begin(put(2, "x")).addErrback(lambda _: None)
     world.advance()
     world.disk.fail(DiskFull("no room"))
     world.disk.finish()
@@ -274,7 +257,7 @@ def test_writes_are_accepted_again_when_the_disk_has_room() -> None:
     world.advance(SPACE_CHECK_S)
     world.disk.finish()
     assert world.database.write_problem is None
-    write = world.write(put(3, "x"))
+    write = world.begin(put(3, "x"))
     world.advance()
     world.disk.finish()
     assert isinstance(result(write), Outcome)
@@ -283,12 +266,12 @@ def test_writes_are_accepted_again_when_the_disk_has_room() -> None:
 def test_after_a_removal_that_made_room_writes_are_accepted_at_once() -> None:
     world = world_with_full_disk()
     for key, has_room in (("b", False), ("c", True)):
-        removal = world.write(make_remove(Place(("a", key))))
+        removal = world.begin(make_remove(Place(("a", key))))
         world.advance()
         world.engine.has_room = has_room
         world.disk.finish()
         assert isinstance(result(removal), Outcome)
-        write = world.write(put(3, "x"))
+        write = world.begin(put(3, "x"))
         world.advance()
         assert not write.called
         world.disk.finish()
@@ -303,33 +286,33 @@ def test_after_a_removal_that_made_room_writes_are_accepted_at_once() -> None:
 
 
 def test_after_a_failed_sync_nothing_is_acknowledged_until_recovery() -> None:
-    world = World()
+    world = BatchedWorld()
     world.engine.can_recover = False
-    failed = world.write(put(1, "a"))
+    failed = world.begin(put(1, "a"))
     world.advance()
-    waiting = world.write(put(2, "b"))
+    waiting = world.begin(put(2, "b"))
     world.disk.fail(StoreFailed("a sync failed"))
     assert isinstance(result(failed), Unavailable)
     assert isinstance(result(waiting), Unavailable)
-    assert isinstance(result(world.write(put(3, "c"))), Unavailable)
+    assert isinstance(result(world.begin(put(3, "c"))), Unavailable)
     world.advance()
     world.disk.waiting[0][1].errback(Failure(StoreFailed("still bad")))
     world.disk.waiting.clear()
-    assert isinstance(result(world.write(put(4, "d"))), Unavailable)
+    assert isinstance(result(world.begin(put(4, "d"))), Unavailable)
     world.engine.can_recover = True
     world.advance(1)
     world.disk.finish()
     assert world.database.write_problem is None
-    write = world.write(put(5, "e"))
+    write = world.begin(put(5, "e"))
     world.advance()
     world.disk.finish()
     assert isinstance(result(write), Outcome)
-    assert world.root() == {"e": 5}
+    assert world.get() == {"e": 5}
 
 
 def test_a_recovery_that_keeps_failing_is_logged_when_its_reason_changes() -> None:
-    world = World()
-    failed = world.write(put(1, "a"))
+    world = BatchedWorld()
+    failed = world.begin(put(1, "a"))
     world.advance()
     with capturedLogs() as events:
         world.disk.fail(StoreFailed("a file is missing"))
@@ -344,7 +327,7 @@ def test_a_recovery_that_keeps_failing_is_logged_when_its_reason_changes() -> No
 
 
 def test_a_write_with_an_unexpected_error_does_not_affect_other_writes() -> None:
-    world = World()
+    world = BatchedWorld()
     logged: list[LogEvent] = []
 
     @implementer(ILogObserver)
@@ -352,31 +335,31 @@ def test_a_write_with_an_unexpected_error_does_not_affect_other_writes() -> None
         logged.append(event)
 
     globalLogPublisher.addObserver(observe)
-    before = world.write(put(1, "a"))
-    broken = world.write(attrs.evolve(put(2, "b"), changes=NO_CHANGES))
-    after = world.write(put(3, "c"))
+    before = world.begin(put(1, "a"))
+    broken = world.begin(attrs.evolve(put(2, "b"), changes=NO_CHANGES))
+    after = world.begin(put(3, "c"))
     world.advance()
     world.disk.finish()
     globalLogPublisher.removeObserver(observe)
     assert isinstance(result(broken), AttributeError)
     assert isinstance(result(before), Outcome)
     assert isinstance(result(after), Outcome)
-    assert world.root() == {"a": 1, "c": 3}
+    assert world.get() == {"a": 1, "c": 3}
     assert logged
 
 
 def test_closing_answers_writes_under_way_and_refuses_all_others() -> None:
-    world = World()
-    under_way = world.write(put(1, "a"))
+    world = BatchedWorld()
+    under_way = world.begin(put(1, "a"))
     world.advance()
-    waiting = [world.write(put(number, "b")) for number in range(12)]
+    waiting = [world.begin(put(number, "b")) for number in range(12)]
     closed: list[None] = []
     world.database.close().addCallback(closed.append)
-    late = world.write(put(3, "c"))
+    late = world.begin(put(3, "c"))
     assert {str(result(each)) for each in (*waiting, late)} == {"The server is shutting down."}
     world.disk.finish()
     assert isinstance(result(under_way), Outcome)
-    assert world.root() == {"a": 1}
+    assert world.get() == {"a": 1}
     world.advance()
     assert closed == []
     world.disk.finish()
@@ -385,12 +368,12 @@ def test_closing_answers_writes_under_way_and_refuses_all_others() -> None:
 
 
 def test_a_removal_that_would_be_tried_again_is_refused_when_the_database_closes() -> None:
-    world = World()
-    done = world.write(put(1, "a"))
+    world = BatchedWorld()
+    done = world.begin(put(1, "a"))
     world.advance()
     world.disk.finish()
     assert isinstance(result(done), Outcome)
-    removal = world.write(make_remove(Place(("a",))))
+    removal = world.begin(make_remove(Place(("a",))))
     world.advance()
     world.database.refuse_writes()
     world.disk.fail(DiskFull("no room"))
@@ -398,7 +381,7 @@ def test_a_removal_that_would_be_tried_again_is_refused_when_the_database_closes
 
 
 def test_watchers_are_notified_after_the_writers_and_never_of_a_failed_batch() -> None:
-    world = World()
+    world = BatchedWorld()
     log: list[str] = []
 
     class LoggingWatcher:
@@ -406,22 +389,22 @@ def test_watchers_are_notified_after_the_writers_and_never_of_a_failed_batch() -
             log.append(f"notified {[event.data for _, event in notification.events]}")
 
     world.database.watching.watch(("a",), LoggingWatcher(), lambda nodes: None)
-    world.write(put(1, "a")).addErrback(lambda _: log.append("refused"))
+    world.begin(put(1, "a")).addErrback(lambda _: log.append("refused"))
     world.advance()
     world.disk.fail(DiskFull("no room"))
     world.disk.finish()
     world.advance(SPACE_CHECK_S)
     world.disk.finish()
-    world.write(put(2, "a")).addCallback(lambda _: log.append("answered"))
+    world.begin(put(2, "a")).addCallback(lambda _: log.append("answered"))
     world.advance()
     world.disk.finish()
     assert log == ["refused", "answered", "notified [2]"]
 
 
 def test_a_removal_that_finds_the_disk_full_is_tried_again_after_the_reserve_is_released() -> None:
-    world = World()
+    world = BatchedWorld()
     world.engine.has_room = False
-    removal, other = world.write(make_remove(Place(("a",)))), world.write(put(1, "b"))
+    removal, other = world.begin(make_remove(Place(("a",)))), world.begin(put(1, "b"))
     world.advance()
     world.disk.fail(DiskFull("no room"))
     assert isinstance(result(other), Unavailable)
@@ -433,9 +416,9 @@ def test_a_removal_that_finds_the_disk_full_is_tried_again_after_the_reserve_is_
 
 
 def test_a_removal_that_finds_no_room_after_the_reserve_is_released_is_refused() -> None:
-    world = World()
+    world = BatchedWorld()
     world.engine.has_room = False
-    removal = world.write(make_remove(Place(("a",))))
+    removal = world.begin(make_remove(Place(("a",))))
     world.advance()
     world.disk.fail(DiskFull("no room"))
     world.disk.finish()
@@ -474,15 +457,15 @@ def _apply(transaction: Transaction, write: Write) -> Outcome:
 # Batches that are applied over several turns of the reactor.
 
 
-@attrs.define
-class SlowWorld(World):
+class SlowWorld(BatchedWorld):
     """A world whose clock goes on at each look, so that a write fills a slice."""
 
-    clock: TurnClock = attrs.field(factory=lambda: TurnClock(lag=FIRST_SECONDS / 2))
+    def __init__(self) -> None:
+        super().__init__(TurnClock(lag=FIRST_SECONDS / 2))
 
-    def begin(self, *edits: Edit) -> list[Deferred[Outcome]]:
+    def apply(self, *edits: Edit) -> list[Deferred[Outcome]]:
         """Queue writes and apply the first slice of them."""
-        queued = [self.write(edit) for edit in edits]
+        queued = [self.begin(edit) for edit in edits]
         self.clock.take_turn()
         assert not self.disk.waiting
         return queued
@@ -494,24 +477,24 @@ def puts(*names: str) -> list[Edit]:
 
 def test_a_batch_is_applied_in_slices_and_reads_in_between_see_the_durable_state() -> None:
     world = SlowWorld()
-    writes = world.begin(*puts("a", "b", "c"))
-    assert world.root() is None
+    writes = world.apply(*puts("a", "b", "c"))
+    assert world.get() is None
     assert world.database.is_writing
     world.clock.run()
     assert world.clock.turns > 1
     assert len(world.disk.waiting) == 1
-    assert world.root() is None
+    assert world.get() is None
     world.disk.finish()
     assert not all(write.called for write in writes)  # they are answered in slices, too
     world.clock.run()
     assert all(isinstance(result(write), Outcome) for write in writes)
-    assert world.root() == {"a": 1, "b": 1, "c": 1}
+    assert world.get() == {"a": 1, "b": 1, "c": 1}
 
 
 def test_a_write_that_comes_between_two_slices_waits_for_the_next_batch() -> None:
     world = SlowWorld()
-    first = world.begin(*puts("a", "b"))
-    later = world.write(put(2, "a"))
+    first = world.apply(*puts("a", "b"))
+    later = world.begin(put(2, "a"))
     world.clock.run()
     world.disk.finish()
     assert all(write.called for write in first)
@@ -519,16 +502,16 @@ def test_a_write_that_comes_between_two_slices_waits_for_the_next_batch() -> Non
     world.clock.run()
     world.disk.finish()
     assert isinstance(result(later), Outcome)
-    assert world.root() == {"a": 2, "b": 1}
+    assert world.get() == {"a": 2, "b": 1}
 
 
 def test_a_round_does_not_begin_while_a_batch_is_applied() -> None:
     world = SlowWorld()
-    world.begin(*puts("a", "b"))
+    world.apply(*puts("a", "b"))
     done: list[Json] = []
 
     def look() -> Steps:
-        done.append(world.root())
+        done.append(world.get())
         yield
 
     world.database._group_commit.rounds.run_later(look())
@@ -542,21 +525,21 @@ def test_a_round_does_not_begin_while_a_batch_is_applied() -> None:
 def test_a_write_with_an_unexpected_error_in_a_later_slice_restarts_the_batch() -> None:
     world = SlowWorld()
     broken = attrs.evolve(put(2, "b"), changes=NO_CHANGES)
-    before, failing, after = world.begin(put(1, "a"), broken, put(3, "c"))
+    before, failing, after = world.apply(put(1, "a"), broken, put(3, "c"))
     world.clock.run()
     assert isinstance(result(failing), AttributeError)
     assert not before.called
     world.disk.finish()
     assert isinstance(result(before), Outcome)
     assert isinstance(result(after), Outcome)
-    assert world.root() == {"a": 1, "c": 3}
+    assert world.get() == {"a": 1, "c": 3}
 
 
 def test_a_database_that_closes_while_a_batch_is_applied_answers_it_first() -> None:
     world = SlowWorld()
-    writes = world.begin(*puts("a", "b"))
+    writes = world.apply(*puts("a", "b"))
     closed = world.database.close()
-    refused = world.write(put(1, "late"))
+    refused = world.begin(put(1, "late"))
     assert isinstance(result(refused), Unavailable)
     world.clock.run()
     assert not closed.called
@@ -570,7 +553,7 @@ def test_a_database_that_closes_while_a_batch_is_applied_answers_it_first() -> N
 def hurried_world(*names: str, deadline: float | None = None) -> tuple[SlowWorld, list[Any]]:
     """Return a world whose batches have time for one write, and writes of which one is applied."""
     world = SlowWorld()
-    writes = [world.write(edit, deadline=deadline) for edit in puts(*names)]
+    writes = [world.begin(edit, deadline=deadline) for edit in puts(*names)]
     world.clock.lag = BATCH_SECONDS * 1.1
     return world, writes
 
@@ -584,7 +567,7 @@ def test_writes_for_which_a_batch_has_no_time_are_done_by_the_next() -> None:
         if world.disk.waiting:
             world.disk.finish()
     assert all(isinstance(result(write), Outcome) for write in writes)
-    assert world.root() == {"a": 1, "b": 1, "c": 1}
+    assert world.get() == {"a": 1, "b": 1, "c": 1}
 
 
 def test_a_write_for_which_a_batch_had_no_time_is_refused_at_its_deadline() -> None:
@@ -600,7 +583,7 @@ def test_a_write_for_which_a_batch_had_no_time_is_refused_at_its_deadline() -> N
 def test_writes_for_which_a_batch_had_no_time_are_refused_if_the_database_closes() -> None:
     world, _ = hurried_world()
     world.clock.lag = BATCH_SECONDS * 0.3
-    writes = world.begin(*puts("a", "b", "c", "d"))
+    writes = world.apply(*puts("a", "b", "c", "d"))
     world.database.refuse_writes()
     assert not any(write.called for write in writes)
     world.clock.run()
@@ -609,15 +592,15 @@ def test_writes_for_which_a_batch_had_no_time_are_refused_if_the_database_closes
     results = [result(write) for write in writes]
     assert isinstance(results[0], Outcome)
     assert isinstance(results[-1], Unavailable)
-    assert len(world.root()) == sum(isinstance(each, Outcome) for each in results)  # type: ignore[arg-type]
+    assert len(world.get()) == sum(isinstance(each, Outcome) for each in results)
 
 
 def test_a_later_write_with_an_earlier_deadline_is_refused_at_it() -> None:
-    world = World()
-    world.write(put(1, "x"))
+    world = BatchedWorld()
+    world.begin(put(1, "x"))
     world.advance()
-    patient = world.write(put(1, "a"), deadline=world.clock.seconds() + 50)
-    hurried = world.write(put(2, "b"), deadline=world.clock.seconds() + 5)
+    patient = world.begin(put(1, "a"), deadline=world.clock.seconds() + 50)
+    hurried = world.begin(put(2, "b"), deadline=world.clock.seconds() + 5)
     world.advance(5)
     assert isinstance(result(hurried), DeadlinePassed)
     assert not patient.called
@@ -628,8 +611,8 @@ def test_a_later_write_with_an_earlier_deadline_is_refused_at_it() -> None:
 def test_a_deadline_counts_again_for_a_write_that_a_batch_has_put_back() -> None:
     world = SlowWorld()
     # The timer of this deadline fires while all of them are taken from the queue.
-    world.write(put(1, "first"), deadline=BATCH_SECONDS / 2)
-    writes = [world.write(put(1, str(at)), deadline=50) for at in range(20)]
+    world.begin(put(1, "first"), deadline=BATCH_SECONDS / 2)
+    writes = [world.begin(put(1, str(at)), deadline=50) for at in range(20)]
     world.clock.run()
     assert len(world.disk.waiting) == 1
     assert not any(write.called for write in writes)
@@ -666,9 +649,9 @@ def assert_in_slices(turns: list[list[int]]) -> None:
 
 def test_writes_whose_deadline_passes_together_are_refused_in_slices_in_order() -> None:
     world = SlowWorld()
-    under_way = world.write(put(1, "a"))
+    under_way = world.begin(put(1, "a"))
     world.clock.run_until(lambda: world.disk.waiting)
-    waiting = [world.write(put(1, "b"), deadline=world.clock.seconds() + 1) for _ in range(MANY)]
+    waiting = [world.begin(put(1, "b"), deadline=world.clock.seconds() + 1) for _ in range(MANY)]
     world.clock.rightNow += 2
     assert_in_slices(answered_in_turns(world, waiting))
     assert not under_way.called
@@ -679,7 +662,7 @@ def test_the_writes_that_wait_are_not_looked_at_for_each_of_many_deadlines(
     monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     world = SlowWorld()
-    world.write(put(1, "a"))
+    world.begin(put(1, "a"))
     world.clock.run_until(lambda: world.disk.waiting)
     world.clock.lag = 0
     looked: list[float] = []
@@ -693,7 +676,7 @@ def test_the_writes_that_wait_are_not_looked_at_for_each_of_many_deadlines(
     count, apart = 400, 0.000_1
     begin = world.clock.seconds() + 1
     deadlines = [begin + number * apart for number in range(count)][::step]
-    waiting = [world.write(put(1, "b"), deadline=each) for each in deadlines]
+    waiting = [world.begin(put(1, "b"), deadline=each) for each in deadlines]
     while not all(each.called for each in waiting):
         world.clock.rightNow += apart / 2
         world.clock.run()
@@ -706,7 +689,7 @@ def test_writes_that_wait_when_a_database_closes_are_refused_in_slices_before_it
     None
 ):
     world = SlowWorld()
-    waiting = [world.write(put(1, "a")) for _ in range(MANY)]
+    waiting = [world.begin(put(1, "a")) for _ in range(MANY)]
     for each in waiting:
         each.addErrback(lambda _: None)
     closed: list[bool] = []
@@ -727,10 +710,10 @@ def test_the_writes_of_a_batch_that_fails_are_refused_in_slices_before_the_next_
 ) -> None:
     world = SlowWorld()
     world.clock.lag = 0
-    waiting = [world.write(put(1, "a")) for _ in range(MANY)]
+    waiting = [world.begin(put(1, "a")) for _ in range(MANY)]
     world.clock.run_until(lambda: world.disk.waiting)
     world.clock.lag = FIRST_SECONDS / 2
-    after = world.write(put(1, "b"))
+    after = world.begin(put(1, "b"))
     world.disk.fail(error)
     assert_in_slices(answered_in_turns(world, waiting))
     assert not isinstance(result(after), Outcome)
@@ -739,9 +722,9 @@ def test_the_writes_of_a_batch_that_fails_are_refused_in_slices_before_the_next_
 def test_writes_that_find_the_disk_full_are_refused_in_slices() -> None:
     world = SlowWorld()
     world.engine.has_room = False
-    failed = world.write(put(1, "a"))
+    failed = world.begin(put(1, "a"))
     world.clock.run_until(lambda: world.disk.waiting)
-    waiting = [world.write(put(1, "b")) for _ in range(MANY)]
+    waiting = [world.begin(put(1, "b")) for _ in range(MANY)]
     world.disk.fail(DiskFull("no room"))
     assert isinstance(result(failed), Unavailable)
     world.disk.finish()
@@ -749,11 +732,11 @@ def test_writes_that_find_the_disk_full_are_refused_in_slices() -> None:
 
 
 def test_the_state_says_what_the_next_batch_waits_for() -> None:
-    world = World()
+    world = BatchedWorld()
     commits = world.database._group_commit
     seen = [commits.state]
     commits.rounds.add(note_state(commits, seen))
-    world.write(put(1, "a"))
+    world.begin(put(1, "a"))
     seen.append(commits.state)
     world.advance()
     seen.append(commits.state)
@@ -769,9 +752,9 @@ def note_state(commits: GroupCommit, seen: list[State]) -> Steps:
 
 
 def test_no_maintenance_is_begun_before_a_failed_store_is_recovered() -> None:
-    world = World()
+    world = BatchedWorld()
     world.engine.can_recover = False
-    world.write(put(1, "a"))
+    world.begin(put(1, "a"))
     world.advance()
     steps: list[Transaction] = []
 
@@ -794,13 +777,13 @@ def test_no_maintenance_is_begun_before_a_failed_store_is_recovered() -> None:
     assert len(steps) == 1
 
 
-def compact_beside_a_commit() -> tuple[World, list[Any]]:
+def compact_beside_a_commit() -> tuple[BatchedWorld, list[Any]]:
     """Return a world in which a batch is being committed, and what becomes of a compaction."""
-    world, found = World(), list[Any]()
-    world.write(put(1, "a"))
+    world, found = BatchedWorld(), list[Any]()
+    world.begin(put(1, "a"))
     world.advance()
     world.disk.finish()
-    world.write(put(2, "b"))
+    world.begin(put(2, "b"))
     world.advance()
     Deferred.fromCoroutine(world.database.compact()).addBoth(found.append)
     return world, found
@@ -808,7 +791,7 @@ def compact_beside_a_commit() -> tuple[World, list[Any]]:
 
 def test_a_compaction_goes_before_the_writes_that_wait() -> None:
     world, found = compact_beside_a_commit()
-    write = world.write(put(3, "c"))
+    write = world.begin(put(3, "c"))
     world.disk.finish()
     world.advance()
     assert world.database._group_commit.state is State.MAINTAINING

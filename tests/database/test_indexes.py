@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from twisted.internet.defer import Deferred
 
-from tests.database.world import Disk, TurnClock, make_active_rules, make_database, run_at_once
+from tests.database.world import (
+    Disk,
+    World,
+)
 from tests.store.index_checks import check_entries
 from treedbd.database import apply as indexes
 from treedbd.database.database import Database
-from treedbd.database.requests import Caller, Outcome, Write
-from treedbd.database.runtime import Runtime
+from treedbd.database.requests import Outcome
 from treedbd.rules.ruleset import RuleSet, parse_rules
-from treedbd.store.engine import Engine, ReadView
+from treedbd.store.engine import ReadView
 from treedbd.store.indexes import ChildIndex, order_named, read_states
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.select import iterate_selected
@@ -29,7 +31,6 @@ from treedbd.tree.query import Bound, Query
 from treedbd.tree.types import Place
 from treedbd.tree.value import members
 
-ADMIN = Caller(None, is_admin=True)
 AGE, NAME = order_named("age"), order_named("name")
 
 
@@ -45,29 +46,13 @@ def users(count: int, start: int = 0) -> Any:
     }
 
 
-class World:
-    """A database, its rules, and the turns of its reactor."""
-
-    def __init__(self, engine: Engine, *, slow: bool = False) -> None:
-        self.clock = TurnClock()
-        self.disk = Disk()
-        run = self.disk.run if slow else run_at_once
-        self.runtime = Runtime(clock=self.clock, run_in_thread=run, entropy=lambda n: b"x" * n)
-        self.active = make_active_rules(run_at_once, first=rules_with())
-        self.engine = engine
-        self.database = make_database(engine, self.runtime, self.active)
+class IndexedWorld(World):
+    """Its rules declare indexes."""
 
     def declare(self, rules: RuleSet) -> None:
         """Put rules in force."""
-        self.active.current = rules
+        self.rules.current = rules
         self.database.recheck_grants()
-
-    def write(self, edit: Edit) -> None:
-        """Do a write, and all that follows from it."""
-        done: list[Any] = []
-        self.database.write(Write(edit, 0, ADMIN)).addBoth(done.append)
-        self.clock.run()
-        assert isinstance(done[0], Outcome)
 
     def kept(self) -> tuple[ChildIndex, ...]:
         return self.engine.read(read_states).kept
@@ -84,7 +69,7 @@ class World:
 
 
 def test_an_index_is_built_when_rules_declare_it_and_dropped_when_they_do_not() -> None:
-    world = World(MemoryEngine())
+    world = IndexedWorld()
     world.write(make_put(Place(("users",)), users(300)))
     world.declare(rules_with("age", "name"))
     world.clock.run()
@@ -101,7 +86,7 @@ def test_an_index_is_built_when_rules_declare_it_and_dropped_when_they_do_not() 
 
 
 def test_an_index_declared_before_the_first_write_is_kept_from_then_on() -> None:
-    world = World(MemoryEngine())
+    world = IndexedWorld()
     world.declare(rules_with("age"))
     world.clock.run()
     assert world.kept() == ()
@@ -111,18 +96,18 @@ def test_an_index_declared_before_the_first_write_is_kept_from_then_on() -> None
 
 
 def test_nothing_is_written_for_rules_without_indexes() -> None:
-    world = World(MemoryEngine())
+    world = IndexedWorld()
     world.write(make_put(Place(("users",)), users(100)))
     assert world.engine.read(lambda view: view.get(b"\x06")) is None
 
 
 def test_writes_go_on_while_an_index_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexes, "STEP_CHILDREN", 10)
-    world = World(MemoryEngine(), slow=True)
+    world = IndexedWorld(disk=Disk())
     done: list[Any] = []
 
     def write(edit: Edit) -> Deferred[Outcome]:
-        return world.database.write(Write(edit, 0, ADMIN)).addBoth(done.append)
+        return world.begin(edit).addBoth(done.append)
 
     write(make_put(Place(("users",)), users(200)))
     world.clock.run()
@@ -148,7 +133,7 @@ def test_an_index_that_is_declared_again_while_it_is_dropped_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(indexes, "STEP_CHILDREN", 10)
-    world = World(MemoryEngine())
+    world = IndexedWorld()
     world.write(make_put(Place(("users",)), users(200)))
     world.declare(rules_with("age"))
     world.clock.run()
@@ -167,7 +152,7 @@ def test_building_goes_on_after_a_crash(
 ) -> None:
     monkeypatch.setattr(indexes, "STEP_CHILDREN", 10)
     file = tmp_path / "x.shelf"
-    world = World(SqliteEngine.create(file))
+    world = IndexedWorld(SqliteEngine.create(file))
     world.write(make_put(Place(("users",)), users(200)))
     world.declare(rules_with("age"))
 
@@ -177,8 +162,8 @@ def test_building_goes_on_after_a_crash(
 
     world.clock.run_until(is_under_way)
     world.database.close_at_once()
-    world = World(SqliteEngine.open(file))
-    world.active.current = rules_with("age")
+    world = IndexedWorld(SqliteEngine.open(file))
+    world.rules.current = rules_with("age")
     world.database.indexes.check()
     world.clock.run()
     world.check()
@@ -188,7 +173,7 @@ def test_building_goes_on_after_a_crash(
 
 def test_an_index_that_cannot_be_built_is_given_up_and_writes_go_on() -> None:
     engine = MemoryEngine()
-    world = World(engine)
+    world = IndexedWorld(engine)
     world.write(make_put(Place(("users",)), users(100)))
     transaction = engine.begin()
     key = next(transaction.scan_keys(b"\x03users", b"\x04"))
@@ -202,7 +187,7 @@ def test_an_index_that_cannot_be_built_is_given_up_and_writes_go_on() -> None:
 
 @pytest.mark.parametrize("name", ["a$b", "", "a//", "a" * 2000])
 def test_a_declared_name_that_is_no_path_is_left_out(name: str) -> None:
-    world = World(MemoryEngine())
+    world = IndexedWorld()
     world.declare(rules_with(name, "age"))
     world.write(make_put(Place(("users",)), users(10)))
     assert ChildIndex(("users",), AGE) in world.kept()
@@ -214,7 +199,7 @@ class IndexLife(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.world = World(MemoryEngine())
+        self.world = IndexedWorld()
         self.declared = rules_with()
 
     @rule(at=st.integers(0, 60), count=st.integers(1, 30), age=st.integers(0, 3))
@@ -222,17 +207,17 @@ class IndexLife(RuleBasedStateMachine):
         body: Any = {
             f"u{key:03}": {"age": age + key % 3, "text": "x" * 90} for key in range(at, at + count)
         }
-        self.world.database.write(Write(make_patch(("users",), body), 0, ADMIN)).addErrback(print)
+        self.world.begin(make_patch(("users",), body)).addErrback(print)
 
     @rule(at=st.integers(0, 90), age=st.one_of(st.none(), st.integers(0, 3), st.text(max_size=2)))
     def set_age(self, at: int, age: Any) -> None:
         edit = make_put(Place(("users", f"u{at:03}", "age")), age)
-        self.world.database.write(Write(edit, 0, ADMIN)).addErrback(print)
+        self.world.begin(edit).addErrback(print)
 
     @rule(body=st.sampled_from([None, users(5), users(120), 7]))
     def replace(self, body: Any) -> None:
         edit = make_put(Place(("users",)), body)
-        self.world.database.write(Write(edit, 0, ADMIN)).addErrback(print)
+        self.world.begin(edit).addErrback(print)
 
     @rule(names=st.sets(st.sampled_from(["age", "name", ".value"])))
     def declare(self, names: set[str]) -> None:
@@ -246,8 +231,8 @@ class IndexLife(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.world = World(self.world.engine)
-        self.world.active.current = self.declared
+        self.world = IndexedWorld(self.world.engine)
+        self.world.rules.current = self.declared
         self.world.engine.read(lambda view: None)
 
     @invariant()
@@ -278,7 +263,7 @@ TestIndexLife.settings = settings(max_examples=40, stateful_step_count=20, deadl
 
 
 def test_a_database_knows_the_stage_of_an_index() -> None:
-    world = World(MemoryEngine())
+    world = IndexedWorld()
     world.write(make_put(Place(("users",)), users(100)))
     database: Database = world.database
     assert database.indexes.stage_of(("users",), AGE) == "none"

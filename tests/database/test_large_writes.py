@@ -12,13 +12,11 @@ import attrs
 import orjson
 import pytest
 
-from tests.database.world import TurnClock, make_database, run_at_once
-from treedbd.database.requests import Caller, LargeBody, Write
-from treedbd.database.runtime import Runtime
+from tests.database.world import TurnClock, World
+from treedbd.database.requests import LargeBody
 from treedbd.database.watchers import Notification
 from treedbd.limits import KIB, MIB
 from treedbd.loop import STEP_SECONDS
-from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, Method
 from treedbd.tree.event import Event
 from treedbd.tree.types import STORED, Change, Path, Place
@@ -132,19 +130,19 @@ class Recorder:
         raise AssertionError
 
 
-class World:
-    """A database whose watchers are told of all that is written.
+class NotifiedWorld(World):
+    """Its watchers are notified of all that is written.
 
     Attributes:
         looks_at_pieces: how often the clock was looked at before each piece of a body was read.
 
     """
 
+    clock: MeteredClock
+
     def __init__(self) -> None:
+        super().__init__(clock=MeteredClock())
         self.looks_at_pieces: list[int] = []
-        self.clock = MeteredClock()
-        runtime = Runtime(self.clock, lambda size: b"x" * size, run_at_once)
-        self.database = make_database(MemoryEngine(), runtime)
         self.above, self.at, self.below = (self._watch(path) for path in (("a",), PATH, BELOW))
 
     def _watch(self, path: Path) -> Recorder:
@@ -152,7 +150,7 @@ class World:
         self.database.subscribe(path, None, recorder).watch(lambda _: None)
         return recorder
 
-    def write(self, method: Method, text: bytes, size: int | None = None) -> None:
+    def write_large(self, method: Method, text: bytes, size: int | None = None) -> None:
         """Do a write whose body comes in pieces; it must succeed.
 
         `size` is what was sent, if that was compressed.
@@ -162,8 +160,7 @@ class World:
         size = len(text) if size is None else size
         body = LargeBody(lambda: self._read(text), size, 10 * MIB, 2**40)
         results: list[Any] = []
-        write = Write(edit, 1000, Caller(None, is_admin=True), wants_echo=False, large=body)
-        self.database.write(write).addBoth(results.append)
+        self.begin(edit, now=1000, wants_echo=False, large=body).addBoth(results.append)
         self.clock.run_until(lambda: bool(results))
         self.clock.run()
         assert results[0].commit is not None
@@ -178,8 +175,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> NotifiedWorld:
+    return NotifiedWorld()
 
 
 @pytest.fixture
@@ -199,9 +196,9 @@ def profile() -> Iterator[None]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_value_is_stored_and_told_in_short_steps(
-    world: World, texts: TextMeter, shape: str
+    world: NotifiedWorld, texts: TextMeter, shape: str
 ) -> None:
-    world.write("put", SHAPES[shape])
+    world.write_large("put", SHAPES[shape])
     sys.setprofile(None)
     assert world.clock.longest <= MOST_CALLS
     assert texts.longest <= MOST_BYTES
@@ -218,9 +215,9 @@ def test_a_value_is_stored_and_told_in_short_steps(
 
 @pytest.mark.parametrize("shape", MERGES)
 def test_a_merge_is_stored_and_told_in_short_steps(
-    world: World, texts: TextMeter, shape: str
+    world: NotifiedWorld, texts: TextMeter, shape: str
 ) -> None:
-    world.write("patch", MERGES[shape])
+    world.write_large("patch", MERGES[shape])
     sys.setprofile(None)
     assert world.clock.longest <= MOST_CALLS
     assert texts.longest <= MOST_BYTES
@@ -233,9 +230,9 @@ def test_a_merge_is_stored_and_told_in_short_steps(
 
 @pytest.mark.parametrize("method", ["put", "patch"])
 def test_a_body_that_was_compressed_is_read_piece_by_piece_also_for_the_log(
-    world: World, method: Method
+    world: NotifiedWorld, method: Method
 ) -> None:
     text = b'{"a":1%b}' % (b" " * SIZE)
-    world.write(method, text, size=100)
+    world.write_large(method, text, size=100)
     assert len(world.looks_at_pieces) >= len(text) // PIECE_BYTES
     assert all(before < after for before, after in pairwise(world.looks_at_pieces))

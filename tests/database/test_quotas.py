@@ -7,26 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from twisted.python.failure import Failure
 
-from tests.database.world import (
-    NAME,
-    Disk,
-    TurnClock,
-    make_active_rules,
-    run_at_once,
-)
-from treedbd.database.database import Database
+from tests.database.world import Disk, World
 from treedbd.database.requests import (
-    Caller,
     LargeBody,
     Outcome,
-    ProjectSpec,
     QuotaExceeded,
     Unavailable,
-    Write,
 )
-from treedbd.database.runtime import Runtime
 from treedbd.store.engine import Engine, StoreFailed
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.sqlite.engine import SqliteEngine
@@ -34,46 +22,18 @@ from treedbd.store.usage import Usage
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.types import STORED, Change, Place
 
-ADMIN = Caller(None, is_admin=True)
 FULL = "x" * 100
 
 
-class World:
-    """A database with quotas, and the turns of its reactor."""
-
-    def __init__(self, engine: Engine, *, slow: bool = False, **quotas: int) -> None:
-        self.clock = TurnClock()
-        self.disk = Disk()
-        run = self.disk.run if slow else run_at_once
-        runtime = Runtime(clock=self.clock, run_in_thread=run, entropy=lambda n: b"x" * n)
-        self.engine = engine
-        self.database = Database(
-            NAME,
-            engine,
-            ProjectSpec(NAME.project, **quotas),  # type: ignore[arg-type]
-            make_active_rules(run_at_once),
-            runtime,
-            100,
-        )
-
-    def begin(self, edit: Edit, **options: Any) -> list[Any]:
-        """Begin a write; return the list in which its outcome will be."""
-        done: list[Any] = []
-        write = Write(edit, 0, ADMIN, **options)
-        self.database.write(write).addBoth(done.append)
-        return done
-
-    def write(self, edit: Edit, **options: Any) -> Any:
-        """Return the outcome of a write, or the error that refused it."""
-        done = self.begin(edit, **options)
-        self.clock.run()
-        return done[0].value if isinstance(done[0], Failure) else done[0]
+class LimitedWorld(World):
+    """Its database may have quotas; what is written are values of its root."""
 
     def put(self, key: str, value: Any) -> Any:
         return self.write(make_put(Place((key,)), value))
 
-    def get(self) -> Any:
-        return self.database.read(lambda nodes: nodes.get(()))
+    def get(self, *path: str) -> Any:
+        """Return a value as it is stored: an array is an object."""
+        return self.database.read(lambda nodes: nodes.get(path))
 
     @property
     def usage(self) -> Usage:
@@ -93,14 +53,14 @@ def engine(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[E
 
 
 def test_without_quotas_nothing_is_counted() -> None:
-    world = World(MemoryEngine())
+    world = LimitedWorld(MemoryEngine())
     world.put("a", 1)
     assert world.database.quotas is None
     assert world.engine.read(lambda view: list(view.scan_keys(b"\x05", b"\xff"))) == []
 
 
 def test_a_write_beyond_the_bytes_is_refused_and_changes_nothing(engine: Engine) -> None:
-    world = World(engine, database_bytes=250)
+    world = LimitedWorld(engine, database_bytes=250)
     assert isinstance(world.put("a", FULL), Outcome)
     assert isinstance(world.put("b", FULL), Outcome)
     before = world.usage
@@ -115,7 +75,7 @@ def test_a_write_beyond_the_bytes_is_refused_and_changes_nothing(engine: Engine)
 
 
 def test_a_write_beyond_the_nodes_is_refused(engine: Engine) -> None:
-    world = World(engine, database_nodes=3)
+    world = LimitedWorld(engine, database_nodes=3)
     assert isinstance(world.put("a", {"x": 1, "y": {"z": True}}), Outcome)
     assert isinstance(world.put("b", "s"), Outcome)
     refusal = world.put("c", False)
@@ -125,10 +85,10 @@ def test_a_write_beyond_the_nodes_is_refused(engine: Engine) -> None:
 
 
 def test_what_shrinks_or_stays_is_allowed_beyond_a_quota_that_was_lowered(engine: Engine) -> None:
-    world = World(engine, database_nodes=100, database_bytes=10_000)
+    world = LimitedWorld(engine, database_nodes=100, database_bytes=10_000)
     world.put("a", {f"k{number}": "x" * 20 for number in range(50)})
     world.put("b", FULL)
-    lowered = World(engine, database_nodes=2, database_bytes=100)
+    lowered = LimitedWorld(engine, database_nodes=2, database_bytes=100)
     assert isinstance(lowered.put("c", 1), QuotaExceeded)
     assert isinstance(lowered.put("b", FULL.upper()), Outcome)
     assert isinstance(lowered.put("b", "short"), Outcome)
@@ -141,15 +101,15 @@ def test_what_shrinks_or_stays_is_allowed_beyond_a_quota_that_was_lowered(engine
 
 
 def test_a_removal_is_never_refused_though_it_takes_more_bytes_to_print(engine: Engine) -> None:
-    world = World(engine, database_bytes=100)
+    world = LimitedWorld(engine, database_bytes=100)
     world.put("a", [1, 2, 3])  # which is printed without keys
-    lowered = World(engine, database_bytes=1)
+    lowered = LimitedWorld(engine, database_bytes=1)
     assert isinstance(lowered.write(make_remove(Place(("a", "1")))), Outcome)
     assert lowered.get() == {"a": {"0": 1, "2": 3}}
 
 
 def test_a_patch_is_judged_as_a_whole(engine: Engine) -> None:
-    world = World(engine, database_nodes=2)
+    world = LimitedWorld(engine, database_nodes=2)
     assert isinstance(world.write(make_patch((), {"a": 1, "b": 2, "c": 3})), QuotaExceeded)
     assert world.get() is None
     assert isinstance(world.write(make_patch((), {"a": 1, "b": 2})), Outcome)
@@ -157,7 +117,7 @@ def test_a_patch_is_judged_as_a_whole(engine: Engine) -> None:
 
 
 def test_priorities_take_bytes_and_are_no_nodes(engine: Engine) -> None:
-    world = World(engine, database_nodes=1, database_bytes=100)
+    world = LimitedWorld(engine, database_nodes=1, database_bytes=100)
     assert isinstance(world.put("a", {".value": 1, ".priority": 2}), Outcome)
     assert world.usage.nodes == 1
     priority = make_put(Place(("a",), is_priority=True), FULL)
@@ -165,13 +125,13 @@ def test_priorities_take_bytes_and_are_no_nodes(engine: Engine) -> None:
 
 
 def test_a_refused_write_leaves_the_others_of_its_batch_alone(engine: Engine) -> None:
-    world = World(engine, database_bytes=250)
+    world = LimitedWorld(engine, database_bytes=250)
     edits = [make_put(Place((key,)), FULL) for key in "abcd"]
     edits.append(make_remove(Place(("a",))))
     edits.append(make_put(Place(("e",)), FULL))
     done = [world.begin(edit) for edit in edits]
     world.clock.run()
-    refused = [isinstance(each[0], Failure) for each in done]
+    refused = [isinstance(world.wait(each), QuotaExceeded) for each in done]
     assert refused == [False, False, True, True, False, False]
     assert set(world.get()) == {"b", "e"}
 
@@ -182,7 +142,7 @@ def large_body(json: bytes) -> LargeBody:
 
 @pytest.mark.parametrize("method", ["put", "patch"])
 def test_a_large_write_is_judged_too(engine: Engine, method: Any) -> None:
-    world = World(engine, database_nodes=1000)
+    world = LimitedWorld(engine, database_nodes=1000)
     place = Place(("a",))
     target = Edit(method, place, None, (Change(place, STORED),))
 
@@ -200,9 +160,9 @@ def test_a_large_write_is_judged_too(engine: Engine, method: Any) -> None:
 def test_data_that_was_there_before_its_quota_is_counted_in_the_background(
     engine: Engine,
 ) -> None:
-    before = World(engine)
+    before = LimitedWorld(engine)
     before.put("a", {f"k{number}": "x" * 20 for number in range(500)})
-    world = World(engine, database_nodes=10)
+    world = LimitedWorld(engine, database_nodes=10)
     assert not world.usage.is_complete
     assert isinstance(world.put("b", 1), Outcome)  # not counted yet, so not refused
     assert (world.usage.is_complete, world.usage.nodes) == (True, 501)
@@ -210,20 +170,20 @@ def test_data_that_was_there_before_its_quota_is_counted_in_the_background(
 
 
 def test_what_was_written_while_there_was_no_quota_is_counted(engine: Engine) -> None:
-    World(engine, database_nodes=10).put("a", 1)
-    World(engine).put("b", {"c": 1, "d": 2})
-    world = World(engine, database_nodes=3)
+    LimitedWorld(engine, database_nodes=10).put("a", 1)
+    LimitedWorld(engine).put("b", {"c": 1, "d": 2})
+    world = LimitedWorld(engine, database_nodes=3)
     world.put("a", 2)
     assert world.usage.nodes == 3
     assert isinstance(world.put("e", 1), QuotaExceeded)
 
 
 def test_the_sums_are_of_what_is_durable() -> None:
-    world = World(MemoryEngine(), slow=True, database_nodes=2)
+    world = LimitedWorld(MemoryEngine(), disk=Disk(), database_nodes=2)
     done = world.begin(make_put(Place(("a",)), {"b": 1, "c": 2}))
     world.clock.run()
     world.disk.fail(StoreFailed("The disk has failed."))
-    assert isinstance(done[0].value, Unavailable)
+    assert isinstance(world.wait(done), Unavailable)
     while world.disk.waiting:
         world.disk.finish()
         world.clock.run()
@@ -233,10 +193,10 @@ def test_the_sums_are_of_what_is_durable() -> None:
 def test_the_sums_are_there_after_the_file_was_opened_again(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "a.shelf"
     engine = SqliteEngine.create(file, reserve_bytes=0)
-    World(engine, database_nodes=2).put("a", {"b": 1, "c": 2})
+    LimitedWorld(engine, database_nodes=2).put("a", {"b": 1, "c": 2})
     engine.close()
     engine = SqliteEngine.open(file)
-    world = World(engine, database_nodes=2)
+    world = LimitedWorld(engine, database_nodes=2)
     assert world.usage.nodes == 2
     assert isinstance(world.put("d", 1), QuotaExceeded)
     engine.close()
@@ -245,7 +205,7 @@ def test_the_sums_are_there_after_the_file_was_opened_again(tmp_path: pathlib.Pa
 def test_a_refusal_does_not_say_how_long_the_value_is_that_would_be_replaced(
     engine: Engine,
 ) -> None:
-    world = World(engine, database_bytes=1000)
+    world = LimitedWorld(engine, database_bytes=1000)
     refusals = set()
     for there in (None, 1, "x" * 30):
         world.put("secret", there)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,20 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
-from tests.database.world import Disk, TurnClock, make_active_rules, make_database
+from tests.database.world import ADMIN, Disk, World
 from tests.rules.evaluating import NOW, rules, view
-from treedbd.database.requests import Caller, PermissionDenied, Unavailable, Write
+from treedbd.database.requests import Caller, PermissionDenied, Unavailable
 from treedbd.database.rights import ReadRequest
-from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS
 from treedbd.database.watchers import Notification, ReadGrant, ReadGrants
 from treedbd.rules.context import Context, QueryFacts, WrittenPaths
 from treedbd.store.engine import DiskFull
-from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import make_patch, make_put
 from treedbd.tree.types import Json, Path, Place, View
 
-ADMIN = Caller(None, is_admin=True)
 ALICE = Caller({"uid": "alice"})
 GUARDED: Path = ("secret",)
 RULES = {
@@ -38,35 +34,28 @@ RULES = {
 }
 
 
-class World:
-    """A database whose batches are applied and committed when the test says so."""
+class GrantsWorld(World):
+    """Its batches are applied and committed when the test says so."""
 
     def __init__(self, nodes: Any = RULES) -> None:
-        self.clock = TurnClock()
-        self.disk = Disk()
+        super().__init__(rules=rules(nodes), disk=Disk())
         self.checks = 0
         self.now = NOW
-        self.rules = make_active_rules(self.disk.run, rules(nodes), self.recheck)
-        runtime = Runtime(self.clock, os.urandom, self.disk.run)
-        self.database = make_database(MemoryEngine(), runtime, self.rules)
 
-    def recheck(self) -> None:
-        self.database.recheck_grants()
-
-    def write(self, **places: Json) -> Deferred[Any]:
+    def patch(self, **places: Json) -> Deferred[Any]:
         """Queue one PATCH of the root; in the names of `places`, `__` is a slash."""
         body = {name.replace("__", "/"): value for name, value in places.items()}
-        return self.database.write(Write(make_patch((), body), NOW, ADMIN))
+        return self.begin(make_patch((), body), now=NOW)
 
-    def begin(self) -> None:
+    def apply(self) -> None:
         """Apply what is queued as one batch, which may take several turns."""
         while not self.disk.waiting and self.clock.take_turn():
             pass
 
     def do(self, **places: Json) -> None:
         """Do one write and make it durable."""
-        done = self.write(**places)
-        self.begin()
+        done = self.patch(**places)
+        self.apply()
         self.disk.finish()
         assert done.called
 
@@ -90,7 +79,7 @@ class GrantedWatcher:
     """A watcher with a grant, as a stream is one."""
 
     def __init__(
-        self, world: World, path: Path, caller: Caller, query: QueryFacts | None = None
+        self, world: GrantsWorld, path: Path, caller: Caller, query: QueryFacts | None = None
     ) -> None:
         self.world = world
         self.path = path
@@ -121,15 +110,15 @@ class GrantedWatcher:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> GrantsWorld:
+    return GrantsWorld()
 
 
 # How often a grant is checked.
 
 
 def test_a_rule_that_reads_auth_alone_is_not_evaluated_again_for_any_commit(
-    world: World,
+    world: GrantsWorld,
 ) -> None:
     granted = [world.watch(("mine", "alice")) for _ in range(3)]
     assert world.watched_paths == 0
@@ -140,12 +129,14 @@ def test_a_rule_that_reads_auth_alone_is_not_evaluated_again_for_any_commit(
     assert all(watcher.received == list(range(10)) for watcher in granted)
 
 
-def test_a_rule_that_reads_the_query_alone_depends_on_no_path(world: World) -> None:
+def test_a_rule_that_reads_the_query_alone_depends_on_no_path(world: GrantsWorld) -> None:
     world.watch(("listed",), query=QueryFacts(limit_to_first=10))
     assert world.watched_paths == 0
 
 
-def test_a_rule_that_reads_data_is_evaluated_again_only_for_what_it_read(world: World) -> None:
+def test_a_rule_that_reads_data_is_evaluated_again_only_for_what_it_read(
+    world: GrantsWorld,
+) -> None:
     world.do(allowed__alice=True)
     watcher = world.watch(GUARDED)
     assert world.watched_paths == 1
@@ -158,7 +149,7 @@ def test_a_rule_that_reads_data_is_evaluated_again_only_for_what_it_read(world: 
     assert (watcher.received, watcher.revoked) == (list(range(10)), 0)
 
 
-def test_the_right_of_an_admin_is_never_checked(world: World) -> None:
+def test_the_right_of_an_admin_is_never_checked(world: GrantsWorld) -> None:
     watcher = world.watch(GUARDED, ADMIN)
     assert (world.checks, world.watched_paths) == (0, 0)
     world.do(allowed=None, secret=1)
@@ -166,7 +157,7 @@ def test_the_right_of_an_admin_is_never_checked(world: World) -> None:
     assert (watcher.received, watcher.revoked) == ([1], 0)
 
 
-def test_a_closed_grant_depends_on_no_path(world: World) -> None:
+def test_a_closed_grant_depends_on_no_path(world: GrantsWorld) -> None:
     world.do(allowed__alice=True)
     watcher = world.watch(GUARDED)
     watcher.close()
@@ -176,7 +167,7 @@ def test_a_closed_grant_depends_on_no_path(world: World) -> None:
     assert watcher.revoked == 0
 
 
-def test_a_denied_grant_depends_on_no_path(world: World) -> None:
+def test_a_denied_grant_depends_on_no_path(world: GrantsWorld) -> None:
     with pytest.raises(PermissionDenied):
         world.watch(GUARDED)
     assert world.watched_paths == 0
@@ -192,21 +183,21 @@ def test_what_was_written_before_the_revocation_is_received_and_nothing_after_it
     before: list[bool], after: list[bool]
 ) -> None:
     """Each flag says whether a batch ends after its write."""
-    world = World()
+    world = GrantsWorld()
     world.do(allowed__alice=True)
     watcher = world.watch(GUARDED)
     for number, ends_batch in enumerate(before):
-        world.write(secret=number)
+        world.patch(secret=number)
         if ends_batch:
-            world.begin()
+            world.apply()
             world.disk.finish()
-    world.write(allowed__alice=False)
+    world.patch(allowed__alice=False)
     for ends_batch in after:
-        world.write(secret="secret")
+        world.patch(secret="secret")
         if ends_batch:
-            world.begin()
+            world.apply()
             world.disk.finish()
-    world.begin()
+    world.apply()
     while world.disk.waiting:
         world.disk.finish()
     assert (watcher.received, watcher.revoked) == (list(range(len(before))), 1)
@@ -214,7 +205,7 @@ def test_what_was_written_before_the_revocation_is_received_and_nothing_after_it
 
 def test_in_a_thousand_races_the_write_after_the_revocation_is_never_received() -> None:
     random_source = random.Random(4)
-    world = World()
+    world = GrantsWorld()
     for number in range(1000):
         world.do(allowed__alice=True, secret=None)
         watcher = world.watch(GUARDED)
@@ -227,13 +218,13 @@ def test_in_a_thousand_races_the_write_after_the_revocation_is_never_received() 
             steps[1:] = [{"allowed__alice": False, "secret": "the second"}]
         done = []
         for step in steps:
-            done.append(world.write(**step))
+            done.append(world.patch(**step))
             if random_source.random() < 0.5:
-                world.begin()
+                world.apply()
             if world.disk.waiting and random_source.random() < 0.5:
                 world.disk.finish()
         while not all(one.called for one in done):
-            world.begin()
+            world.apply()
             while world.disk.waiting:
                 world.disk.finish()
         assert watcher.received == [number]
@@ -242,23 +233,23 @@ def test_in_a_thousand_races_the_write_after_the_revocation_is_never_received() 
 
 
 def test_a_grant_that_begins_while_a_commit_waits_is_revoked_by_that_commit(
-    world: World,
+    world: GrantsWorld,
 ) -> None:
     world.do(allowed__alice=True)
-    world.write(allowed__alice=False)
-    world.write(secret="secret")
-    world.begin()
+    world.patch(allowed__alice=False)
+    world.patch(secret="secret")
+    world.apply()
     watcher = world.watch(GUARDED)
     world.disk.finish()
     assert (watcher.received, watcher.revoked) == ([], 1)
 
 
-def test_a_failed_commit_revokes_nothing(world: World) -> None:
+def test_a_failed_commit_revokes_nothing(world: GrantsWorld) -> None:
     world.do(allowed__alice=True)
     watcher = world.watch(GUARDED)
     failed: list[Any] = []
-    world.write(allowed__alice=False).addErrback(failed.append)
-    world.begin()
+    world.patch(allowed__alice=False).addErrback(failed.append)
+    world.apply()
     world.disk.fail(DiskFull("full"))
     assert failed[0].check(Unavailable)
     assert watcher.revoked == 0
@@ -266,7 +257,7 @@ def test_a_failed_commit_revokes_nothing(world: World) -> None:
 
 
 def test_after_each_check_a_grant_depends_on_what_the_rule_read_last() -> None:
-    world = World({".read": "root.child(root.child('which').val()).val() == 1"})
+    world = GrantsWorld({".read": "root.child(root.child('which').val()).val() == 1"})
     world.do(which="a", a=1, b=1)
     watcher = world.watch(())
     world.do(which="b")
@@ -277,7 +268,7 @@ def test_after_each_check_a_grant_depends_on_what_the_rule_read_last() -> None:
     assert watcher.revoked == 1
 
 
-def test_new_rules_are_evaluated_at_once(world: World) -> None:
+def test_new_rules_are_evaluated_at_once(world: GrantsWorld) -> None:
     world.do(allowed__alice=True)
     granted = [world.watch(GUARDED), world.watch(("mine", "alice"))]
     world.rules.manage_by_file(rules({"mine": {".read": True}}))
@@ -285,7 +276,7 @@ def test_new_rules_are_evaluated_at_once(world: World) -> None:
     assert [(watcher.received, watcher.revoked) for watcher in granted] == [([], 1), ([1], 0)]
 
 
-def test_rules_with_the_same_text_are_not_evaluated_again(world: World) -> None:
+def test_rules_with_the_same_text_are_not_evaluated_again(world: GrantsWorld) -> None:
     world.watch(("mine", "alice"))
     checks = world.checks
     world.rules.manage_by_file(rules(RULES))
@@ -293,7 +284,7 @@ def test_rules_with_the_same_text_are_not_evaluated_again(world: World) -> None:
 
 
 def test_a_grant_that_depends_on_the_time_is_checked_whenever_something_is_sent(
-    world: World,
+    world: GrantsWorld,
 ) -> None:
     watcher = world.watch(("timed",))
     assert watcher.grant.is_timed
@@ -330,44 +321,46 @@ def test_a_grant_that_cannot_be_checked_is_revoked() -> None:
     assert grants.watchers.count == 0
 
 
-def test_a_right_that_was_lost_only_within_a_batch_is_lost(world: World) -> None:
+def test_a_right_that_was_lost_only_within_a_batch_is_lost(world: GrantsWorld) -> None:
     world.do(allowed__alice=True)
     watcher = world.watch(GUARDED)
     for places in ({"allowed__alice": False}, {"secret": "x"}, {"allowed__alice": True}):
-        world.write(**places)
-    world.begin()
+        world.patch(**places)
+    world.apply()
     world.disk.finish()
     assert (watcher.received, watcher.revoked, watcher.uncertain) == ([], 1, 0)
 
 
-def test_a_right_that_every_write_of_a_batch_leaves_is_certain(world: World) -> None:
+def test_a_right_that_every_write_of_a_batch_leaves_is_certain(world: GrantsWorld) -> None:
     world.do(allowed__alice=True)
     watcher = world.watch(GUARDED)
     for number in range(5):
-        world.write(secret=number, allowed__bob=number)
-        world.write(allowed__alice=True)
-    world.begin()
+        world.patch(secret=number, allowed__bob=number)
+        world.patch(allowed__alice=True)
+    world.apply()
     world.disk.finish()
     assert (watcher.received, watcher.revoked, watcher.uncertain) == ([0, 1, 2, 3, 4], 0, 0)
 
 
 def test_what_a_rule_begins_to_read_within_a_batch_is_depended_on_at_once() -> None:
-    world = World({"secret": {".read": "root.child(root.child('where').val()).val() == true"}})
+    world = GrantsWorld(
+        {"secret": {".read": "root.child(root.child('where').val()).val() == true"}}
+    )
     world.do(where="a", a=True, b=True)
     watcher = world.watch(GUARDED)
     for places in ({"where": "b"}, {"b": False}, {"b": True}):
-        world.write(**places)
-    world.begin()
+        world.patch(**places)
+    world.apply()
     world.disk.finish()
     assert (watcher.revoked, watcher.uncertain) == (1, 0)
 
 
-def test_a_batch_that_touches_no_dependency_leaves_the_grant_certain(world: World) -> None:
+def test_a_batch_that_touches_no_dependency_leaves_the_grant_certain(world: GrantsWorld) -> None:
     world.do(allowed__alice=True)
     watcher = world.watch(GUARDED)
     for number in range(3):
-        world.write(secret=number, allowed__bob=number)
-    world.begin()
+        world.patch(secret=number, allowed__bob=number)
+    world.apply()
     world.disk.finish()
     assert (watcher.received, watcher.uncertain) == ([0, 1, 2], 0)
 
@@ -375,13 +368,13 @@ def test_a_batch_that_touches_no_dependency_leaves_the_grant_certain(world: Worl
 # Many grants, checked in slices.
 
 
-def test_no_watcher_is_notified_before_all_grants_have_been_checked(world: World) -> None:
+def test_no_watcher_is_notified_before_all_grants_have_been_checked(world: GrantsWorld) -> None:
     world.do(allowed__alice=True)
     watchers = [world.watch(GUARDED) for _ in range(20)]
     world.clock.lag = SLICE_SECONDS / 2
     checks = world.checks
-    world.write(allowed__alice=False, secret=1)
-    world.begin()
+    world.patch(allowed__alice=False, secret=1)
+    world.apply()
     world.disk.finish()
     turns = 0
     while world.checks < checks + 20:
@@ -394,13 +387,13 @@ def test_no_watcher_is_notified_before_all_grants_have_been_checked(world: World
 
 
 def test_the_checks_of_5000_grants_leave_turns_to_others_and_come_before_what_was_written(
-    world: World,
+    world: GrantsWorld,
 ) -> None:
     world.do(allowed__alice=True)
     watchers = [world.watch(GUARDED) for _ in range(5000)]
     world.clock.lag = SLICE_SECONDS / 200
-    world.write(allowed__alice=False, secret=1)
-    world.begin()
+    world.patch(allowed__alice=False, secret=1)
+    world.apply()
     checks = [world.checks]
     world.disk.finish()
     checks.append(world.checks)
@@ -413,37 +406,37 @@ def test_the_checks_of_5000_grants_leave_turns_to_others_and_come_before_what_wa
 
 
 def test_grants_are_checked_against_the_commit_before_the_next_one_is_applied(
-    world: World,
+    world: GrantsWorld,
 ) -> None:
     world.do(allowed__alice=True)
     watchers = [world.watch(GUARDED) for _ in range(20)]
     world.clock.lag = SLICE_SECONDS / 2
-    world.write(allowed__alice=False)
-    world.begin()
+    world.patch(allowed__alice=False)
+    world.apply()
     world.disk.finish()
-    world.write(allowed__alice=True, secret="regained")
+    world.patch(allowed__alice=True, secret="regained")
     while world.clock.take_turn():
         if world.disk.waiting:
             world.disk.finish()
     assert [(watcher.received, watcher.revoked) for watcher in watchers] == [([], 1)] * 20
 
 
-def test_new_rules_are_checked_in_slices_and_before_anything_is_sent(world: World) -> None:
+def test_new_rules_are_checked_in_slices_and_before_anything_is_sent(world: GrantsWorld) -> None:
     watchers = [world.watch(("mine", "alice")) for _ in range(20)]
     world.clock.lag = SLICE_SECONDS / 2
     world.rules.manage_by_file(rules({"mine": {".read": "auth.uid == 'bob'"}}))
     revoked = sum(watcher.revoked for watcher in watchers)
     assert 0 < revoked < 5
     assert sum(watcher.grant.must_be_checked for watcher in watchers) == 20 - revoked
-    world.write(mine__alice=1)
-    world.begin()
+    world.patch(mine__alice=1)
+    world.apply()
     world.disk.finish()
     world.clock.run()
     assert [(watcher.received, watcher.revoked) for watcher in watchers] == [([], 1)] * 20
 
 
 def test_rules_that_change_twice_are_checked_once_for_each_grant_that_is_left(
-    world: World,
+    world: GrantsWorld,
 ) -> None:
     watchers = [world.watch(("mine", "alice")) for _ in range(20)]
     world.clock.lag = SLICE_SECONDS / 2
@@ -456,14 +449,14 @@ def test_rules_that_change_twice_are_checked_once_for_each_grant_that_is_left(
 
 
 def test_a_watcher_that_begins_while_grants_are_checked_is_notified_of_the_next_commit(
-    world: World,
+    world: GrantsWorld,
 ) -> None:
     world.do(allowed__alice=True)
     watchers = [world.watch(GUARDED) for _ in range(20)]
     world.clock.lag = SLICE_SECONDS / 2
     for _ in range(2):
-        world.write(allowed__alice=True, secret=1)
-    world.begin()
+        world.patch(allowed__alice=True, secret=1)
+    world.apply()
     world.disk.finish()
     new = world.watch(GUARDED)
     world.clock.run()
@@ -489,7 +482,7 @@ def test_a_watcher_that_begins_while_grants_are_checked_is_notified_of_the_next_
     ],
 )
 def test_a_grant_held_while_nothing_it_depends_on_was_written(
-    world: World, path: Path, written: list[Path], held: bool
+    world: GrantsWorld, path: Path, written: list[Path], held: bool
 ) -> None:
     world.do(allowed__alice=True)
     grant = world.watch(path).grant
@@ -504,11 +497,10 @@ def test_a_grant_held_while_nothing_it_depends_on_was_written(
     assert held_through(fingerprint, "other rules") is False
 
 
-def test_a_put_above_a_path_that_was_read_revokes_the_grant(world: World) -> None:
+def test_a_put_above_a_path_that_was_read_revokes_the_grant(world: GrantsWorld) -> None:
     world.do(allowed__alice=True)
     watcher = world.watch(GUARDED)
-    write = Write(make_put(Place(("allowed",)), {"bob": True}), NOW, ADMIN)
-    world.database.write(write)
-    world.begin()
+    world.begin(make_put(Place(("allowed",)), {"bob": True}), now=NOW)
+    world.apply()
     world.disk.finish()
     assert watcher.revoked == 1

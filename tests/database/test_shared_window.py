@@ -7,7 +7,6 @@ shows with a model of the tree after each write.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,21 +14,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 
 from tests.database.world import (
     Disk,
     TurnClock,
+    World,
     logged_failures,
-    make_active_rules,
-    make_database,
-    run_at_once,
 )
 from tests.store.index_checks import check_entries
 from tests.tree.value_view import ValueView
 from treedbd.database import shared_window
 from treedbd.database import shared_window as written_children
-from treedbd.database.requests import Caller, Write
-from treedbd.database.runtime import Runtime
+from treedbd.database.requests import Outcome
 from treedbd.database.watchers import Notification
 from treedbd.loop import SORTED_AT_ONCE, finish, sort_in_steps
 from treedbd.rules.ruleset import parse_rules
@@ -46,7 +43,6 @@ from treedbd.tree.types import Json, Path, Place, Value
 from treedbd.tree.value import from_plain, members, plain, value_at
 from treedbd.tree.window import LEAST_RESERVE, Window
 
-ADMIN = Caller(None, is_admin=True)
 LIST: Path = ("list",)
 
 
@@ -61,35 +57,31 @@ LAST = query(orderBy='"$value"', limitToLast="2")
 ALL = query(orderBy='"$key"')
 
 
-class World:
-    """A database whose writes are committed, and whose turns are taken, when the test says so.
+class FollowedWorld(World):
+    """Its writes are committed, and its turns are run, when the test says so.
 
     Attributes:
         values: the tree after each write, by its number.
 
     """
 
+    engine: MemoryEngine
+
     def __init__(self, lag: float = 0.0, rules: str = '{"rules":{}}') -> None:
-        self.clock = TurnClock(lag)
-        self.disk = Disk()
-        self.engine = MemoryEngine()
-        runtime = Runtime(self.clock, os.urandom, self.disk.run)
-        active = make_active_rules(run_at_once, first=parse_rules(rules))
-        self.database = make_database(self.engine, runtime, active)
+        super().__init__(rules=parse_rules(rules), clock=TurnClock(lag), disk=Disk())
         self.values: list[Value] = [None]
         self.followers: list[Follower] = []
         self.failures = 0
 
-    def write(self, edit: Edit) -> None:
-        """Queue a write."""
+    def begin(self, edit: Edit, *args: Any, **options: Any) -> Deferred[Outcome]:
         before = self.values[-1]
         if has_effect(edit, ValueView(before)):
             self.values.append(apply(before, edit.changes))
-        self.database.write(Write(edit, 0, ADMIN))
+        return super().begin(edit, *args, **options)
 
     def put(self, path: Path, value: Json) -> None:
         """Do a write, and all that follows from it."""
-        self.write(make_put(Place(path), value))
+        self.begin(make_put(Place(path), value))
         self.settle()
 
     def settle(self) -> None:
@@ -99,7 +91,7 @@ class World:
                 self.disk.finish()
 
     def go_on(self, turns: int) -> None:
-        """Take some turns, and finish what waits for the disk after each."""
+        """Run some turns, and finish what waits for the disk after each."""
         for _ in range(turns):
             self.clock.take_turn()
             if self.disk.waiting:
@@ -137,7 +129,7 @@ class Follower:
 
     """
 
-    def __init__(self, world: World, watched: Query, path: Path) -> None:
+    def __init__(self, world: FollowedWorld, watched: Query, path: Path) -> None:
         self.world = world
         self.query = watched
         self.path = path
@@ -323,10 +315,10 @@ STEPS = st.one_of(
 )
 
 
-def take(world: World, kind: str, what: Any) -> None:
+def take(world: FollowedWorld, kind: str, what: Any) -> None:
     """Do one step of a random history."""
     if kind in ("write", "commit"):
-        world.write(what)
+        world.begin(what)
     if kind == "turns":
         for _ in range(what):
             world.clock.take_turn()
@@ -368,7 +360,7 @@ def test_after_each_event_a_stream_shows_what_its_query_selects_after_that_write
         patch.setattr(Window.__init__, "__defaults__", (reserve,))
         if is_indexed:  # only what is spread over rows has entries
             patch.setattr(make_writer, "__defaults__", (12, PAGE_BYTES))
-        world = World(lag, INDEXED if is_indexed else '{"rules":{}}')
+        world = FollowedWorld(lag, INDEXED if is_indexed else '{"rules":{}}')
         world.put(LIST, start)
         for watched in (FIRST, LAST, ALL, FIRST):
             world.follow(watched)
@@ -389,10 +381,10 @@ def large(count: int) -> dict[str, Json]:
     return {f"k{number:03}": number for number in range(count)}
 
 
-def remove_one_by_one(world: World, keys: list[str]) -> None:
+def remove_one_by_one(world: FollowedWorld, keys: list[str]) -> None:
     """Queue the removals of some children, and let them be committed together."""
     for key in keys:
-        world.write(make_remove(Place((*LIST, key))))
+        world.begin(make_remove(Place((*LIST, key))))
 
 
 def shown_by(follower: Follower) -> list[tuple[int, str, Path, Json]]:
@@ -400,11 +392,11 @@ def shown_by(follower: Follower) -> list[tuple[int, str, Path, Json]]:
 
 
 def test_each_of_many_writes_of_one_batch_is_one_event() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, {"a": 1})
     last = world.follow(query(orderBy='"$key"', limitToLast="1"))
     for number in range(20):
-        world.write(make_put(Place((*LIST, f"m{number:02}")), number))
+        world.begin(make_put(Place((*LIST, f"m{number:02}")), number))
     world.settle()
     assert len(last.received) == 20
     assert shown_by(last)[-1] == (21, "patch", (), {"m18": None, "m19": 19})
@@ -435,16 +427,16 @@ def test_each_of_many_writes_of_one_batch_is_one_event() -> None:
 def test_a_write_is_one_event_of_the_form_that_is_documented(
     edit: Edit, expected: tuple[str, Path, Json]
 ) -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, {"a": {"n": 1}, "b": {"n": 2}, "c": {"n": 30}, "d": {"m": 4}})
     follower = world.follow(query(orderBy='"n"', startAt="0", endAt="10"))
-    world.write(edit)
+    world.begin(edit)
     world.settle()
     assert [each[1:] for each in shown_by(follower)] == [expected]
 
 
 def test_a_write_to_a_child_that_is_not_shown_is_no_event() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, {"a": {"n": 1}, "c": {"n": 30}})
     follower = world.follow(query(orderBy='"n"', endAt="10"))
     world.put((*LIST, "c", "m"), 5)
@@ -453,16 +445,16 @@ def test_a_write_to_a_child_that_is_not_shown_is_no_event() -> None:
 
 
 def test_of_a_large_child_that_stays_only_what_was_written_is_sent_again() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, {"a": {"n": 1, "text": "x" * 5000}, "b": {"n": 2}})
     follower = world.follow(ALL)
-    world.write(make_patch(LIST, {"a/n": 3, "b/n": 4}))
+    world.begin(make_patch(LIST, {"a/n": 3, "b/n": 4}))
     world.settle()
     assert shown_by(follower) == [(2, "patch", (), {"a/n": 3, "b": {"n": 4}})]
 
 
 def test_a_window_is_revoked_when_it_would_look_through_too_many_children() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, large(10))
     narrow = parse_query({"where": '{"$value":{">=":0}}', "limitToFirst": "2"}, 12)
     assert narrow is not None
@@ -492,7 +484,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[Query]:
 def test_the_first_value_of_many_streams_is_read_from_the_window_that_they_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, large(100))
     reads = count_reads(monkeypatch)
     followers = [world.follow(LAST) for _ in range(20)]
@@ -507,7 +499,7 @@ def test_the_first_value_of_many_streams_is_read_from_the_window_that_they_share
 def test_a_window_reads_the_collection_again_only_if_its_reserve_has_run_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, large(1000))
     reads = count_reads(monkeypatch)
     follower = world.follow(query(orderBy='"$value"', limitToFirst="10"))
@@ -526,13 +518,13 @@ def test_a_window_reads_the_collection_again_only_if_its_reserve_has_run_out(
 def test_a_reserve_that_runs_out_in_one_batch_is_extended_write_by_write(
     order: str, rules: str, is_last: bool
 ) -> None:
-    world = World(rules=rules)
+    world = FollowedWorld(rules=rules)
     world.put(LIST, large(900))
     limit = "limitToLast" if is_last else "limitToFirst"
     follower = world.follow(query(orderBy=f'"{order}"', **{limit: "3"}))
     keys = list(large(900))[:: -1 if is_last else 1]
     remove_one_by_one(world, keys[:200])
-    world.write(make_put(Place((*LIST, keys[700])), 10_000))
+    world.begin(make_put(Place((*LIST, keys[700])), 10_000))
     remove_one_by_one(world, keys[200:800])
     world.check()
     assert follower.missed == 0
@@ -540,14 +532,14 @@ def test_a_reserve_that_runs_out_in_one_batch_is_extended_write_by_write(
 
 
 def test_writers_do_not_wait_for_a_search_through_all_children() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, large(900))
     follower, other = world.follow(FIRST), world.follow(ALL)
-    world.write(make_patch(LIST, dict.fromkeys(list(large(600)))))
+    world.begin(make_patch(LIST, dict.fromkeys(list(large(600)))))
     world.clock.lag = 0.0005
     world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
-    world.write(make_put(Place((*LIST, "k600")), 5000))
+    world.begin(make_put(Place((*LIST, "k600")), 5000))
     world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
     assert follower.received == []
@@ -558,11 +550,11 @@ def test_writers_do_not_wait_for_a_search_through_all_children() -> None:
 
 
 def test_who_waits_for_a_window_that_is_behind_is_called_when_it_has_caught_up() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, large(900))
     follower = world.follow(FIRST)
     calls: list[int] = []
-    world.write(make_patch(LIST, dict.fromkeys(list(large(600)))))
+    world.begin(make_patch(LIST, dict.fromkeys(list(large(600)))))
     world.clock.lag = 0.0005
     world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
@@ -578,21 +570,21 @@ def test_if_too_much_waits_for_a_window_its_streams_begin_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared_window, "MAX_WAITING", 5)
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, large(900))
     follower = world.follow(FIRST)
-    world.write(make_patch(LIST, dict.fromkeys(list(large(600)))))
+    world.begin(make_patch(LIST, dict.fromkeys(list(large(600)))))
     world.clock.lag = 0.0005
     for number in range(30):
         world.clock.run_until(lambda: world.disk.waiting)
         world.disk.finish()
-        world.write(make_put(Place((*LIST, f"k{700 + number}")), number))
+        world.begin(make_put(Place((*LIST, f"k{700 + number}")), number))
     world.check()
     assert follower.missed > 0
 
 
 def test_a_stream_that_begins_slowly_is_told_each_write_meanwhile() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, large(500))
     follower = Follower(world, FIRST, LIST)
     follower.begin_slowly()
@@ -605,14 +597,14 @@ def test_a_stream_that_begins_slowly_is_told_each_write_meanwhile() -> None:
 
 
 def test_a_move_in_slices_sees_one_state_and_the_next_batch_waits() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, large(200))
     follower = world.follow(ALL)
     world.clock.lag = 0.001
-    world.write(make_patch(LIST, dict.fromkeys(large(200), -1)))
+    world.begin(make_patch(LIST, dict.fromkeys(large(200), -1)))
     world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
-    world.write(make_put(Place((*LIST, "k199")), "later"))
+    world.begin(make_put(Place((*LIST, "k199")), "later"))
     while not follower.received:
         world.clock.take_turn()
         assert not world.disk.waiting
@@ -621,7 +613,7 @@ def test_a_move_in_slices_sees_one_state_and_the_next_batch_waits() -> None:
 
 
 def test_a_stream_that_begins_again_between_two_notifications_receives_nothing_twice() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, {"a": 1})
     first, second = world.follow(ALL), world.follow(ALL)
     first.on_event = second.begin
@@ -631,7 +623,7 @@ def test_a_stream_that_begins_again_between_two_notifications_receives_nothing_t
 
 
 def test_a_stream_that_ends_between_two_notifications_receives_no_more() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, {"a": 1})
     first, second = world.follow(ALL), world.follow(ALL)
     first.on_event = second.end
@@ -643,7 +635,7 @@ def test_a_stream_that_ends_between_two_notifications_receives_no_more() -> None
 def test_a_window_that_fails_ends_its_streams_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, {"a": 1})
     failing, other = world.follow(FIRST), world.follow(LAST)
 
@@ -662,10 +654,10 @@ def test_a_window_that_fails_ends_its_streams_and_no_others(
 
 
 def test_a_search_whose_streams_have_left_is_given_up() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, large(900))
     follower = world.follow(FIRST)
-    world.write(make_patch(LIST, dict.fromkeys(list(large(600)))))
+    world.begin(make_patch(LIST, dict.fromkeys(list(large(600)))))
     world.clock.lag = 0.0005
     world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
@@ -678,13 +670,13 @@ def test_a_search_whose_streams_have_left_is_given_up() -> None:
 
 
 def test_the_events_of_many_writes_are_one_notification_of_each_stream() -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, {"a": 1})
     sizes: list[int] = []
     follower = world.follow(ALL)
     follower.on_event = lambda: sizes.append(len(follower.received))
     for number in range(50):
-        world.write(make_put(Place((*LIST, "a")), number))
+        world.begin(make_put(Place((*LIST, "a")), number))
     world.settle()
     assert sizes == [50]
 
@@ -700,10 +692,10 @@ NEXT = make_patch(LIST, {key: {"x": 1} for key in MANY})
 def test_a_query_that_comes_while_a_write_is_followed_begins_with_the_write(
     later: Query, turns: int
 ) -> None:
-    world = World(lag=0.01)
+    world = FollowedWorld(lag=0.01)
     world.put(LIST, MANY)
     world.follow(query(orderBy='"$key"', limitToFirst="20"))
-    world.write(NEXT)
+    world.begin(NEXT)
     with logged_failures() as failures:
         world.go_on(turns)
         world.follow(later)
@@ -713,11 +705,11 @@ def test_a_query_that_comes_while_a_write_is_followed_begins_with_the_write(
 
 @pytest.mark.parametrize("turns", range(1, 24))
 def test_the_last_stream_may_leave_while_a_write_is_followed(turns: int) -> None:
-    world = World(lag=0.01)
+    world = FollowedWorld(lag=0.01)
     world.put(LIST, MANY)
     leaving = world.follow(query(orderBy='"$key"', limitToFirst="20"))
     world.follow(ALL)
-    world.write(NEXT)
+    world.begin(NEXT)
     with logged_failures() as failures:
         world.go_on(turns)
         leaving.end()
@@ -746,7 +738,7 @@ class CountedView:
 
 @pytest.mark.parametrize("text", ["", "x" * 5000])
 def test_a_step_looks_up_few_of_many_watched_fields(text: str) -> None:
-    world = World()
+    world = FollowedWorld()
     children: Any = {f"k{number}": {"f1": number, "text": text} for number in range(50)}
     world.put(LIST, children)
     for each in fields(200):
@@ -769,12 +761,12 @@ def test_a_step_looks_up_few_of_many_watched_fields(text: str) -> None:
 def test_streams_begin_again_if_a_write_would_have_to_read_too_much(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, {f"k{number}": {"f1": number, "f2": "y" * 9000} for number in range(30)})
     few, many = world.follow(fields(3)[1]), world.follow(fields(3)[2])
     world.put((*LIST, "k1", "f0"), 1)
     monkeypatch.setattr(written_children, name, 50 if name == "MOST_FACTS" else 90_000)
-    world.write(make_patch(LIST, {f"k{number}/f0": 2 for number in range(30)}))
+    world.begin(make_patch(LIST, {f"k{number}/f0": 2 for number in range(30)}))
     world.check()
     assert (few.missed, many.missed) == (1, 1)
     world.put((*LIST, "k1", "f0"), 3)
@@ -785,14 +777,14 @@ def test_streams_begin_again_if_a_write_would_have_to_read_too_much(
 def test_children_that_enter_together_are_one_event_up_to_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
+    world = FollowedWorld()
     world.put(LIST, {f"k{number}": {"v": 0, "text": "x" * 5000} for number in range(10)})
     follower = world.follow(query(orderBy='"v"', equalTo="1"))
-    world.write(make_patch(LIST, {f"k{number}/v": 1 for number in range(5)}))
+    world.begin(make_patch(LIST, {f"k{number}/v": 1 for number in range(5)}))
     world.check()
     assert (follower.missed, len(follower.received)) == (0, 1)
     monkeypatch.setattr(written_children, "EVENT_BYTES", 20_000)
-    world.write(make_patch(LIST, {f"k{number}/v": 1 for number in range(5, 10)}))
+    world.begin(make_patch(LIST, {f"k{number}/v": 1 for number in range(5, 10)}))
     world.check()
     assert follower.missed == 1
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.database.test_shared_window import ALL, LIST, Follower, World, query
+from tests.database.test_shared_window import ALL, LIST, FollowedWorld, Follower, query
 from treedbd.database.shared_window import CHARGED_BYTES
 from treedbd.held_bytes import HeldAccount, HeldBytes, HeldBytesRefused
 from treedbd.limits import Limits
@@ -17,13 +17,13 @@ MANY = query(orderBy='"$key"', limitToFirst="1000000")
 CHILDREN = 500
 
 
-def make_world() -> World:
-    world = World()
+def make_world() -> FollowedWorld:
+    world = FollowedWorld()
     world.put(LIST, {f"k{number}": number for number in range(CHILDREN)})
     return world
 
 
-def watch(world: World, account: HeldAccount | None, watched: Query = MANY) -> Any:
+def watch(world: FollowedWorld, account: HeldAccount | None, watched: Query = MANY) -> Any:
     """Return a follower that has begun, of a caller with this account."""
     follower = Follower(world, watched, LIST)
     follower.subscription = world.database.subscribe(LIST, watched, follower, account=account)

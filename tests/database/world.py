@@ -1,10 +1,10 @@
-"""What a database needs in tests: a disk that the test controls, and rules that are not stored."""
+"""A database in tests: its clock and its disk are those of the test, its rules are not stored."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
@@ -14,14 +14,18 @@ from zope.interface import implementer
 
 from treedbd.database.active_rules import ActiveRules, RulesWork
 from treedbd.database.database import Database
-from treedbd.database.requests import ProjectSpec
+from treedbd.database.requests import Caller, Condition, Outcome, ProjectSpec, Write
 from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.store.engine import Engine, Transaction
+from treedbd.store.memory import MemoryEngine
+from treedbd.tree.edit import Edit
+from treedbd.tree.value import plain
 
 NAME: Final = DatabaseName("p")
 PROJECT: Final = ProjectSpec(NAME.project)
+ADMIN: Final = Caller(None, is_admin=True)
 
 
 class Disk:
@@ -143,3 +147,63 @@ def make_database(
     """Return the database of a project; without `rules` everything is allowed."""
     active = rules or make_active_rules(runtime.run_in_thread)
     return Database(NAME, engine, PROJECT, active, runtime, retain_events)
+
+
+class World:
+    """A database of one project, with the clock and the disk that it depends on.
+
+    Commits wait until `disk` finishes them if one is given, else they are made at once. Without
+    `rules` everything is allowed; `quotas` are those of the project.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | None = None,
+        rules: RuleSet = OPEN,
+        *,
+        clock: TurnClock | None = None,
+        disk: Disk | None = None,
+        now_ms: int = 0,
+        **quotas: int,
+    ) -> None:
+        run = run_at_once if disk is None else disk.run
+        self.clock: TurnClock = clock or TurnClock()
+        self.disk: Disk = disk or Disk()
+        self.engine: Engine = engine or MemoryEngine()
+        self.rules = make_active_rules(run, rules, self.rules_changed)
+        self.runtime = Runtime(self.clock, bytes, run, now_ms=lambda: now_ms)
+        project = ProjectSpec(NAME.project, **quotas)  # type: ignore[arg-type]
+        self.database = Database(NAME, self.engine, project, self.rules, self.runtime, 100)
+
+    def rules_changed(self) -> None:
+        """Recheck the grants: the rules in force have changed."""
+        self.database.recheck_grants()
+
+    def begin(
+        self,
+        edit: Edit,
+        condition: Condition | None = None,
+        deadline: float | None = None,
+        *,
+        now: int = 0,
+        caller: Caller = ADMIN,
+        **options: Any,
+    ) -> Deferred[Outcome]:
+        """Queue a write."""
+        return self.database.write(Write(edit, now, caller, condition, deadline, **options))
+
+    def wait(self, deferred: Deferred[Any]) -> Any:
+        """Return the result of what needs only turns of the reactor, or its error."""
+        found: list[Any] = []
+        deferred.addBoth(found.append)
+        self.clock.run()
+        (result,) = found
+        return result.value if isinstance(result, Failure) else result
+
+    def write(self, edit: Edit, *args: Any, **options: Any) -> Any:
+        """Do a write; return its outcome, or the error that refused it."""
+        return self.wait(self.begin(edit, *args, **options))
+
+    def get(self, *path: str) -> Any:
+        """Return the value at a path."""
+        return self.database.read(lambda nodes: plain(nodes.get(path)))
