@@ -86,7 +86,7 @@ class Member:
             copy.apply(push.action, keys, push.body["d"])
 
 
-class World(Closing):
+class RealtimeWorld(Closing):
     """Clients of one tree, and the model of its value."""
 
     def __init__(self, tree: Client, seed: int) -> None:

@@ -29,7 +29,7 @@ RULE_SET = {
 }
 
 
-class World:
+class ManyProviders:
     """A daemon and its providers, which keep their ports."""
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    found = World()
+def world() -> Iterator[ManyProviders]:
+    found = ManyProviders()
     with contextlib.ExitStack() as running:
         for provider in found.providers:
             running.enter_context(provider)
@@ -72,7 +72,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def shop(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+def shop(world: ManyProviders, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     folder = tmp_path_factory.mktemp("providers")
     (folder / "ca.pem").write_bytes(authority_pem())
     (folder / "shop.secret").write_text("the secret of the project shop ".ljust(48, "-"))
@@ -90,7 +90,7 @@ def mine(bearer: str, uid: str = "alice", **parameters: Any) -> str:
     return at(f"/mine/{uid}.json", bearer, **parameters)
 
 
-def are_other_callers_served(shop: Tree, world: World) -> bool:
+def are_other_callers_served(shop: Tree, world: ManyProviders) -> bool:
     targets = ["/anonymous.json", mine(user("shop", "alice")), mine(world.usual.token())]
     return [shop.status("GET", target) for target in targets] == [200] * 3
 
@@ -98,7 +98,9 @@ def are_other_callers_served(shop: Tree, world: World) -> bool:
 # Valid tokens.
 
 
-def test_the_token_of_a_provider_is_accepted_with_every_method(shop: Tree, world: World) -> None:
+def test_the_token_of_a_provider_is_accepted_with_every_method(
+    shop: Tree, world: ManyProviders
+) -> None:
     for provider in (world.usual, world.direct):
         assert set(statuses_by_method(shop, "/mine/alice.json", provider.token()).values()) == {200}
         assert set(statuses_by_method(shop, "/mine/bob.json", provider.token()).values()) == {403}
@@ -118,13 +120,13 @@ def test_the_token_of_a_provider_is_accepted_with_every_method(shop: Tree, world
     ],
 )
 def test_the_rules_receive_the_claims(
-    shop: Tree, world: World, path: str, claims: dict[str, Any]
+    shop: Tree, world: ManyProviders, path: str, claims: dict[str, Any]
 ) -> None:
     assert shop.status("GET", at(path, world.usual.token(**claims))) == 200
 
 
 def test_the_token_of_a_provider_is_never_an_admins_and_never_legacy(
-    shop: Tree, world: World
+    shop: Tree, world: ManyProviders
 ) -> None:
     bearer = world.usual.token(admin=True, v=0, d={"uid": "alice"}, sub="bob")
     assert shop.status("GET", at("/denied.json", bearer)) == 403
@@ -136,7 +138,7 @@ def test_the_token_of_a_provider_is_never_an_admins_and_never_legacy(
     assert shop.status("GET", override) == 403
 
 
-def test_the_keys_are_fetched_once(shop: Tree, world: World) -> None:
+def test_the_keys_are_fetched_once(shop: Tree, world: ManyProviders) -> None:
     for number in range(20):
         assert shop.status("GET", mine(world.usual.token(nonce=number))) == 200
         assert shop.status("GET", mine(world.direct.token(nonce=number))) == 200
@@ -170,7 +172,7 @@ def test_the_keys_are_fetched_once(shop: Tree, world: World) -> None:
     ],
 )
 def test_the_error_of_an_invalid_token_says_why(
-    shop: Tree, world: World, word: str, changes: dict[str, Any]
+    shop: Tree, world: ManyProviders, word: str, changes: dict[str, Any]
 ) -> None:
     bad = world.usual.token(**changes)
     assert set(statuses_by_method(shop, "/anonymous.json", bad).values()) == {401}
@@ -179,7 +181,7 @@ def test_the_error_of_an_invalid_token_says_why(
     )
 
 
-def test_the_key_determines_how_a_token_is_verified(shop: Tree, world: World) -> None:
+def test_the_key_determines_how_a_token_is_verified(shop: Tree, world: ManyProviders) -> None:
     usual = world.usual
     now = int(time.time())
     claims: dict[str, Any] = {
@@ -209,7 +211,7 @@ def test_the_key_determines_how_a_token_is_verified(shop: Tree, world: World) ->
         check_error(shop.request("GET", at("/anonymous.json", forged)), 401, "auth_required")
 
 
-def test_a_token_for_one_project_is_refused_by_another(shop: Tree, world: World) -> None:
+def test_a_token_for_one_project_is_refused_by_another(shop: Tree, world: ManyProviders) -> None:
     with Tree(shop.daemon, "other") as other:
         check_error(other.request("GET", at("/a.json", world.usual.token())), 401, "auth_required")
         assert other.status("GET", at("/a.json", world.usual.token(aud="other"))) != 401
@@ -220,7 +222,7 @@ def test_a_token_for_one_project_is_refused_by_another(shop: Tree, world: World)
 
 
 def test_a_new_key_is_fetched_and_a_withdrawn_one_verifies_nothing(
-    shop: Tree, world: World
+    shop: Tree, world: ManyProviders
 ) -> None:
     rotating = world.rotating
     before = rotating.token()
@@ -258,7 +260,7 @@ def check_unavailable(shop: Tree, bearer: str) -> None:
     ],
 )
 def test_a_provider_without_valid_keys_is_unavailable_for_its_own_tokens_only(
-    shop: Tree, world: World, name: str, reason: str
+    shop: Tree, world: ManyProviders, name: str, reason: str
 ) -> None:
     provider: OidcProvider = getattr(world, name)
     check_unavailable(shop, provider.token())
@@ -271,13 +273,13 @@ def test_a_provider_without_valid_keys_is_unavailable_for_its_own_tokens_only(
 
 
 def test_errors_that_need_no_key_are_found_while_the_provider_is_unreachable(
-    shop: Tree, world: World
+    shop: Tree, world: ManyProviders
 ) -> None:
     for changes in ({"exp": 1, "iat": 0}, {"aud": "other"}):
         assert shop.status("GET", mine(world.stopped.token(**changes))) == 401
 
 
-def test_a_provider_that_starts_again_is_used_again(shop: Tree, world: World) -> None:
+def test_a_provider_that_starts_again_is_used_again(shop: Tree, world: ManyProviders) -> None:
     bearer = world.stopped.token()
     check_unavailable(shop, bearer)
     world.stopped.start()
@@ -287,14 +289,16 @@ def test_a_provider_that_starts_again_is_used_again(shop: Tree, world: World) ->
     assert shop.status("GET", mine(bearer)) == 200
 
 
-def test_known_keys_are_used_while_their_provider_is_stopped(shop: Tree, world: World) -> None:
+def test_known_keys_are_used_while_their_provider_is_stopped(
+    shop: Tree, world: ManyProviders
+) -> None:
     assert shop.status("GET", mine(world.direct.token())) == 200
     world.direct.stop()
     assert shop.status("GET", mine(world.direct.token(nonce=1))) == 200
     world.direct.start()
 
 
-def test_a_hanging_provider_delays_its_own_tokens_only(shop: Tree, world: World) -> None:
+def test_a_hanging_provider_delays_its_own_tokens_only(shop: Tree, world: ManyProviders) -> None:
     bearer = world.hanging.token()
     start = time.monotonic()
     with ThreadPoolExecutor() as threads, Tree(shop.daemon, "shop") as waiting:

@@ -42,7 +42,7 @@ dialect = "standard"
 
 
 @attrs.frozen
-class World:
+class ReloadedDaemon:
     """A daemon whose project `shop` has the secrets `new` and `old`, and two providers."""
 
     folder: pathlib.Path
@@ -67,7 +67,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReloadedDaemon]:
     folder = tmp_path_factory.mktemp("reload")
     (folder / "ca.pem").write_bytes(authority_pem())
     (folder / "rules.json").write_text(OPEN)
@@ -77,17 +77,17 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         config = SHOP + provider_table(one) + provider_table(two, "two:")
         with trusting(folder, config, ["other"]) as daemon:
             text = (folder / "treedb.toml").read_text()
-            yield World(folder, daemon, one, two, text)
+            yield ReloadedDaemon(folder, daemon, one, two, text)
 
 
 @pytest.fixture
-def world(started: World) -> Iterator[World]:
+def world(started: ReloadedDaemon) -> Iterator[ReloadedDaemon]:
     yield started
     started.restore()
 
 
 @pytest.fixture
-def shop(world: World) -> Iterator[Tree]:
+def shop(world: ReloadedDaemon) -> Iterator[Tree]:
     with Tree(world.daemon, "shop") as tree:
         yield tree
 
@@ -145,7 +145,9 @@ def test_emulator_mode_does_not_listen_for_other_machines(tmp_path: pathlib.Path
 # Secrets.
 
 
-def test_a_withdrawn_secret_ends_its_streams_and_verifies_nothing(world: World, shop: Tree) -> None:
+def test_a_withdrawn_secret_ends_its_streams_and_verifies_nothing(
+    world: ReloadedDaemon, shop: Tree
+) -> None:
     old, new = signed_by("old"), signed_by("new")
     with (
         shop.listen(at("/a.json", old)) as ended,
@@ -164,7 +166,7 @@ def test_a_withdrawn_secret_ends_its_streams_and_verifies_nothing(world: World, 
     assert shop.status("DELETE", at("/a.json", signed_by("newest"))) == 200
 
 
-def test_a_secret_is_withdrawn_by_removing_its_file(world: World, shop: Tree) -> None:
+def test_a_secret_is_withdrawn_by_removing_its_file(world: ReloadedDaemon, shop: Tree) -> None:
     assert shop.status("GET", at("/a.json", signed_by("old"))) == 200
     (world.folder / "old.secret").unlink()
     assert f"{world.folder / 'old.secret'} has been removed" in reload(world.daemon)
@@ -173,7 +175,7 @@ def test_a_secret_is_withdrawn_by_removing_its_file(world: World, shop: Tree) ->
 
 
 def test_a_secret_is_withdrawn_by_removing_it_from_the_configuration(
-    world: World, shop: Tree
+    world: ReloadedDaemon, shop: Tree
 ) -> None:
     with shop.listen(at("/a.json", signed_by("old"))) as stream:
         stream.expect(put_event("/", None))
@@ -184,7 +186,7 @@ def test_a_secret_is_withdrawn_by_removing_it_from_the_configuration(
     assert shop.status("GET", at("/a.json", signed_by("new"))) == 200
 
 
-def test_a_project_that_is_no_longer_configured_trusts_no_token(world: World) -> None:
+def test_a_project_that_is_no_longer_configured_trusts_no_token(world: ReloadedDaemon) -> None:
     with Tree(world.daemon, "other") as tree:
         assert tree.status("GET", at("/a.json", tree.admin)) == 200
         world.edit(world.config[world.config.index("[projects.other]") :], "")
@@ -202,7 +204,7 @@ def test_a_project_that_is_no_longer_configured_trusts_no_token(world: World) ->
     ],
 )
 def test_one_bad_file_changes_nothing_and_is_logged(
-    world: World, shop: Tree, file: str, content: str, words: list[str]
+    world: ReloadedDaemon, shop: Tree, file: str, content: str, words: list[str]
 ) -> None:
     with shop.listen(at("/a.json", signed_by("old"))) as stream:
         stream.expect(put_event("/", None))
@@ -218,7 +220,7 @@ def test_one_bad_file_changes_nothing_and_is_logged(
     assert "Traceback" not in log
 
 
-def test_while_one_file_is_bad_the_others_take_no_effect(world: World, shop: Tree) -> None:
+def test_while_one_file_is_bad_the_others_take_no_effect(world: ReloadedDaemon, shop: Tree) -> None:
     (world.folder / "rules.json").write_text(CLOSED)
     write_secret(world.folder, "old", secret_of("newest"))
     (world.folder / "new.secret").write_text("short")
@@ -231,7 +233,7 @@ def test_while_one_file_is_bad_the_others_take_no_effect(world: World, shop: Tre
 
 
 def test_a_withdrawn_provider_ends_its_streams_and_verifies_nothing(
-    world: World, shop: Tree
+    world: ReloadedDaemon, shop: Tree
 ) -> None:
     one, two = world.one, world.two
     with (
@@ -256,7 +258,9 @@ def test_a_withdrawn_provider_ends_its_streams_and_verifies_nothing(
 # Rules files.
 
 
-def test_a_rules_file_is_reloaded_and_takes_effect_at_once(world: World, shop: Tree) -> None:
+def test_a_rules_file_is_reloaded_and_takes_effect_at_once(
+    world: ReloadedDaemon, shop: Tree
+) -> None:
     bearer = signed_by("new")
     with shop.listen(at("/a.json", bearer)) as stream:
         stream.expect(put_event("/", None))
@@ -283,7 +287,7 @@ def test_a_project_whose_rules_are_managed_by_a_file_accepts_no_others(shop: Tre
     assert shop.status("GET", at("/a.json", signed_by("new"))) == 200
 
 
-def test_a_reload_of_the_same_files_changes_nothing(world: World, shop: Tree) -> None:
+def test_a_reload_of_the_same_files_changes_nothing(world: ReloadedDaemon, shop: Tree) -> None:
     with shop.listen(at("/a.json", signed_by("old"))) as stream:
         stream.expect(put_event("/", None))
         for number in range(3):

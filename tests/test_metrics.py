@@ -76,7 +76,7 @@ LABELS = {
 """The names and labels that dashboards depend on."""
 
 
-class World:
+class MeteredDaemon:
     """A daemon whose metrics are looked at, and a client of it."""
 
     def __init__(self, daemon: Daemon, project: str = "shop") -> None:
@@ -244,51 +244,51 @@ class World:
         wait_until(lambda: used_s() > before)
 
 
-MOVES: dict[str, Callable[[World], None]] = {
-    "treedb_requests_total": World.get,
-    "treedb_request_seconds": World.get,
-    "treedb_received_bytes_total": World.put,
-    "treedb_sent_bytes_total": World.get,
-    "treedb_refusals_total": World.deny,
-    "treedb_cut_off_total": World.leave_early,
-    "treedb_denied_total": World.deny,
-    "treedb_token_failures_total": World.send_bad_token,
-    "treedb_connections": World.connect,
-    "treedb_held_bytes": World.send_half,
-    "treedb_held_refusals_total": World.send_too_many_halves,
-    "treedb_kept_answers_total": World.get,
-    "treedb_unindexed_queries_total": World.query,
-    "treedb_rule_seconds": World.read_by_data,
-    "treedb_writes_total": World.put,
-    "treedb_commit_seconds": World.put,
-    "treedb_commit_writes": World.put,
-    "treedb_sync_seconds": World.put,
-    "treedb_streams": World.open_stream,
-    "treedb_events_total": World.send_event,
-    "treedb_event_bytes_total": World.send_event,
-    "treedb_stale_streams_total": World.fall_behind,
-    "treedb_resumptions_total": World.resume,
-    "treedb_sockets": World.open_socket,
-    "treedb_sockets_opened_total": World.open_socket,
-    "treedb_socket_refusals_total": World.listen_too_often,
-    "treedb_socket_messages_total": World.listen,
-    "treedb_listens": World.listen,
-    "treedb_listen_events_total": World.send_listen_event,
-    "treedb_listen_event_bytes_total": World.send_listen_event,
-    "treedb_stale_listens_total": World.fall_behind_over_a_socket,
-    "treedb_disconnect_sessions": World.be_about_to_leave,
-    "treedb_disconnect_writes_total": World.leave,
-    "treedb_databases_open": World.create_database,
-    "treedb_store_bytes": World.create_database,
-    "treedb_project_store_bytes": World.create_database,
-    "treedb_disk_free_bytes": World.create_database,
-    "treedb_turn_seconds": World.get,
-    "treedb_certificate_end_timestamp_seconds": World.renew_certificate,
-    "process_cpu_seconds_total": World.use_processor,
-    "process_open_fds": World.connect,
-    "treedb_last_backup_timestamp_seconds": World.back_up,
-    "treedb_problems": World.break_database,
-    "treedb_write_problems": World.break_database,
+MOVES: dict[str, Callable[[MeteredDaemon], None]] = {
+    "treedb_requests_total": MeteredDaemon.get,
+    "treedb_request_seconds": MeteredDaemon.get,
+    "treedb_received_bytes_total": MeteredDaemon.put,
+    "treedb_sent_bytes_total": MeteredDaemon.get,
+    "treedb_refusals_total": MeteredDaemon.deny,
+    "treedb_cut_off_total": MeteredDaemon.leave_early,
+    "treedb_denied_total": MeteredDaemon.deny,
+    "treedb_token_failures_total": MeteredDaemon.send_bad_token,
+    "treedb_connections": MeteredDaemon.connect,
+    "treedb_held_bytes": MeteredDaemon.send_half,
+    "treedb_held_refusals_total": MeteredDaemon.send_too_many_halves,
+    "treedb_kept_answers_total": MeteredDaemon.get,
+    "treedb_unindexed_queries_total": MeteredDaemon.query,
+    "treedb_rule_seconds": MeteredDaemon.read_by_data,
+    "treedb_writes_total": MeteredDaemon.put,
+    "treedb_commit_seconds": MeteredDaemon.put,
+    "treedb_commit_writes": MeteredDaemon.put,
+    "treedb_sync_seconds": MeteredDaemon.put,
+    "treedb_streams": MeteredDaemon.open_stream,
+    "treedb_events_total": MeteredDaemon.send_event,
+    "treedb_event_bytes_total": MeteredDaemon.send_event,
+    "treedb_stale_streams_total": MeteredDaemon.fall_behind,
+    "treedb_resumptions_total": MeteredDaemon.resume,
+    "treedb_sockets": MeteredDaemon.open_socket,
+    "treedb_sockets_opened_total": MeteredDaemon.open_socket,
+    "treedb_socket_refusals_total": MeteredDaemon.listen_too_often,
+    "treedb_socket_messages_total": MeteredDaemon.listen,
+    "treedb_listens": MeteredDaemon.listen,
+    "treedb_listen_events_total": MeteredDaemon.send_listen_event,
+    "treedb_listen_event_bytes_total": MeteredDaemon.send_listen_event,
+    "treedb_stale_listens_total": MeteredDaemon.fall_behind_over_a_socket,
+    "treedb_disconnect_sessions": MeteredDaemon.be_about_to_leave,
+    "treedb_disconnect_writes_total": MeteredDaemon.leave,
+    "treedb_databases_open": MeteredDaemon.create_database,
+    "treedb_store_bytes": MeteredDaemon.create_database,
+    "treedb_project_store_bytes": MeteredDaemon.create_database,
+    "treedb_disk_free_bytes": MeteredDaemon.create_database,
+    "treedb_turn_seconds": MeteredDaemon.get,
+    "treedb_certificate_end_timestamp_seconds": MeteredDaemon.renew_certificate,
+    "process_cpu_seconds_total": MeteredDaemon.use_processor,
+    "process_open_fds": MeteredDaemon.connect,
+    "treedb_last_backup_timestamp_seconds": MeteredDaemon.back_up,
+    "treedb_problems": MeteredDaemon.break_database,
+    "treedb_write_problems": MeteredDaemon.break_database,
 }
 """What moves each metric, those last that leave something broken."""
 ELSEWHERE = {
@@ -302,16 +302,16 @@ ELSEWHERE = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredDaemon]:
     with trusting(tmp_path_factory.mktemp("metrics"), CONFIG, ["shop"], *ONE_PROCESS) as daemon:
-        world = World(daemon)
+        world = MeteredDaemon(daemon)
         world.tree.put_rules(RULES)
         with world.closing:
             yield world
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_every_metric_moves(world: World, name: str) -> None:
+def test_every_metric_moves(world: MeteredDaemon, name: str) -> None:
     before = scrape(world.daemon).of(name)
     MOVES[name](world)
     after = scrape(world.daemon)
@@ -320,7 +320,9 @@ def test_every_metric_moves(world: World, name: str) -> None:
     assert after.of(name) != before
 
 
-def test_streams_and_sockets_are_counted_as_requests_when_clients_end_them(world: World) -> None:
+def test_streams_and_sockets_are_counted_as_requests_when_clients_end_them(
+    world: MeteredDaemon,
+) -> None:
     def ended(status: str, project: str) -> float:
         counted = scrape(world.daemon)
         return counted.get("treedb_requests_total", method="GET", status=status, project=project)
@@ -334,7 +336,7 @@ def test_streams_and_sockets_are_counted_as_requests_when_clients_end_them(world
     assert ended("200", "shop") > streams
 
 
-def test_the_table_of_moves_has_all_metrics(world: World) -> None:
+def test_the_table_of_moves_has_all_metrics(world: MeteredDaemon) -> None:
     names = {metric.name for metric in METRICS}
     assert names == MOVES.keys() | ELSEWHERE
     found = scrape(world.daemon)
@@ -342,13 +344,13 @@ def test_the_table_of_moves_has_all_metrics(world: World) -> None:
     assert all(found.of(name) for name in names)
 
 
-def test_names_and_labels_are_those_that_dashboards_depend_on(world: World) -> None:
+def test_names_and_labels_are_those_that_dashboards_depend_on(world: MeteredDaemon) -> None:
     found = scrape(world.daemon).labels
     assert {name: found[name] for name in LABELS} == LABELS
     assert found == {metric.name: set(metric.labels) for metric in METRICS}
 
 
-def test_the_format_is_negotiated(world: World) -> None:
+def test_the_format_is_negotiated(world: MeteredDaemon) -> None:
     url = f"{ops_url(world.daemon)}/.metrics"
     _, headers, text = fetch(url)
     assert headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -361,12 +363,12 @@ def test_the_format_is_negotiated(world: World) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/.json", "/open/a.json", "/.metrics/", "/.inspect/databases.json", "/.docs/"]
 )
-def test_the_endpoints_of_operators_serve_nothing_else(world: World, path: str) -> None:
+def test_the_endpoints_of_operators_serve_nothing_else(world: MeteredDaemon, path: str) -> None:
     status, _, text = fetch(ops_url(world.daemon) + path)
     assert (status, json.loads(text)["error"]) == (404, "not_found")
 
 
-def test_a_name_that_another_site_points_here_shows_operators_nothing(world: World) -> None:
+def test_a_name_that_another_site_points_here_shows_operators_nothing(world: MeteredDaemon) -> None:
     """DNS rebinding: such a page has the origin of the endpoint, so no lack of CORS stops it."""
     url = ops_url(world.daemon)
     own = ("localhost:1", "ops.localhost", "[::1]", "192.0.2.1:9100", socket.gethostname())
@@ -378,21 +380,21 @@ def test_a_name_that_another_site_points_here_shows_operators_nothing(world: Wor
     assert fetch(f"{url}/.health?live", host="evil.example")[0] == 200
 
 
-def test_other_methods_are_refused(world: World) -> None:
+def test_other_methods_are_refused(world: MeteredDaemon) -> None:
     for path in ("/.metrics", "/.health"):
         status, headers, text = fetch(ops_url(world.daemon) + path, method="DELETE")
         assert (status, headers["allow"]) == (405, "GET, HEAD")
         assert json.loads(text)["error"] == "method_not_allowed"
 
 
-def test_clients_find_no_metrics(world: World) -> None:
+def test_clients_find_no_metrics(world: MeteredDaemon) -> None:
     for host in ("shop.db.test", "localhost", "127.0.0.1"):
         found = world.daemon.request("GET", "/.metrics", headers={"Host": host})
         assert found.status == 404
         assert b"treedb_" not in found.body
 
 
-def test_what_clients_send_is_no_label_and_no_token_is_shown(world: World) -> None:
+def test_what_clients_send_is_no_label_and_no_token_is_shown(world: MeteredDaemon) -> None:
     daemon, tokens = world.daemon, [user("shop", "ada"), admin("shop"), "secret-token-of-nobody"]
     before = scrape(daemon)
     for token in tokens:
@@ -416,7 +418,7 @@ def test_what_clients_send_is_no_label_and_no_token_is_shown(world: World) -> No
     assert not re.search("sneaky|eyJ|BREW|-nobody|unheard", found.text)
 
 
-def test_health_shows_operators_names_and_reasons(world: World) -> None:
+def test_health_shows_operators_names_and_reasons(world: MeteredDaemon) -> None:
     world.break_database()
     status, report = health(world.daemon)
     assert (status, report["error"], report["status"]) == (503, "unavailable", "unavailable")

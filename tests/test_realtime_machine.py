@@ -12,7 +12,7 @@ import pytest
 
 from tests.realtime import RealtimeClient
 from tests.realtime_copy import Copy
-from tests.realtime_world import World
+from tests.realtime_world import RealtimeWorld
 from tests.rest import Client
 
 SEEDS: Final = int(os.environ.get("TREEDB_TEST_SEEDS", "6"))
@@ -25,7 +25,7 @@ STEPS: Final = 25
 def test_copies_equal_what_is_stored_and_every_client_sees_one_order(
     tree: Client, seed: int
 ) -> None:
-    with World(tree, seed) as world:
+    with RealtimeWorld(tree, seed) as world:
         for _ in range(ROUNDS):
             for _ in range(STEPS):
                 world.step()

@@ -12,7 +12,7 @@ import pytest
 from tests.daemon import Daemon
 from tests.realtime import RealtimeClient
 from tests.realtime_copy import hash_of
-from tests.realtime_world import World
+from tests.realtime_world import RealtimeWorld
 from tests.rest import Client, configured
 from tests.several import KINDS, Service, Several
 from tests.websocket import Refused
@@ -93,7 +93,7 @@ def test_a_session_ends_whichever_process_its_client_comes_back_to(several: Seve
 
 
 def test_copies_are_right_whatever_process_writes(several: Several) -> None:
-    with World(several.clients()[0], 7) as world:
+    with RealtimeWorld(several.clients()[0], 7) as world:
         for _ in range(ROUNDS):
             for _ in range(STEPS):
                 world.step()

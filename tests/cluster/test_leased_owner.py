@@ -57,7 +57,7 @@ class Connections:
         return execute(reach)
 
 
-class World:
+class OwningDaemon:
     """One daemon: its owner, its clock and its data directory."""
 
     def __init__(self, server: PostgresqlServers, folder: pathlib.Path) -> None:
@@ -92,14 +92,14 @@ class World:
 
 
 @pytest.fixture
-def world(server: PostgresqlServers, tmp_path: pathlib.Path) -> Iterator[World]:
-    made = World(server, tmp_path)
+def world(server: PostgresqlServers, tmp_path: pathlib.Path) -> Iterator[OwningDaemon]:
+    made = OwningDaemon(server, tmp_path)
     yield made
     made.owner.close()
     made.connections.leases.close()
 
 
-def test_a_database_is_listed_in_postgresql_and_in_the_file(world: World) -> None:
+def test_a_database_is_listed_in_postgresql_and_in_the_file(world: OwningDaemon) -> None:
     own = world.begin()
     assert world.owner.note(SHOP) is None
     assert world.files == [own]
@@ -108,7 +108,7 @@ def test_a_database_is_listed_in_postgresql_and_in_the_file(world: World) -> Non
     ]
 
 
-def test_a_lease_is_renewed_for_as_long_as_the_owner_lives(world: World) -> None:
+def test_a_lease_is_renewed_for_as_long_as_the_owner_lives(world: OwningDaemon) -> None:
     world.begin()
     for _ in range(3):
         world.query("UPDATE treedb.owners SET ends = now()")
@@ -118,7 +118,9 @@ def test_a_lease_is_renewed_for_as_long_as_the_owner_lives(world: World) -> None
     assert world.clock.getDelayedCalls() == []
 
 
-def test_an_owner_that_was_found_dead_is_another_one_and_ends_its_sessions(world: World) -> None:
+def test_an_owner_that_was_found_dead_is_another_one_and_ends_its_sessions(
+    world: OwningDaemon,
+) -> None:
     former = world.begin()
     world.query("UPDATE treedb.owners SET is_over = true")
     with capturedLogs() as logs:
@@ -133,7 +135,7 @@ def test_an_owner_that_was_found_dead_is_another_one_and_ends_its_sessions(world
     assert sorted(world.query(OWNERS)) == sorted([(former, True), (again, False)])
 
 
-def test_that_is_noticed_when_a_database_is_listed_too(world: World) -> None:
+def test_that_is_noticed_when_a_database_is_listed_too(world: OwningDaemon) -> None:
     former = world.begin()
     world.query("UPDATE treedb.owners SET is_over = true")
     with capturedLogs():
@@ -147,7 +149,7 @@ def test_that_is_noticed_when_a_database_is_listed_too(world: World) -> None:
     ]
 
 
-def test_while_postgresql_is_away_the_owner_stays_and_tries_again(world: World) -> None:
+def test_while_postgresql_is_away_the_owner_stays_and_tries_again(world: OwningDaemon) -> None:
     own = world.begin()
     world.connections.is_away = True
     world.clock.advance(RENEW_S)
@@ -159,7 +161,7 @@ def test_while_postgresql_is_away_the_owner_stays_and_tries_again(world: World) 
     assert world.query("SELECT ends > now() FROM treedb.owners") == [(True,)]
 
 
-def test_an_id_whose_beginning_is_in_doubt_is_not_used_again(world: World) -> None:
+def test_an_id_whose_beginning_is_in_doubt_is_not_used_again(world: OwningDaemon) -> None:
     former = world.owner.id
     world.connections.is_away = True
     failed: list[type[BaseException] | None] = []
@@ -171,7 +173,7 @@ def test_an_id_whose_beginning_is_in_doubt_is_not_used_again(world: World) -> No
     assert world.begin() != former
 
 
-def test_a_lease_ends_with_a_clean_stop(world: World) -> None:
+def test_a_lease_ends_with_a_clean_stop(world: OwningDaemon) -> None:
     world.begin()
     world.owner.close()
     world.owner.end_lease()
@@ -180,7 +182,7 @@ def test_a_lease_ends_with_a_clean_stop(world: World) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_others_are_found_dead_only_after_postgresql_has_answered_for_a_while(
-    world: World, tmp_path: pathlib.Path
+    world: OwningDaemon, tmp_path: pathlib.Path
 ) -> None:
     former = world.begin()
     other = world.make_owner(tmp_path / "other")

@@ -52,7 +52,7 @@ class FollowedRules:
         self.epoch = epoch
 
 
-class World:
+class CopyingDaemon:
     """A daemon with a database that another one writes to; the test says when its threads run."""
 
     def __init__(self, dsn: str, folder: pathlib.Path) -> None:
@@ -103,10 +103,10 @@ class World:
 
 
 @pytest.fixture
-def world(server: PostgresqlServers, tmp_path: pathlib.Path) -> Iterator[World]:
+def world(server: PostgresqlServers, tmp_path: pathlib.Path) -> Iterator[CopyingDaemon]:
     for folder in ("own", "other"):
         (tmp_path / folder).mkdir()
-    made = World(server.dsn, tmp_path)
+    made = CopyingDaemon(server.dsn, tmp_path)
     with logged_failures() as failures:
         yield made
     assert failures == []
@@ -114,7 +114,7 @@ def world(server: PostgresqlServers, tmp_path: pathlib.Path) -> Iterator[World]:
     made.side.close()
 
 
-def test_a_close_waits_for_what_is_being_brought_into_the_copy(world: World) -> None:
+def test_a_close_waits_for_what_is_being_brought_into_the_copy(world: CopyingDaemon) -> None:
     world.fall_behind(*MANY)
     world.finish()  # the fetch
     assert world.replica.copy.is_in_use
@@ -129,7 +129,7 @@ def test_a_close_waits_for_what_is_being_brought_into_the_copy(world: World) -> 
     assert world.is_closed
 
 
-def test_a_copy_that_is_being_brought_up_to_date_stays_open(world: World) -> None:
+def test_a_copy_that_is_being_brought_up_to_date_stays_open(world: CopyingDaemon) -> None:
     assert world.database.is_idle
     world.fall_behind(*MANY)
     world.finish()  # the fetch
@@ -141,7 +141,7 @@ def test_a_copy_that_is_being_brought_up_to_date_stays_open(world: World) -> Non
 
 @pytest.mark.parametrize("rows", [FEW, MANY], ids=["few", "many"])
 def test_nothing_is_brought_into_a_copy_that_is_being_closed(
-    world: World, rows: tuple[tuple[bytes, bytes], ...]
+    world: CopyingDaemon, rows: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     position = world.side.engine.position
     world.fall_behind(*rows)

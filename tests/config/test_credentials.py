@@ -15,7 +15,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, eventAsText
 
 from tests.access import secret_of, token, write_secret
-from tests.database.test_rules_work import LARGE, WorkClock
+from tests.database.test_rules_work import LARGE, STEP_S
+from tests.database.world import TurnClock
 from tests.web.auth.test_jwt import PEM
 from treedbd.config.credentials import MAX_UNCONFIGURED, Credentials
 from treedbd.config.settings import ProjectSettings, ProviderSettings, Settings
@@ -37,7 +38,7 @@ from treedbd.web.auth.jwt import (
 ISSUER = "https://127.0.0.1:1"
 
 
-class World:
+class ProjectCredentials:
     """The credentials of some projects, whose files are in one folder."""
 
     def __init__(
@@ -45,7 +46,7 @@ class World:
     ) -> None:
         self.folder = folder
         self.projects = projects
-        self.clock = WorkClock()
+        self.clock = TurnClock(STEP_S)
         self.catalog = Catalog(
             folder,
             "memory",
@@ -88,7 +89,7 @@ def with_secrets(folder: pathlib.Path, *names: str, **more: Any) -> ProjectSetti
     return ProjectSettings(secret_files=tuple(folder / f"{name}.secret" for name in names), **more)
 
 
-def load_error(world: World) -> str:
+def load_error(world: ProjectCredentials) -> str:
     """Return the sentence with which loading fails."""
     with pytest.raises(BadCredentials) as found:
         world.credentials.load()
@@ -106,14 +107,14 @@ def signed_by(name: str) -> str:
 
 
 def test_no_token_is_trusted_before_the_files_are_loaded(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, shop=with_secrets(tmp_path, "a"))
+    world = ProjectCredentials(tmp_path, shop=with_secrets(tmp_path, "a"))
     assert not world.accepts("shop", signed_by("a"))
     world.credentials.load()
     assert world.accepts("shop", signed_by("a"))
 
 
 def test_any_secret_of_a_project_verifies_tokens_and_no_other(tmp_path: pathlib.Path) -> None:
-    world = World(
+    world = ProjectCredentials(
         tmp_path, shop=with_secrets(tmp_path, "a", "b"), other=with_secrets(tmp_path, "c")
     )
     world.credentials.load()
@@ -142,7 +143,7 @@ def test_the_error_of_a_bad_secret_names_its_file(
         file.mkdir()
     elif content is not None:
         file.write_bytes(content)
-    world = World(
+    world = ProjectCredentials(
         tmp_path,
         good=with_secrets(tmp_path, "a"),
         shop=ProjectSettings(secret_files=(file,)),
@@ -160,7 +161,7 @@ def test_two_projects_with_one_secret_are_refused(tmp_path: pathlib.Path, copy: 
     one = with_secrets(tmp_path, "c", "a")
     write_secret(tmp_path, "b", secret_of("a"))
     other = ProjectSettings(secret_files=(tmp_path / f"{copy}.secret",))
-    sentence = load_error(World(tmp_path, one=one, other=other))
+    sentence = load_error(ProjectCredentials(tmp_path, one=one, other=other))
     for word in (f"{tmp_path / copy}.secret", "one and other share the secret", "each"):
         assert word in sentence
     assert secret_of("a").strip("- ") not in sentence
@@ -170,7 +171,7 @@ def test_one_project_may_name_a_secret_twice(tmp_path: pathlib.Path) -> None:
     write_secret(tmp_path, "b", secret_of("a"))
     shop = with_secrets(tmp_path, "a", "a")
     twice = attrs.evolve(shop, secret_files=(*shop.secret_files, tmp_path / "b.secret"))
-    world = World(tmp_path, shop=twice)
+    world = ProjectCredentials(tmp_path, shop=twice)
     world.credentials.load()
     assert world.accepts("shop", signed_by("a"))
 
@@ -179,7 +180,7 @@ def test_one_project_may_name_a_secret_twice(tmp_path: pathlib.Path) -> None:
 def test_a_secret_that_other_users_can_read_is_warned_of(
     tmp_path: pathlib.Path, mode: int, warned: bool
 ) -> None:
-    world = World(tmp_path, shop=with_secrets(tmp_path, "a"))
+    world = ProjectCredentials(tmp_path, shop=with_secrets(tmp_path, "a"))
     (tmp_path / "a.secret").chmod(mode)
     with capturedLogs() as logged:
         world.credentials.load()
@@ -197,7 +198,7 @@ def test_a_bad_file_at_a_reload_changes_nothing(
 ) -> None:
     rules = tmp_path / "rules.json"
     rules.write_text('{"rules": {}}')
-    world = World(
+    world = ProjectCredentials(
         tmp_path,
         first=with_secrets(tmp_path, "a", rules_file=rules),
         second=with_secrets(tmp_path, "b"),
@@ -218,7 +219,7 @@ def test_a_bad_file_at_a_reload_changes_nothing(
 
 
 def test_a_secret_whose_file_was_removed_is_withdrawn(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, shop=with_secrets(tmp_path, "a", "b"))
+    world = ProjectCredentials(tmp_path, shop=with_secrets(tmp_path, "a", "b"))
     world.credentials.load()
     (tmp_path / "a.secret").unlink()
     with capturedLogs() as logged:
@@ -232,7 +233,7 @@ def test_what_is_no_longer_configured_is_no_longer_trusted(
 ) -> None:
     shop = with_secrets(tmp_path, "a", "b")
     other = with_secrets(tmp_path, "c")
-    world = World(tmp_path, shop=shop, other=other)
+    world = ProjectCredentials(tmp_path, shop=shop, other=other)
     world.credentials.load()
     world.credentials.load({"shop": attrs.evolve(shop, secret_files=shop.secret_files[1:])})
     assert [world.accepts("shop", signed_by(name)) for name in "ab"] == [False, True]
@@ -244,7 +245,7 @@ def test_what_is_no_longer_configured_is_no_longer_trusted(
 
 
 def test_once_closed_no_token_is_trusted(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, shop=with_secrets(tmp_path, "a"))
+    world = ProjectCredentials(tmp_path, shop=with_secrets(tmp_path, "a"))
     world.credentials.load()
     world.credentials.close()
     assert not world.accepts("shop", signed_by("a"))
@@ -268,7 +269,7 @@ def test_the_error_of_a_bad_rules_file_names_the_file_and_the_position(
     file = tmp_path / "rules.json"
     if content is not None:
         file.write_bytes(content)
-    world = World(tmp_path, shop=ProjectSettings(rules_file=file))
+    world = ProjectCredentials(tmp_path, shop=ProjectSettings(rules_file=file))
     sentence = load_error(world)
     assert sentence.startswith("treedb.toml: projects.shop.rules_file ")
     assert sentence.endswith((": correct it there.", ", or name another file."))
@@ -280,7 +281,9 @@ def test_the_error_of_a_bad_rules_file_names_the_file_and_the_position(
 def test_a_rules_file_manages_the_rules_of_its_project(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text('{"rules": {".read": true}}')
-    world = World(tmp_path, shop=ProjectSettings(rules_file=file), other=ProjectSettings())
+    world = ProjectCredentials(
+        tmp_path, shop=ProjectSettings(rules_file=file), other=ProjectSettings()
+    )
     world.credentials.load()
     assert world.rules("shop") == file.read_text()
     assert world.catalog.rules("shop").is_file_managed
@@ -293,7 +296,7 @@ def test_a_project_whose_rules_file_is_no_longer_configured_keeps_its_rules_and_
     file = tmp_path / "rules.json"
     file.write_text('{"rules": {".read": true}}')
     managed = ProjectSettings(rules_file=file)
-    world = World(tmp_path, shop=managed, gone=managed)
+    world = ProjectCredentials(tmp_path, shop=managed, gone=managed)
     world.credentials.load()
     with capturedLogs() as logged:
         world.credentials.load({"shop": ProjectSettings()})
@@ -325,7 +328,7 @@ def test_a_project_whose_rules_file_is_no_longer_configured_keeps_its_rules_and_
 def test_the_error_of_a_bad_provider_names_it(
     tmp_path: pathlib.Path, provider: ProviderSettings, words: list[str]
 ) -> None:
-    sentence = load_error(World(tmp_path, shop=ProjectSettings(providers=(provider,))))
+    sentence = load_error(ProjectCredentials(tmp_path, shop=ProjectSettings(providers=(provider,))))
     assert sentence.startswith("treedb.toml: projects.shop.providers names ")
     for word in words:
         assert word in sentence
@@ -337,8 +340,12 @@ def test_two_projects_that_trust_the_same_tokens_of_a_provider_are_refused(
     provider = ProviderSettings(issuer=ISSUER, audience="shop")
     other = attrs.evolve(provider, audience="blog")
     shop = ProjectSettings(providers=(provider,))
-    World(tmp_path, shop=shop, blog=ProjectSettings(providers=(other,))).credentials.load()
-    world = World(tmp_path, shop=shop, blog=ProjectSettings(providers=(other, provider)))
+    ProjectCredentials(
+        tmp_path, shop=shop, blog=ProjectSettings(providers=(other,))
+    ).credentials.load()
+    world = ProjectCredentials(
+        tmp_path, shop=shop, blog=ProjectSettings(providers=(other, provider))
+    )
     assert "shop and blog trust the same tokens" in load_error(world)
 
 
@@ -346,7 +353,7 @@ def test_two_projects_that_trust_the_same_tokens_of_a_provider_are_refused(
 
 
 def test_development_mode_creates_a_secret_and_keeps_it(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, development=True, demo=ProjectSettings(None))
+    world = ProjectCredentials(tmp_path, development=True, demo=ProjectSettings(None))
     world.credentials.load()
     file = tmp_path / "data" / DEVELOPMENT_SECRET
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -360,7 +367,7 @@ def test_development_mode_creates_a_secret_and_keeps_it(tmp_path: pathlib.Path) 
 def test_in_development_mode_each_project_accepts_its_own_tokens_and_no_others(
     tmp_path: pathlib.Path,
 ) -> None:
-    world = World(tmp_path, development=True, demo=ProjectSettings(None))
+    world = ProjectCredentials(tmp_path, development=True, demo=ProjectSettings(None))
     world.credentials.load()
     secret = ensure_development_secret(tmp_path / "data")
     names = ("demo", *(f"p{number}" for number in range(MAX_UNCONFIGURED + 1)))
@@ -382,7 +389,7 @@ def test_a_development_secret_that_other_users_could_read_is_made_private_and_wa
     ensure_development_secret(tmp_path / "data")
     file = tmp_path / "data" / DEVELOPMENT_SECRET
     file.chmod(0o644)
-    world = World(tmp_path, development=True, demo=ProjectSettings(None))
+    world = ProjectCredentials(tmp_path, development=True, demo=ProjectSettings(None))
     with capturedLogs() as logged:
         world.credentials.load()
         world.credentials.load()
@@ -399,7 +406,7 @@ def test_the_error_of_a_bad_development_secret_says_what_to_do(tmp_path: pathlib
 
 
 def test_there_is_no_such_secret_outside_development_mode(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, shop=ProjectSettings())
+    world = ProjectCredentials(tmp_path, shop=ProjectSettings())
     world.credentials.load()
     assert world.credentials.verifier("new") is None
     assert not (tmp_path / "data").exists()
@@ -420,7 +427,7 @@ def test_a_reload_of_large_rules_is_done_in_slices_and_takes_effect_as_a_whole(
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     for file in (first, second):
         file.write_bytes(LARGE)
-    world = World(
+    world = ProjectCredentials(
         tmp_path,
         shop=with_secrets(tmp_path, "a", rules_file=first),
         blog=ProjectSettings(rules_file=second),
@@ -436,7 +443,7 @@ def test_a_reload_of_large_rules_is_done_in_slices_and_takes_effect_as_a_whole(
     while world.clock.calls:
         assert {world.rules("shop"), world.rules("blog")} == {LARGE.decode()}
         assert [name for name in "ab" if world.accepts("shop", signed_by(name))] == ["a"]
-        world.clock.turn()
+        world.clock.take_turn()
         turns += 1
     assert turns > 20
     assert reloading.called
@@ -448,7 +455,7 @@ def test_a_reload_with_an_error_in_the_last_file_changes_nothing(tmp_path: pathl
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     for file in (first, second):
         file.write_text('{"rules": {}}')
-    world = World(
+    world = ProjectCredentials(
         tmp_path, shop=ProjectSettings(rules_file=first), blog=ProjectSettings(rules_file=second)
     )
     world.credentials.load()
@@ -464,7 +471,7 @@ def test_a_reload_with_an_error_in_the_last_file_changes_nothing(tmp_path: pathl
 def test_a_rules_file_that_has_not_changed_is_not_compiled_again(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "rules.json"
     file.write_bytes(LARGE)
-    world = World(tmp_path, shop=ProjectSettings(rules_file=file))
+    world = ProjectCredentials(tmp_path, shop=ProjectSettings(rules_file=file))
     world.credentials.load()
     rules = world.catalog.rules("shop").current
     reloading = Deferred.fromCoroutine(world.credentials.reload())
@@ -475,13 +482,13 @@ def test_a_rules_file_that_has_not_changed_is_not_compiled_again(tmp_path: pathl
 def test_a_reload_that_is_under_way_at_the_end_changes_nothing(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text('{"rules": {}}')
-    world = World(tmp_path, shop=with_secrets(tmp_path, "a", rules_file=file))
+    world = ProjectCredentials(tmp_path, shop=with_secrets(tmp_path, "a", rules_file=file))
     world.credentials.load()
     file.write_bytes(LARGE)
     reloading = Deferred.fromCoroutine(world.credentials.reload())
     world.credentials.close()
     while world.clock.calls:
-        world.clock.turn()
+        world.clock.take_turn()
     assert reloading.called
     assert world.rules("shop") == '{"rules": {}}'
     assert not world.accepts("shop", signed_by("a"))
@@ -490,7 +497,7 @@ def test_a_reload_that_is_under_way_at_the_end_changes_nothing(tmp_path: pathlib
 def test_warnings_about_a_rules_file_are_logged_when_it_is_read(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text('{"rules": {".read": "auth.uid.matches(/^a|b$/)"}}')
-    world = World(tmp_path, shop=ProjectSettings(rules_file=file))
+    world = ProjectCredentials(tmp_path, shop=ProjectSettings(rules_file=file))
     with capturedLogs() as logged:
         world.credentials.load()
         world.credentials.load()

@@ -13,8 +13,8 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, eventAsText
 from twisted.python.failure import Failure
 
-from tests.database.test_rules_work import WorkClock
-from tests.database.world import Disk, run_at_once
+from tests.database.test_rules_work import STEP_S
+from tests.database.world import Disk, TurnClock, run_at_once
 from tests.rules.evaluating import NOW, rules, view
 from treedbd.database.active_rules import ActiveRules, FileRules, RulesWork
 from treedbd.database.data_directory import RULES_FILE
@@ -33,7 +33,7 @@ FIRST = '{"rules": {"a": {".read": true}}}'
 SECOND = '{"rules": {"b": {".read": true}}}'
 
 
-class World:
+class StoredRules:
     """Rules in force that are stored in a folder; counts how often they changed."""
 
     def __init__(
@@ -43,10 +43,10 @@ class World:
         *,
         is_file_managed: bool = False,
         disk: Disk | None = None,
-        clock: WorkClock | None = None,
+        clock: TurnClock | None = None,
     ) -> None:
         self.changes = 0
-        self.clock = clock or WorkClock(lag=0)
+        self.clock = clock or TurnClock()
         self.active = ActiveRules(
             first,
             is_file_managed=is_file_managed,
@@ -62,7 +62,7 @@ class World:
     def run(self) -> None:
         """Make delayed calls until none is left."""
         while self.clock.calls:
-            self.clock.turn()
+            self.clock.take_turn()
 
     def may_read(self, key: str) -> bool:
         context = Context({"uid": "alice"}, NOW, view(None))
@@ -82,20 +82,20 @@ def disk() -> Disk:
 
 def test_rules_that_are_put_are_in_force_announced_and_stored(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "shop"
-    world = World(folder)
+    world = StoredRules(folder)
     world.active.put(FIRST.encode())
     assert (world.may_read("a"), world.may_read("b"), world.changes) == (True, False, 1)
     file = folder / RULES_FILE
     assert file.read_text() == FIRST
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    later = World(folder, OPEN)
+    later = StoredRules(folder, OPEN)
     assert later.active.current.text == FIRST
     assert (later.may_read("a"), later.may_read("b"), later.changes) == (True, False, 0)
 
 
 def test_rules_are_in_force_only_when_they_are_durable(tmp_path: pathlib.Path, disk: Disk) -> None:
-    world = World(tmp_path, disk=disk)
+    world = StoredRules(tmp_path, disk=disk)
     answered: list[RuleSet] = []
     world.active.put(FIRST.encode()).addCallback(answered.append)
     assert (world.may_read("a"), world.changes, answered) == (False, 0, [])
@@ -104,7 +104,7 @@ def test_rules_are_in_force_only_when_they_are_durable(tmp_path: pathlib.Path, d
 
 
 def test_rules_that_cannot_be_stored_are_not_in_force(tmp_path: pathlib.Path, disk: Disk) -> None:
-    world = World(tmp_path, disk=disk)
+    world = StoredRules(tmp_path, disk=disk)
     (tmp_path / RULES_FILE).mkdir()
     put = world.active.put(FIRST.encode())
     disk.finish()
@@ -113,7 +113,7 @@ def test_rules_that_cannot_be_stored_are_not_in_force(tmp_path: pathlib.Path, di
 
 
 def test_rules_are_put_even_if_the_waiting_is_cancelled(tmp_path: pathlib.Path, disk: Disk) -> None:
-    world = World(tmp_path, disk=disk)
+    world = StoredRules(tmp_path, disk=disk)
     puts = [world.active.put(text.encode()) for text in (FIRST, SECOND)]
     for put in puts:
         put.cancel()
@@ -126,7 +126,7 @@ def test_rules_are_put_even_if_the_waiting_is_cancelled(tmp_path: pathlib.Path, 
 def test_of_concurrent_puts_the_last_is_in_force_and_stored(
     tmp_path: pathlib.Path, disk: Disk
 ) -> None:
-    world = World(tmp_path, disk=disk)
+    world = StoredRules(tmp_path, disk=disk)
     puts = [world.active.put(text.encode()) for text in (FIRST, SECOND, FIRST, SECOND)]
     for put in puts:
         assert len(disk.waiting) == 1
@@ -138,14 +138,14 @@ def test_of_concurrent_puts_the_last_is_in_force_and_stored(
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"rules": {".read": "x"}}', b"\xff"])
 def test_invalid_rules_change_nothing(tmp_path: pathlib.Path, text: bytes) -> None:
-    world = World(tmp_path, OPEN)
+    world = StoredRules(tmp_path, OPEN)
     assert failure_of(world.active.put(text)) is InvalidRules
     assert (world.may_read("a"), world.changes) == (True, 0)
     assert not list(tmp_path.iterdir())
 
 
 def test_without_a_folder_rules_are_only_in_memory(tmp_path: pathlib.Path) -> None:
-    world = World(None)
+    world = StoredRules(None)
     world.active.put(FIRST.encode())
     assert world.may_read("a")
 
@@ -156,7 +156,7 @@ def test_stored_rules_that_are_damaged_deny_everything_and_are_logged(
 ) -> None:
     (tmp_path / RULES_FILE).write_bytes(content)
     with capturedLogs() as logged:
-        world = World(tmp_path, OPEN)
+        world = StoredRules(tmp_path, OPEN)
     assert not world.may_read("a")
     (event,) = logged
     assert event["file"] == str(tmp_path / RULES_FILE)
@@ -165,7 +165,7 @@ def test_stored_rules_that_are_damaged_deny_everything_and_are_logged(
 def test_stored_rules_that_cannot_be_read_deny_nothing(tmp_path: pathlib.Path) -> None:
     (tmp_path / RULES_FILE).mkdir()
     with pytest.raises(RulesUnreadable):
-        World(tmp_path, OPEN)
+        StoredRules(tmp_path, OPEN)
 
 
 # Rules that a file of the configuration sets.
@@ -175,7 +175,7 @@ def test_a_file_managed_project_denies_until_its_file_is_read_and_accepts_no_put
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / RULES_FILE).write_text(FIRST)
-    world = World(tmp_path, is_file_managed=True)
+    world = StoredRules(tmp_path, is_file_managed=True)
     assert not world.may_read("a")
     world.active.manage_by_file(rules({"b": {".read": True}}))
     assert (world.may_read("a"), world.may_read("b")) == (False, True)
@@ -187,7 +187,7 @@ def test_a_file_managed_project_denies_until_its_file_is_read_and_accepts_no_put
 def test_the_first_reading_of_a_file_is_not_a_change_and_later_ones_are(
     tmp_path: pathlib.Path,
 ) -> None:
-    world = World(tmp_path, is_file_managed=True)
+    world = StoredRules(tmp_path, is_file_managed=True)
     for node, changes in (("a", 0), ("a", 0), ("b", 1), ("a", 2)):
         world.active.manage_by_file(rules({node: {".read": True}}))
         assert (world.may_read(node), world.changes) == (True, changes)
@@ -196,7 +196,7 @@ def test_the_first_reading_of_a_file_is_not_a_change_and_later_ones_are(
 def test_a_project_that_becomes_file_managed_no_longer_uses_rules_that_were_put(
     tmp_path: pathlib.Path,
 ) -> None:
-    world = World(tmp_path)
+    world = StoredRules(tmp_path)
     world.active.put(FIRST.encode())
     world.active.manage_by_file(rules({"b": {".read": True}}))
     assert (world.may_read("a"), world.may_read("b"), world.changes) == (False, True, 2)
@@ -208,7 +208,7 @@ def test_a_project_that_is_no_longer_file_managed_keeps_its_rules_until_others_a
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / RULES_FILE).write_text(FIRST)
-    world = World(tmp_path, is_file_managed=True)
+    world = StoredRules(tmp_path, is_file_managed=True)
     world.active.manage_by_file(rules({"c": {".read": True}}))
     world.active.stop_managing_by_file()
     assert ([world.may_read(node) for node in "abc"], world.changes) == ([False, False, True], 0)
@@ -222,7 +222,7 @@ def test_a_project_that_is_no_longer_file_managed_keeps_its_rules_until_others_a
 def test_a_file_overrides_rules_that_are_being_put(
     tmp_path: pathlib.Path, disk: Disk, waiting: int
 ) -> None:
-    world = World(tmp_path, disk=disk)
+    world = StoredRules(tmp_path, disk=disk)
     puts = [world.active.put(text.encode()) for text in (SECOND, FIRST)]
     for _ in range(waiting):
         disk.finish()
@@ -261,7 +261,7 @@ LARGE = json.dumps({"rules": {f"k{at}": {".read": f"now > {at}"} for at in range
 
 
 def test_rules_that_are_too_late_change_nothing(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, OPEN, clock=WorkClock())
+    world = StoredRules(tmp_path, OPEN, clock=TurnClock(STEP_S))
     put = world.active.put(LARGE, world.clock.rightNow + 5 * SLICE_SECONDS)
     world.run()
     assert failure_of(put) is DeadlinePassed
@@ -272,7 +272,7 @@ def test_rules_that_are_too_late_change_nothing(tmp_path: pathlib.Path) -> None:
 def test_rules_whose_time_is_over_before_they_can_be_stored_change_nothing(
     tmp_path: pathlib.Path, disk: Disk
 ) -> None:
-    world = World(tmp_path, OPEN, disk=disk)
+    world = StoredRules(tmp_path, OPEN, disk=disk)
     first = world.active.put(FIRST.encode(), 10.0)
     late = world.active.put(SECOND.encode(), 10.0)
     world.clock.advance(11)
@@ -283,7 +283,7 @@ def test_rules_whose_time_is_over_before_they_can_be_stored_change_nothing(
 
 
 def test_cancelling_stops_the_check_of_rules_and_nothing_changes(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, OPEN, clock=WorkClock())
+    world = StoredRules(tmp_path, OPEN, clock=TurnClock(STEP_S))
     put = world.active.put(LARGE)
     assert world.clock.calls
     put.cancel()
@@ -294,7 +294,7 @@ def test_cancelling_stops_the_check_of_rules_and_nothing_changes(tmp_path: pathl
 
 
 def test_a_put_waits_for_the_check_of_the_one_before(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, clock=WorkClock())
+    world = StoredRules(tmp_path, clock=TurnClock(STEP_S))
     puts = [world.active.put(text) for text in (LARGE, FIRST.encode())]
     world.run()
     assert [failure_of(put) for put in puts] == [None, None]
@@ -304,7 +304,7 @@ def test_a_put_waits_for_the_check_of_the_one_before(tmp_path: pathlib.Path) -> 
 def test_stored_rules_with_a_warning_are_in_force_and_it_is_logged(tmp_path: pathlib.Path) -> None:
     (tmp_path / RULES_FILE).write_text('{"rules": {"a": {".read": "auth.uid.matches(/^al|b$/)"}}}')
     with capturedLogs() as logged:
-        world = World(tmp_path)
+        world = StoredRules(tmp_path)
     assert world.may_read("a") is False
     (event,) = logged
     assert eventAsText(event, includeTimestamp=False, includeSystem=False).startswith(

@@ -21,7 +21,7 @@ PATHS = st.lists(st.sampled_from("abc"), max_size=4).map(tuple)
 FORMS = st.sampled_from(["", "shallow", "export"])
 
 
-class World:
+class PooledAnswers:
     """A pool with a clock, and the answers of a database in it."""
 
     def __init__(self, limit: int = MIB, lag: float = 0.0) -> None:
@@ -54,7 +54,7 @@ def patch_at(path: Path, members: dict[str, Json]) -> Commit:
 
 
 def test_an_answer_is_found_by_its_place_and_form() -> None:
-    world = World()
+    world = PooledAnswers()
     world.keep("a/b", "", b"plain")
     world.keep("a/b", "shallow", b"shallow")
     found = world.answers.find(place("a/b"), "shallow")
@@ -66,7 +66,7 @@ def test_an_answer_is_found_by_its_place_and_form() -> None:
 
 
 def test_the_priority_of_a_node_is_another_place() -> None:
-    world = World()
+    world = PooledAnswers()
     world.answers.keep(Place(("a",), is_priority=True), "", b"5")
     assert not world.finds("a")
     found = world.answers.find(Place(("a",), is_priority=True), "")
@@ -76,7 +76,7 @@ def test_the_priority_of_a_node_is_another_place() -> None:
 
 @pytest.mark.parametrize("written", ["", "a", "a/b", "a/b/c"])
 def test_what_is_at_above_and_below_a_written_place_falls(written: str) -> None:
-    world = World()
+    world = PooledAnswers()
     for path in ("", "a", "a/b", "a/b/c", "a/other", "other"):
         world.keep(path)
         world.keep(path, "shallow")
@@ -88,7 +88,7 @@ def test_what_is_at_above_and_below_a_written_place_falls(written: str) -> None:
 
 
 def test_a_patch_drops_what_its_members_touch() -> None:
-    world = World()
+    world = PooledAnswers()
     for path in ("a", "a/x", "a/y", "a/z"):
         world.keep(path)
     world.answers.drop_changed([patch_at(("a",), {"x": 1, "y/deep": 2})])
@@ -96,7 +96,7 @@ def test_a_patch_drops_what_its_members_touch() -> None:
 
 
 def test_of_a_commit_with_many_changes_all_below_its_path_falls() -> None:
-    world = World()
+    world = PooledAnswers()
     for path in ("", "a", "a/untouched", "b"):
         world.keep(path)
     world.answers.drop_changed([patch_at(("a",), {f"k{n}": n for n in range(1000)})])
@@ -107,7 +107,7 @@ def test_of_a_commit_with_many_changes_all_below_its_path_falls() -> None:
 def test_exactly_what_writes_cannot_have_changed_is_left(
     kept: list[tuple[Path, str]], written: list[Path]
 ) -> None:
-    world = World()
+    world = PooledAnswers()
     for path, form in kept:
         world.answers.keep(Place(path), form, b"1")
     world.answers.drop_changed([put_at(path) for path in written])
@@ -119,7 +119,7 @@ def test_exactly_what_writes_cannot_have_changed_is_left(
 
 
 def test_the_answer_that_was_used_longest_ago_is_dropped_first() -> None:
-    world = World(limit=20 * ANSWER_BYTES)
+    world = PooledAnswers(limit=20 * ANSWER_BYTES)
     for number in range(8):
         world.keep(f"k{number}")
     assert world.finds("k0")
@@ -135,7 +135,7 @@ def test_the_answer_that_was_used_longest_ago_is_dropped_first() -> None:
     st.integers(0, 20_000),
 )
 def test_never_more_is_kept_than_the_limit(kept: list[tuple[Path, str, int]], limit: int) -> None:
-    world = World(limit)
+    world = PooledAnswers(limit)
     others = world.make_answers()
     for number, (path, form, size) in enumerate(kept):
         owner = others if number % 2 else world.answers
@@ -147,7 +147,7 @@ def test_never_more_is_kept_than_the_limit(kept: list[tuple[Path, str, int]], li
 
 
 def test_an_answer_larger_than_its_share_is_not_kept() -> None:
-    world = World(limit=80_000)
+    world = PooledAnswers(limit=80_000)
     world.keep("small", body=bytes(10_000))
     world.keep("large", body=bytes(10_001))
     assert world.finds("small")
@@ -155,14 +155,14 @@ def test_an_answer_larger_than_its_share_is_not_kept() -> None:
 
 
 def test_a_limit_of_zero_keeps_nothing() -> None:
-    world = World(limit=0)
+    world = PooledAnswers(limit=0)
     world.keep("a", body=b"")
     assert not world.finds("a")
     assert world.pool.size == 0
 
 
 def test_a_database_that_nobody_keeps_has_no_answers() -> None:
-    world = World()
+    world = PooledAnswers()
     world.answers.is_active = False
     world.keep("a")
     assert not world.finds("a")
@@ -170,7 +170,7 @@ def test_a_database_that_nobody_keeps_has_no_answers() -> None:
 
 
 def test_hits_and_misses_are_counted() -> None:
-    world = World()
+    world = PooledAnswers()
     assert not world.finds("a")
     world.keep("a")
     for _ in range(3):
@@ -179,7 +179,7 @@ def test_hits_and_misses_are_counted() -> None:
 
 
 def test_what_falls_is_gone_at_once_and_removed_from_memory_in_slices() -> None:
-    world = World(limit=64 * MIB, lag=SLICE_SECONDS / 2)
+    world = PooledAnswers(limit=64 * MIB, lag=SLICE_SECONDS / 2)
     for number in range(2000):
         world.keep(f"a/k{number}")
     before = world.pool.count
@@ -200,7 +200,7 @@ def test_what_falls_is_gone_at_once_and_removed_from_memory_in_slices() -> None:
 
 
 def test_room_is_made_with_answers_that_have_fallen_and_are_still_counted() -> None:
-    world = World(limit=100 * ANSWER_BYTES, lag=SLICE_SECONDS / 2)
+    world = PooledAnswers(limit=100 * ANSWER_BYTES, lag=SLICE_SECONDS / 2)
     for number in range(45):
         world.keep(f"a/k{number}")
     world.answers.drop_changed([put_at(("a",))])

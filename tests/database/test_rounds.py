@@ -18,7 +18,7 @@ from treedbd.tree.types import Json, Place
 
 
 @attrs.define
-class World:
+class LoggedRounds:
     """Rounds that log what they run, and when a batch may begin."""
 
     clock: TurnClock = attrs.field(factory=lambda: TurnClock(FIRST_SECONDS / 2))
@@ -40,7 +40,7 @@ class World:
 
 
 def test_a_short_round_is_over_in_the_turn_in_which_it_begins() -> None:
-    world = World()
+    world = LoggedRounds()
     world.rounds.add(world.steps("notify"))
     world.rounds.start()
     assert world.log == ["notify", "done"]
@@ -48,7 +48,7 @@ def test_a_short_round_is_over_in_the_turn_in_which_it_begins() -> None:
 
 
 def test_no_batch_may_begin_before_a_long_round_is_over() -> None:
-    world = World()
+    world = LoggedRounds()
     world.rounds.add(world.steps("notify", 40))
     world.rounds.start()
     turns = 0
@@ -61,7 +61,7 @@ def test_no_batch_may_begin_before_a_long_round_is_over() -> None:
 
 
 def test_what_is_added_in_a_round_belongs_to_it() -> None:
-    world = World()
+    world = LoggedRounds()
 
     def add() -> Steps:
         world.rounds.add(world.steps("move", 3))
@@ -75,13 +75,13 @@ def test_what_is_added_in_a_round_belongs_to_it() -> None:
 
 
 def test_other_work_runs_at_once_if_nothing_is_under_way() -> None:
-    world = World()
+    world = LoggedRounds()
     world.rounds.run_later(world.steps("other"))
     assert world.log == ["other", "done"]
 
 
 def test_other_work_waits_while_a_batch_is_committed_and_for_its_round() -> None:
-    world = World()
+    world = LoggedRounds()
     world.rounds.is_held = True
     world.rounds.run_later(world.steps("other", 3))
     world.rounds.start()
@@ -95,7 +95,7 @@ def test_other_work_waits_while_a_batch_is_committed_and_for_its_round() -> None
 
 
 def test_waiting_writes_and_other_work_take_turns() -> None:
-    world = World(is_writer_waiting=True)
+    world = LoggedRounds(is_writer_waiting=True)
     for name in ("first", "second"):
         world.rounds.run_later(world.steps(name))
     assert world.log == []
@@ -111,7 +111,7 @@ def test_a_failure_ends_neither_the_round_nor_the_rounds() -> None:
         raise OSError("a watcher of a test")
         yield
 
-    world = World()
+    world = LoggedRounds()
     with logged_failures() as failures:
         world.rounds.add(fail())
         world.rounds.add(world.steps("notify"))

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import Clock
 
+from tests.database.world import TurnClock
 from treedbd.database.active_rules import RulesWork
 from treedbd.database.requests import DeadlinePassed
 from treedbd.database.slices import SLICE_SECONDS
@@ -16,34 +16,15 @@ from treedbd.rules.ruleset import parse_rules_in_steps
 
 LARGE = json.dumps({"rules": {f"k{at}": {".read": f"now > {at}"} for at in range(1_000)}}).encode()
 SMALL = b'{"rules":{}}'
+STEP_S = SLICE_SECONDS / 4
+"""How long each step of the work takes on a clock of the tests."""
 
 
-class WorkClock(Clock):
-    """A clock that advances by `lag` whenever it is read, as if each step took that long."""
-
-    def __init__(self, lag: float = SLICE_SECONDS / 4) -> None:
-        super().__init__()
-        self.lag = lag
-
-    def seconds(self) -> float:
-        """Return the time."""
-        self.rightNow += self.lag
-        return super().seconds()
-
-    def turn(self) -> None:
-        """Make the calls that are due, as a reactor does: not those that are added meanwhile."""
-        for call in list(self.calls):
-            if call.getTime() <= self.rightNow and call.active():
-                self.calls.remove(call)
-                call.called = 1
-                call.func(*call.args, **call.kw)
-
-
-class World:
+class WorkedDocuments:
     """The work on documents, and what its documents have become, in that order."""
 
     def __init__(self) -> None:
-        self.clock = WorkClock()
+        self.clock = TurnClock(STEP_S)
         self.work = RulesWork(self.clock)
         self.done: dict[str, object] = {}
 
@@ -63,26 +44,28 @@ class World:
     def run(self) -> None:
         """Make delayed calls until none is left."""
         while self.clock.calls:
-            self.clock.turn()
+            self.clock.take_turn()
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> WorkedDocuments:
+    return WorkedDocuments()
 
 
-def test_a_small_document_is_compiled_in_the_turn_in_which_it_comes(world: World) -> None:
+def test_a_small_document_is_compiled_in_the_turn_in_which_it_comes(world: WorkedDocuments) -> None:
     world.compile("small", SMALL)
     assert world.done == {"small": SMALL.decode()}
     assert not world.clock.calls
 
 
-def test_a_large_document_leaves_the_reactor_to_others_after_each_slice(world: World) -> None:
+def test_a_large_document_leaves_the_reactor_to_others_after_each_slice(
+    world: WorkedDocuments,
+) -> None:
     world.compile("large", LARGE)
     turns = 0
     while not world.done:
         begin = world.clock.rightNow
-        world.clock.turn()
+        world.clock.take_turn()
         turns += 1
         # A slice ends with the first step after it is over, and reads the clock twice more.
         assert world.clock.rightNow - begin <= SLICE_SECONDS + 4 * world.clock.lag
@@ -90,25 +73,25 @@ def test_a_large_document_leaves_the_reactor_to_others_after_each_slice(world: W
     assert world.done == {"large": LARGE.decode()}
 
 
-def test_one_document_is_compiled_at_a_time_in_the_order_of_arrival(world: World) -> None:
+def test_one_document_is_compiled_at_a_time_in_the_order_of_arrival(world: WorkedDocuments) -> None:
     for name in ("a", "b", "c"):
         world.compile(name, LARGE)
     world.compile("small", SMALL)
     while len(world.done) < 4:
         # However many wait, one delayed call a turn does the work.
         assert len(world.clock.calls) == 1
-        world.clock.turn()
+        world.clock.take_turn()
     assert list(world.done) == ["a", "b", "c", "small"]
 
 
-def test_an_error_in_a_document_lets_the_next_one_begin(world: World) -> None:
+def test_an_error_in_a_document_lets_the_next_one_begin(world: WorkedDocuments) -> None:
     world.compile("bad", LARGE[:-1])
     world.compile("good", SMALL)
     world.run()
     assert world.done == {"bad": InvalidRules, "good": SMALL.decode()}
 
 
-def test_a_document_is_not_compiled_beyond_its_deadline(world: World) -> None:
+def test_a_document_is_not_compiled_beyond_its_deadline(world: WorkedDocuments) -> None:
     deadline = world.clock.rightNow + 5 * SLICE_SECONDS
     world.compile("late", LARGE, deadline)
     world.compile("good", SMALL)
@@ -116,7 +99,7 @@ def test_a_document_is_not_compiled_beyond_its_deadline(world: World) -> None:
     assert world.done == {"late": DeadlinePassed, "good": SMALL.decode()}
 
 
-def test_a_deadline_counts_while_another_document_is_compiled(world: World) -> None:
+def test_a_deadline_counts_while_another_document_is_compiled(world: WorkedDocuments) -> None:
     world.compile("first", LARGE)
     world.compile("late", SMALL, world.clock.rightNow + 5 * SLICE_SECONDS)
     world.run()
@@ -125,17 +108,19 @@ def test_a_deadline_counts_while_another_document_is_compiled(world: World) -> N
 
 
 @pytest.mark.parametrize("turns", [0, 3])
-def test_a_cancelled_compilation_stops_and_the_next_one_begins(world: World, turns: int) -> None:
+def test_a_cancelled_compilation_stops_and_the_next_one_begins(
+    world: WorkedDocuments, turns: int
+) -> None:
     first = world.compile("first", LARGE)
     world.compile("second", SMALL)
     for _ in range(turns):
-        world.clock.turn()
+        world.clock.take_turn()
     first.cancel()
     assert world.done == {"first": CancelledError, "second": SMALL.decode()}
     assert not world.clock.calls
 
 
-def test_a_document_that_waits_can_be_withdrawn(world: World) -> None:
+def test_a_document_that_waits_can_be_withdrawn(world: WorkedDocuments) -> None:
     world.compile("first", LARGE)
     world.compile("second", LARGE).cancel()
     world.compile("third", SMALL)

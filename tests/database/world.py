@@ -164,6 +164,7 @@ class World:
         clock: TurnClock | None = None,
         disk: Disk | None = None,
         now_ms: int = 0,
+        retain_events: int = 100,
         **quotas: int,
     ) -> None:
         run = run_at_once if disk is None else disk.run
@@ -173,7 +174,9 @@ class World:
         self.rules = make_active_rules(run, rules, self.rules_changed)
         self.runtime = Runtime(self.clock, bytes, run, now_ms=lambda: now_ms)
         project = ProjectSpec(NAME.project, **quotas)  # type: ignore[arg-type]
-        self.database = Database(NAME, self.engine, project, self.rules, self.runtime, 100)
+        self.database = Database(
+            NAME, self.engine, project, self.rules, self.runtime, retain_events
+        )
 
     def rules_changed(self) -> None:
         """Recheck the grants: the rules in force have changed."""

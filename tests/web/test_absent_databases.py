@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
 from tests.access import admin, at, secret_of, user
 from tests.http1.peer import ParsedReply
-from tests.web.tree_server import TreeServer
+from tests.web.tree_server import TreeServer, make_verifier
 from treedbd.database.requests import ProjectSpec, UnknownDatabase
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import parse_rules
-from treedbd.web.auth.verifier import Verifier
 
 RULES = parse_rules(
     json.dumps(
@@ -35,12 +33,12 @@ METHODS = ["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE"]
 BODIES = {"PUT": b"1", "POST": b"1", "PATCH": b'{"a":1}'}
 
 
-class World(TreeServer):
+class ListedServer(TreeServer):
     """Two projects that list their databases."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         specs = [ProjectSpec("shop", LISTED, "standard"), ProjectSpec("fire", LISTED, "firebase")]
-        verifiers = {each.name: self._verifier(each.name) for each in specs}
+        verifiers = {each.name: make_verifier(secret_of(each.name)) for each in specs}
         super().__init__(folder, RULES, projects=specs, verifier=verifiers.get)
 
     def ask(
@@ -56,17 +54,10 @@ class World(TreeServer):
         reply = self.request(method, target, BODIES.get(method, b""), headers, host)
         return reply.status, json.loads(reply.body)["error"] if reply.body else ""
 
-    @staticmethod
-    def _verifier(name: str) -> Verifier:
-        def no_keys(_: object) -> Any:
-            raise AssertionError
-
-        return Verifier([secret_of(name).encode()], open_keys=no_keys)
-
 
 @pytest.fixture
-def world(tmp_path: pathlib.Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: pathlib.Path) -> ListedServer:
+    return ListedServer(tmp_path)
 
 
 def without_date(reply: ParsedReply) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
@@ -78,7 +69,7 @@ def without_date(reply: ParsedReply) -> tuple[int, list[tuple[bytes, bytes]], by
 @pytest.mark.parametrize("token", ["", user("shop", "ada"), admin("fire"), "rubbish"])
 @pytest.mark.parametrize("method", METHODS)
 def test_without_a_right_both_answer_alike(
-    world: World, method: str, token: str, headers: tuple[str, ...]
+    world: ListedServer, method: str, token: str, headers: tuple[str, ...]
 ) -> None:
     target, body = at("/users/bob.json", token), BODIES.get(method, b"")
     listed, absent = world.ask(method, target, body, headers)
@@ -104,14 +95,14 @@ def test_without_a_right_both_answer_alike(
     ],
 )
 def test_other_errors_and_a_write_of_nothing_tell_no_difference_either(
-    world: World, method: str, target: str, body: bytes
+    world: ListedServer, method: str, target: str, body: bytes
 ) -> None:
     listed, absent = world.ask(method, target, body)
     assert without_date(absent) == without_date(listed)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_with_a_right_an_absent_database_is_not_found(world: World, method: str) -> None:
+def test_with_a_right_an_absent_database_is_not_found(world: ListedServer, method: str) -> None:
     for target in (
         "/public.json",
         at("/users/ada.json", user("shop", "ada")),
@@ -132,17 +123,17 @@ def test_with_a_right_an_absent_database_is_not_found(world: World, method: str)
     ],
 )
 def test_streams_queries_and_resources_of_admins_are_not_found_either(
-    world: World, target: str, headers: tuple[str, ...]
+    world: ListedServer, target: str, headers: tuple[str, ...]
 ) -> None:
     assert world.absent("GET", target, headers=headers) == (404, "not_found")
     assert len(world.resource.streams) == 0
 
 
-def test_a_stream_of_headers_only_is_not_found(world: World) -> None:
+def test_a_stream_of_headers_only_is_not_found(world: ListedServer) -> None:
     assert world.absent("HEAD", "/public.json", headers=EVENTS) == (404, "")
 
 
-def test_nothing_is_written_to_an_absent_database(world: World) -> None:
+def test_nothing_is_written_to_an_absent_database(world: ListedServer) -> None:
     for method in ("PUT", "POST", "PATCH"):
         world.absent(method, at("/public.json", admin("shop")))
     spec = ProjectSpec("shop", LISTED)
@@ -152,7 +143,7 @@ def test_nothing_is_written_to_an_absent_database(world: World) -> None:
         world.catalog.find(DatabaseName("shop", "xx"))
 
 
-def test_in_the_firebase_dialect_it_is_401_and_404(world: World) -> None:
+def test_in_the_firebase_dialect_it_is_401_and_404(world: ListedServer) -> None:
     for host in ("eu--fire.localhost", "xx--fire.localhost"):
         reply = world.request("GET", "/users/ada.json", host=host)
         assert reply.status == 401
@@ -162,6 +153,6 @@ def test_in_the_firebase_dialect_it_is_401_and_404(world: World) -> None:
     assert json.loads(reply.body) == {"error": "The project fire has no database xx."}
 
 
-def test_an_unknown_project_is_not_found_by_anybody(world: World) -> None:
+def test_an_unknown_project_is_not_found_by_anybody(world: ListedServer) -> None:
     reply = world.request("GET", "/users/ada.json", host="eu--nowhere.localhost")
     assert reply.status == 404

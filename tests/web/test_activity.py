@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, NoReturn
+from typing import Any
 
 import jwt
 import pytest
@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from tests.access import secret_of
-from tests.web.tree_server import OPTIONS, TreeServer
+from tests.web.tree_server import OPTIONS, TreeServer, make_verifier
 from treedbd.database.data_directory import stored_bytes
 from treedbd.http1.connection import ServerOptions
 from treedbd.http1.parser import HeadMemory
@@ -21,24 +21,16 @@ from treedbd.http1.server import Http1Factory
 from treedbd.names import DatabaseName
 from treedbd.web import activity as module
 from treedbd.web.activity import SLOW_S, SLOWEST, Activity, ProjectActivity, add_up
-from treedbd.web.auth.verifier import Verifier
 from treedbd.web.request import Question
 
 PLACE = "/.inspect/activity.json"
-
-
-def no_keys(_: object) -> NoReturn:
-    pytest.fail("No provider is configured.")
 
 
 class Counted(TreeServer):
     """A server whose requests are counted."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        verifiers = {
-            each: Verifier([secret_of(each).encode()], open_keys=no_keys)
-            for each in ("demo", "shop")
-        }
+        verifiers = {each: make_verifier(secret_of(each)) for each in ("demo", "shop")}
         super().__init__(folder, verifier=verifiers.get)
         self.activity = Activity(self.clock)
         self.factory = Http1Factory(

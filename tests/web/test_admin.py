@@ -19,8 +19,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from tests.access import admin, secret_of
-from tests.database.test_rules_work import LARGE, WorkClock
-from tests.database.world import Disk
+from tests.database.test_rules_work import LARGE
+from tests.database.world import Disk, TurnClock
 from tests.oidc import AUDIENCE, KEYS, OidcProvider
 from tests.web.tree_server import LISTEN
 from treedbd.config.settings import Settings
@@ -43,11 +43,11 @@ DATABASES = "http://shop.localhost/.inspect/databases.json"
 NOW = 1_700_000_000.0
 
 
-class World:
+class AdminSite:
     """The interface in a stock `Site`; one provider, whose keys arrive when the test says so."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self.clock = WorkClock(lag=0)
+        self.clock = TurnClock()
         self.disk = Disk()
         self.fetches: list[Deferred[bytes]] = []
         self.provider = OidcProvider()  # not started: it only signs
@@ -100,7 +100,7 @@ class World:
     def run(self) -> None:
         """Work until nothing is left to do."""
         while self.clock.calls or self.disk.waiting:
-            self.clock.turn()
+            self.clock.take_turn()
             if self.disk.waiting:
                 self.disk.finish()
             self.web.flush()
@@ -116,19 +116,19 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: pathlib.Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: pathlib.Path) -> AdminSite:
+    return AdminSite(tmp_path)
 
 
-def provider_token(world: World, **claims: Any) -> str:
+def provider_token(world: AdminSite, **claims: Any) -> str:
     return world.provider.token(iat=int(NOW), exp=int(NOW) + 60, **claims)
 
 
-def keys_of(world: World) -> bytes:
+def keys_of(world: AdminSite) -> bytes:
     return world.provider.answer(KEYS).body
 
 
-def test_a_stock_site_serves_them(world: World) -> None:
+def test_a_stock_site_serves_them(world: AdminSite) -> None:
     text = b'{"rules": {"a": {".read": true}}}'
     put = world.request("PUT", RULES, admin("shop"), text)
     world.disk.finish()
@@ -141,7 +141,7 @@ def test_a_stock_site_serves_them(world: World) -> None:
     assert [response[0] for response in world.request("DELETE", RULES, admin("shop"))] == [405]
 
 
-def test_rules_may_be_compressed_within_the_limit_of_a_body(world: World) -> None:
+def test_rules_may_be_compressed_within_the_limit_of_a_body(world: AdminSite) -> None:
     text = b'{"rules": {"a": {".read": true}}}'
     put = world.request("PUT", RULES, admin("shop"), gzip.compress(text), content_encoding="gzip")
     world.disk.finish()
@@ -153,7 +153,7 @@ def test_rules_may_be_compressed_within_the_limit_of_a_body(world: World) -> Non
     assert status == 413
 
 
-def test_a_put_of_rules_is_answered_once_they_are_stored(world: World) -> None:
+def test_a_put_of_rules_is_answered_once_they_are_stored(world: AdminSite) -> None:
     put = world.request("PUT", RULES, admin("shop"), b'{"rules": {}}')
     assert put == []
     world.disk.finish()
@@ -161,7 +161,7 @@ def test_a_put_of_rules_is_answered_once_they_are_stored(world: World) -> None:
     assert put == [(200, b'{"status":"ok"}')]
 
 
-def test_a_request_with_a_token_of_a_provider_waits_for_its_keys(world: World) -> None:
+def test_a_request_with_a_token_of_a_provider_waits_for_its_keys(world: AdminSite) -> None:
     responses = world.request("GET", RULES, provider_token(world, admin=True))
     others = world.request("GET", RULES, admin("shop"))
     assert (responses, others) == ([], [(200, b'{"rules":{}}')])
@@ -172,7 +172,7 @@ def test_a_request_with_a_token_of_a_provider_waits_for_its_keys(world: World) -
     assert b"permission_denied" in body
 
 
-def test_an_unreachable_provider_is_a_503(world: World) -> None:
+def test_an_unreachable_provider_is_a_503(world: AdminSite) -> None:
     responses = world.request("GET", DATABASES, provider_token(world))
     world.fetches[0].errback(FetchFailed("answered nothing"))
     world.web.flush()
@@ -181,7 +181,7 @@ def test_an_unreachable_provider_is_a_503(world: World) -> None:
     assert b"unavailable" in body
 
 
-def test_a_token_for_a_project_without_a_verifier_is_an_error(world: World) -> None:
+def test_a_token_for_a_project_without_a_verifier_is_an_error(world: AdminSite) -> None:
     with pytest.raises(BadToken, match="unknown issuer"):
         world.authenticator.identify("other", admin("shop"), None, 30.0).send(None)
 
@@ -190,7 +190,7 @@ def test_a_token_for_a_project_without_a_verifier_is_an_error(world: World) -> N
 
 
 @pytest.fixture
-def busy(world: World) -> World:
+def busy(world: AdminSite) -> AdminSite:
     """A world whose clock advances with the work that is done."""
     world.clock.lag = SLICE_SECONDS / 4
     return world
@@ -198,10 +198,12 @@ def busy(world: World) -> World:
 
 @pytest.mark.parametrize("query", ["", "?dryRun=true"])
 @pytest_twisted.ensureDeferred
-async def test_others_are_answered_while_large_rules_are_checked(busy: World, query: str) -> None:
+async def test_others_are_answered_while_large_rules_are_checked(
+    busy: AdminSite, query: str
+) -> None:
     put = busy.request("PUT", RULES + query, admin("shop"), LARGE)
     for _ in range(10):
-        busy.clock.turn()
+        busy.clock.take_turn()
         assert busy.request("GET", RULES, admin("shop")) == [(200, b'{"rules":{}}')]
     assert put == []
     busy.run()
@@ -211,7 +213,7 @@ async def test_others_are_answered_while_large_rules_are_checked(busy: World, qu
 
 
 @pytest.mark.parametrize("query", ["", "&dryRun=true"])
-def test_rules_that_are_checked_beyond_the_timeout_are_a_504(busy: World, query: str) -> None:
+def test_rules_that_are_checked_beyond_the_timeout_are_a_504(busy: AdminSite, query: str) -> None:
     put = busy.request("PUT", f"{RULES}?timeout=20ms{query}", admin("shop"), LARGE)
     others = busy.request("PUT", f"{RULES}?timeout=9ms", admin("shop"), b'{"rules":{}}')
     busy.run()
@@ -226,7 +228,7 @@ def test_rules_that_are_checked_beyond_the_timeout_are_a_504(busy: World, query:
 
 
 @pytest.mark.parametrize("query", ["", "?dryRun=true"])
-def test_the_check_of_rules_ends_when_the_client_disconnects(busy: World, query: str) -> None:
+def test_the_check_of_rules_ends_when_the_client_disconnects(busy: AdminSite, query: str) -> None:
     responses = busy.request("PUT", RULES + query, admin("shop"), LARGE)
     assert busy.clock.calls
     busy.arriving.addErrback(lambda _: None).cancel()
@@ -238,7 +240,7 @@ def test_the_check_of_rules_ends_when_the_client_disconnects(busy: World, query:
 
 
 @pytest_twisted.ensureDeferred
-async def test_large_rules_are_read_as_plain_json_in_slices(busy: World) -> None:
+async def test_large_rules_are_read_as_plain_json_in_slices(busy: AdminSite) -> None:
     put = busy.request("PUT", RULES, admin("shop"), b"// All of them.\n" + LARGE)
     busy.run()
     assert put
@@ -254,7 +256,7 @@ MISSPELT = b'{"rules": {".raed": "true"}}'
 ANCHORED = b'{"rules": {".read": "auth.uid.matches(/^a|b$/)"}}'
 
 
-def test_a_hint_is_a_member_of_its_own_and_none_for_clients_of_firebase(world: World) -> None:
+def test_a_hint_is_a_member_of_its_own_and_none_for_clients_of_firebase(world: AdminSite) -> None:
     ((status, body),) = world.request("PUT", RULES, admin("shop"), MISSPELT)
     assert status == 400
     assert json.loads(body) == {
@@ -270,7 +272,7 @@ def test_a_hint_is_a_member_of_its_own_and_none_for_clients_of_firebase(world: W
 
 
 @pytest.mark.parametrize("query", ["", "?dryRun=true"])
-def test_warnings_about_rules_are_a_member_of_the_response(world: World, query: str) -> None:
+def test_warnings_about_rules_are_a_member_of_the_response(world: AdminSite, query: str) -> None:
     put = world.request("PUT", RULES + query, admin("shop"), ANCHORED)
     world.run()
     ((status, body),) = put

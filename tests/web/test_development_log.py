@@ -6,7 +6,7 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import attrs
 import jwt
@@ -14,14 +14,13 @@ import pytest
 from twisted.logger import capturedLogs, eventAsText
 
 from tests.access import secret_of
-from tests.web.tree_server import OPTIONS, TreeServer
+from tests.web.tree_server import OPTIONS, TreeServer, make_verifier
 from treedbd.config.endpoints import LocalNetwork
 from treedbd.http1.connection import RequestLogging, ServerOptions
 from treedbd.http1.request import Request
 from treedbd.http1.server import Http1Factory
 from treedbd.rules.ruleset import parse_rules
 from treedbd.web import request_log
-from treedbd.web.auth.verifier import Verifier
 
 RULES = parse_rules(
     '{"rules": {"gate": {".write": true}, "room": {".read": "root.child(\'gate\').val() == 1"},'
@@ -40,7 +39,7 @@ def logging(log: Callable[[Request], None] | None) -> ServerOptions:
 @pytest.fixture
 def server(tmp_path: pathlib.Path) -> TreeServer:
     options = attrs.evolve(OPTIONS, development=True)
-    verifier = Verifier([secret_of("demo").encode()], open_keys=no_keys)
+    verifier = make_verifier(secret_of("demo"))
     made = TreeServer(tmp_path, RULES, options=options, verifier=lambda _: verifier)
     made.factory = Http1Factory(
         made.resource, OPTIONS.limits, made.clock, logging(made.resource.log_request)
@@ -58,10 +57,6 @@ def lines(log: list[Any]) -> list[str]:
     shown = [(each["log_level"].name, eventAsText(each, False, False, False)) for each in log]
     log.clear()
     return [f"{level}: {text}" for level, text in shown]
-
-
-def no_keys(_: object) -> NoReturn:
-    pytest.fail("No provider is configured.")
 
 
 def fill(pipe: int) -> None:

@@ -41,7 +41,7 @@ def server(tmp_path: pathlib.Path) -> TreeServer:
 
 def write_records(server: TreeServer) -> None:
     server.write("PUT", "/big", RECORDS)
-    server.slow_clock.lag = LAG_S
+    server.clock.lag = LAG_S
 
 
 def run(server: TreeServer, turns: int) -> None:

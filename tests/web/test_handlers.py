@@ -272,9 +272,9 @@ def test_a_long_first_value_of_a_stream_evaluates_the_read_rules_once(
     for number in range(12):
         server.write("PUT", f"/long/{number}", "x" * 200_000)
     evaluated.clear()
-    server.slow_clock.lag = 0.001
+    server.clock.lag = 0.001
     client = server.open_stream("/long.json")
-    server.slow_clock.lag = 0.0
+    server.clock.lag = 0.0
     server.clock.pump([0.01] * 20)
     ((kind, data),) = client.read_events()
     assert kind == "put"

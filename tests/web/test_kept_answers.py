@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.database.world import Disk
 from tests.http1.peer import ParsedReply, Peer
-from tests.web.tree_server import OPTIONS, TreeServer
+from tests.web.tree_server import OPTIONS, TreeServer, make_verifier
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.limits import MIB
 from treedbd.store.engine import DiskFull, StoreFailed
@@ -23,7 +23,6 @@ from treedbd.store.nodes import Nodes, etag_in_steps
 from treedbd.tree.hashes import etag
 from treedbd.tree.types import Path
 from treedbd.web import reading as representation
-from treedbd.web.auth.verifier import Verifier
 
 RULES = [
     {".read": True, ".write": True},
@@ -72,7 +71,7 @@ class Service:
         limits = attrs.evolve(OPTIONS.limits, kept_answer_bytes=kept_answer_bytes)
         self.disk = Disk()
         numbers = itertools.count()
-        verifier = Verifier((), open_keys=self._open_no_keys, emulator=True)
+        verifier = make_verifier(emulator=True)
         self.server = TreeServer(
             folder,
             verifier=lambda _: verifier,
@@ -124,10 +123,6 @@ class Service:
     def put_rules(self, rules: object) -> list[tuple[int, bytes]]:
         self.send("PUT", "/.settings/rules.json", json.dumps({"rules": rules}))
         return self.settle()
-
-    @staticmethod
-    def _open_no_keys(_: object) -> Any:
-        raise AssertionError("no provider is configured")
 
 
 def shown(reply: ParsedReply) -> tuple[Any, ...]:

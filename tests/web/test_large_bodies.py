@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 from tests.access import admin, at, secret_of
 from tests.database.world import TurnClock
 from tests.http1.peer import ParsedReply
-from tests.web.tree_server import OPTIONS, StreamClient, TreeServer
+from tests.web.tree_server import OPTIONS, StreamClient, TreeServer, make_verifier
 from treedbd.database import apply as large_writes
 from treedbd.database import watchers as large_events
 from treedbd.database.requests import DeadlinePassed
@@ -29,7 +29,6 @@ from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.fragments import Splitter
 from treedbd.web import write
 from treedbd.web import write as large_bodies
-from treedbd.web.auth.verifier import Verifier
 from treedbd.web.reading import SharedReads
 from treedbd.web.write import DECODED_AT_ONCE_BYTES, LARGE_BODY_BYTES, LARGE_BODY_NODES, SentBody
 
@@ -108,10 +107,7 @@ def tags_of(reply: ParsedReply) -> list[str]:
 def test_a_write_whose_body_is_large_is_not_explained(
     tmp_path: pathlib.Path, body: bytes, headers: tuple[str, ...]
 ) -> None:
-    def no_keys(_: object) -> Any:
-        raise AssertionError
-
-    verifier = Verifier([secret_of("demo").encode()], open_keys=no_keys)
+    verifier = make_verifier(secret_of("demo"))
     server = TreeServer(tmp_path, VALIDATED, verifier=lambda _: verifier)
     for place in ("/free.json", "/free/.priority.json"):
         target = at(place, admin("demo"))

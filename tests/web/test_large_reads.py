@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import tempfile
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
@@ -15,10 +14,8 @@ from typing import Any, TypeVar
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
-from tests.database.world import make_database, run_at_once
-from tests.web.tree_server import SlowClock
-from treedbd.database.requests import Caller, DeadlinePassed, PermissionDenied, Write
-from treedbd.database.runtime import Runtime
+from tests.database.world import TurnClock, World
+from treedbd.database.requests import DeadlinePassed, PermissionDenied
 from treedbd.database.shared_window import QuerySubscription
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.database.watchers import Notification
@@ -93,7 +90,7 @@ def long_text() -> Text:
 class Reader:
     """One who waits for a large read, opens it, and records what happens."""
 
-    def __init__(self, world: World, source: Text, *, address: str = ADDRESS) -> None:
+    def __init__(self, world: ReadWorld, source: Text, *, address: str = ADDRESS) -> None:
         self.judged: list[int] = []
         self.begun: list[int] = []
         self.is_allowed = True
@@ -136,7 +133,7 @@ class Moment(HeldNodes):
 class Present(PresentNodes):
     """The present state of a world, which can be held."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ReadWorld) -> None:
         snapshot = world.engine.snapshot()
         self.moment = Moment(snapshot)
         super().__init__(snapshot)
@@ -149,8 +146,8 @@ class Present(PresentNodes):
         return self.moment
 
 
-class World:
-    """A database, and the reads of it.
+class ReadWorld(World):
+    """A database whose large reads are shared.
 
     Attributes:
         can_hold: whether a present read can be held.
@@ -158,12 +155,10 @@ class World:
 
     """
 
+    engine: MemoryEngine
+
     def __init__(self, limits: Limits = LIMITS) -> None:
-        self.clock = SlowClock()
-        self.clock.lag = LAG_S
-        runtime = Runtime(self.clock, os.urandom, run_at_once)
-        self.engine = MemoryEngine()
-        self.database = make_database(self.engine, runtime, retain_events=10)
+        super().__init__(clock=TurnClock(LAG_S), retain_events=10)
         self.reads = SharedReads(limits, self.clock)
         self.can_hold = True
         self.moments: list[Moment] = []
@@ -192,64 +187,49 @@ class World:
         self.moments.append(moment)
         return moment
 
-    def write(self) -> None:
+    def put(self, path: Path, value: Any) -> None:
+        """Do a write, and not what else is due."""
+        written = self.begin(make_put(Place(path), value, 100))
+        self.clock.run_until(lambda: written.called)
+
+    def count(self) -> None:
+        """Write the sequence number."""
         self.put(("n",), self.sequence)
 
-    def put(self, path: Path, value: Any) -> None:
-        edit = make_put(Place(path), value, 100)
-        written = self.database.write(Write(edit, 0, Caller(None, is_admin=True)))
-        self.take_turns_until(lambda: written.called)
-
-    def turn(self) -> None:
-        """Run what is due now, and not what that schedules, as a turn of a reactor does."""
-        due: list[Any] = sorted(self.clock.getDelayedCalls(), key=lambda call: call.getTime())
-        for call in due:
-            if call.active() and call.getTime() <= self.clock.rightNow:
-                self.clock.calls.remove(call)
-                call.called = 1
-                call.func(*call.args, **call.kw)
-
-    def take_turns_until(self, is_so: Callable[[], object]) -> None:
-        for _ in range(1000):
-            if is_so():
-                return
-            self.turn()
-        raise AssertionError("It does not happen.")
-
     def finish(self) -> None:
-        self.take_turns_until(lambda: not self.reads._under_way)
+        self.clock.run_until(lambda: not self.reads._under_way)
 
 
-def expect_large(world: World, source: Text, *, address: str = ADDRESS) -> Reader:
+def expect_large(world: ReadWorld, source: Text, *, address: str = ADDRESS) -> Reader:
     """Read what must be too much for one turn, as a handler does."""
     assert world.render_present(source) == TooMuchWork(world.sequence)
     return Reader(world, source, address=address)
 
 
-def check_idle(world: World) -> None:
+def check_idle(world: ReadWorld) -> None:
     """Check that nothing is under way or counted, and no slot is taken."""
     assert not world.reads._under_way
-    world.turn()  # the slices find out that there is nothing left to do
+    world.clock.take_turn()  # the slices find out that there is nothing left to do
     assert not world.clock.getDelayedCalls()
     assert world.reads._slots.tokens == MAX_CONCURRENT_RENDERS
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> ReadWorld:
+    return ReadWorld()
 
 
 # In one turn.
 
 
-def test_little_work_is_rendered_at_once_and_much_work_is_not(world: World) -> None:
+def test_little_work_is_rendered_at_once_and_much_work_is_not(world: ReadWorld) -> None:
     assert world.render(Text(b"a", b"", b"b")) == b"ab"
     readings = int(SLICE_SECONDS / LAG_S)
     assert world.render(Text(*[b""] * 3 * readings)) == TooMuchWork(0)
     assert world.render(Text(b"x" * (MAX_TURN_BYTES + 1), b"y")) == TooMuchWork(0)
 
 
-def test_what_is_being_read_is_not_rendered_again(world: World) -> None:
+def test_what_is_being_read_is_not_rendered_again(world: ReadWorld) -> None:
     source = Text(b"x" * 100_000)
     rendering = world.render(source)
     assert isinstance(rendering, Rendering)
@@ -259,7 +239,7 @@ def test_what_is_being_read_is_not_rendered_again(world: World) -> None:
     reader.close()
 
 
-def test_what_nobody_reads_any_more_is_rendered_again_and_forgotten(world: World) -> None:
+def test_what_nobody_reads_any_more_is_rendered_again_and_forgotten(world: ReadWorld) -> None:
     source = Text(b"x" * 100_000)
     first = world.render(source)
     assert isinstance(first, Rendering)
@@ -270,10 +250,10 @@ def test_what_nobody_reads_any_more_is_rendered_again_and_forgotten(world: World
     assert source.begun == 2
 
 
-def test_after_a_write_it_is_rendered_again(world: World) -> None:
+def test_after_a_write_it_is_rendered_again(world: ReadWorld) -> None:
     source = Text(b"x" * 100_000)
     rendering = world.render(source)
-    world.write()
+    world.count()
     assert world.render(source) is not rendering
     assert source.begun == 2
 
@@ -281,11 +261,11 @@ def test_after_a_write_it_is_rendered_again(world: World) -> None:
 # In slices.
 
 
-def test_other_calls_run_while_a_body_is_rendered(world: World) -> None:
+def test_other_calls_run_while_a_body_is_rendered(world: ReadWorld) -> None:
     reader = Reader(world, many())
     turns = 0
     while reader.result is None:
-        world.turn()
+        world.clock.take_turn()
         turns += 1
     assert reader.text == many().text
     assert turns > 5
@@ -293,7 +273,7 @@ def test_other_calls_run_while_a_body_is_rendered(world: World) -> None:
 
 @pytest.mark.parametrize(("source", "in_file"), [(many(), False), (long_text(), True)])
 def test_a_long_one_is_in_a_file_and_counted_where_it_is(
-    world: World, source: Text, in_file: bool
+    world: ReadWorld, source: Text, in_file: bool
 ) -> None:
     reader = Reader(world, source)
     world.finish()
@@ -308,18 +288,18 @@ def test_a_long_one_is_in_a_file_and_counted_where_it_is(
 
 
 def test_a_limited_number_is_rendered_at_a_time_and_others_wait_for_their_turn(
-    world: World,
+    world: ReadWorld,
 ) -> None:
     readers = [Reader(world, many()) for _ in range(MAX_CONCURRENT_RENDERS)]
     patient = Reader(world, many())
-    world.take_turns_until(lambda: all(each.begun for each in readers))
+    world.clock.run_until(lambda: all(each.begun for each in readers))
     assert not patient.begun
     world.finish()
     for each in (*readers, patient):
         assert each.text == many().text
 
 
-def test_one_who_waits_too_long_gets_an_error(world: World) -> None:
+def test_one_who_waits_too_long_gets_an_error(world: ReadWorld) -> None:
     results: list[Any] = []
     waiter = Waiter(many(), lambda _: None, 0, lambda _: None)
     waiting = world.reads.render_large(world.database.hold, waiter, ADDRESS)
@@ -330,7 +310,7 @@ def test_one_who_waits_too_long_gets_an_error(world: World) -> None:
     world.finish()
 
 
-def test_a_rendered_body_no_longer_occupies_a_turn(world: World) -> None:
+def test_a_rendered_body_no_longer_occupies_a_turn(world: ReadWorld) -> None:
     for _ in range(3 * MAX_CONCURRENT_RENDERS):
         reader = Reader(world, many())
         world.finish()
@@ -342,7 +322,7 @@ def test_a_rendered_body_no_longer_occupies_a_turn(world: World) -> None:
 # Together.
 
 
-def test_all_who_wait_for_the_same_share_one_rendering(world: World) -> None:
+def test_all_who_wait_for_the_same_share_one_rendering(world: ReadWorld) -> None:
     source = long_text()
     readers = [Reader(world, source) for _ in range(100)]
     world.finish()
@@ -352,10 +332,10 @@ def test_all_who_wait_for_the_same_share_one_rendering(world: World) -> None:
     assert world.reads.files.total == len(source.text)
 
 
-def test_one_who_comes_while_it_is_under_way_joins(world: World) -> None:
+def test_one_who_comes_while_it_is_under_way_joins(world: ReadWorld) -> None:
     source = many()
     first = Reader(world, source)
-    world.take_turns_until(lambda: source.rendered > 10)
+    world.clock.run_until(lambda: source.rendered > 10)
     assert isinstance(world.render(source), TooMuchWork)
     assert source.begun == 1
     second = Reader(world, source)
@@ -365,11 +345,11 @@ def test_one_who_comes_while_it_is_under_way_joins(world: World) -> None:
     assert source.begun == 1
 
 
-def test_one_who_has_seen_a_later_state_does_not_join(world: World) -> None:
+def test_one_who_has_seen_a_later_state_does_not_join(world: ReadWorld) -> None:
     source = many()
     first = Reader(world, source)
-    world.take_turns_until(lambda: source.rendered > 10)
-    world.write()
+    world.clock.run_until(lambda: source.rendered > 10)
+    world.count()
     second, third = Reader(world, source), Reader(world, source)
     world.finish()
     assert (first.begun, second.begun, third.begun) == ([0], [1], [1])
@@ -379,13 +359,13 @@ def test_one_who_has_seen_a_later_state_does_not_join(world: World) -> None:
 
 
 def test_the_rules_are_evaluated_again_for_those_who_have_seen_an_earlier_state(
-    world: World,
+    world: ReadWorld,
 ) -> None:
     others = [Reader(world, many()) for _ in range(MAX_CONCURRENT_RENDERS)]
     source = many()
     early, denied = Reader(world, source), Reader(world, source)
     denied.is_allowed = False
-    world.write()
+    world.count()
     late = Reader(world, source)
     world.finish()
     assert all(each.text for each in others)
@@ -395,22 +375,22 @@ def test_the_rules_are_evaluated_again_for_those_who_have_seen_an_earlier_state(
     assert source.begun == 1
 
 
-def test_if_all_are_denied_nothing_is_rendered(world: World) -> None:
+def test_if_all_are_denied_nothing_is_rendered(world: ReadWorld) -> None:
     others = [Reader(world, many()) for _ in range(MAX_CONCURRENT_RENDERS)]
     source = many()
     denied = Reader(world, source)
     denied.is_allowed = False
-    world.write()
+    world.count()
     world.finish()
     assert isinstance(denied.result, PermissionDenied)
     assert source.rendered <= 1
     assert all(each.text for each in others)
 
 
-def test_one_who_leaves_does_not_stop_the_others(world: World) -> None:
+def test_one_who_leaves_does_not_stop_the_others(world: ReadWorld) -> None:
     source = many()
     gone, waiting = Reader(world, source), Reader(world, source)
-    world.take_turns_until(lambda: source.rendered > 10)
+    world.clock.run_until(lambda: source.rendered > 10)
     gone.waiting.cancel()
     world.finish()
     assert isinstance(gone.result, CancelledError)
@@ -418,26 +398,26 @@ def test_one_who_leaves_does_not_stop_the_others(world: World) -> None:
 
 
 @pytest.mark.parametrize("rendered", [0, 10])
-def test_the_last_one_who_leaves_stops_the_work(world: World, rendered: int) -> None:
+def test_the_last_one_who_leaves_stops_the_work(world: ReadWorld, rendered: int) -> None:
     source = long_text()
     readers = [Reader(world, source) for _ in range(2)]
-    world.take_turns_until(lambda: source.rendered >= rendered)
+    world.clock.run_until(lambda: source.rendered >= rendered)
     for each in readers:
         each.waiting.cancel()
     assert not world.reads._under_way
     assert world.reads.files.total == 0
-    world.turn()
+    world.clock.take_turn()
     assert not world.clock.getDelayedCalls()
     assert source.rendered < 50
 
 
-def test_many_who_wait_receive_it_in_slices(world: World) -> None:
+def test_many_who_wait_receive_it_in_slices(world: ReadWorld) -> None:
     source = many()
     readers = [Reader(world, source) for _ in range(100)]
     turns = 0
     while any(each.result is None for each in readers):
         before = sum(each.result is not None for each in readers)
-        world.turn()
+        world.clock.take_turn()
         assert sum(each.result is not None for each in readers) - before < 20
         turns += 1
     assert turns > 5
@@ -447,7 +427,7 @@ def test_many_who_wait_receive_it_in_slices(world: World) -> None:
 # What has begun.
 
 
-def test_what_was_made_in_the_first_turn_is_not_made_again(world: World) -> None:
+def test_what_was_made_in_the_first_turn_is_not_made_again(world: ReadWorld) -> None:
     for source in (many(), long_text()):
         reader = expect_large(world, source)
         first_turn = source.rendered
@@ -459,15 +439,15 @@ def test_what_was_made_in_the_first_turn_is_not_made_again(world: World) -> None
     assert [moment.closed for moment in world.moments] == [1, 1]
 
 
-def test_little_work_is_not_held(world: World) -> None:
+def test_little_work_is_not_held(world: ReadWorld) -> None:
     assert world.render_present(Text(b"a", b"b")) == b"ab"
     assert world.moments == []
 
 
-def test_all_who_ask_for_what_has_begun_share_it(world: World) -> None:
+def test_all_who_ask_for_what_has_begun_share_it(world: ReadWorld) -> None:
     source = long_text()
     readers = [expect_large(world, source) for _ in range(3)]
-    world.take_turns_until(lambda: source.rendered > 20)
+    world.clock.run_until(lambda: source.rendered > 20)
     readers.append(expect_large(world, source))
     world.finish()
     assert (source.begun, source.rendered) == (1, 50)
@@ -477,10 +457,10 @@ def test_all_who_ask_for_what_has_begun_share_it(world: World) -> None:
     assert world.reads.files.total == len(source.text)
 
 
-def test_what_has_begun_shows_its_moment_only_to_those_who_have_seen_it(world: World) -> None:
+def test_what_has_begun_shows_its_moment_only_to_those_who_have_seen_it(world: ReadWorld) -> None:
     source = many()
     first = expect_large(world, source)
-    world.write()
+    world.count()
     second = expect_large(world, source)
     world.finish()
     assert (first.begun, second.begun) == ([0], [1])
@@ -489,7 +469,7 @@ def test_what_has_begun_shows_its_moment_only_to_those_who_have_seen_it(world: W
     assert [moment.closed for moment in world.moments] == [1, 1]
 
 
-def test_what_has_begun_is_shared_only_by_a_source_that_can_show_it(world: World) -> None:
+def test_what_has_begun_is_shared_only_by_a_source_that_can_show_it(world: ReadWorld) -> None:
     source, other = many(), many()
     other.key, other.can_share = source.key, False
     first = expect_large(world, source)
@@ -500,18 +480,18 @@ def test_what_has_begun_is_shared_only_by_a_source_that_can_show_it(world: World
     assert first.result is not second.result
 
 
-def test_what_nobody_joins_ends_in_the_next_turn(world: World) -> None:
+def test_what_nobody_joins_ends_in_the_next_turn(world: ReadWorld) -> None:
     source = many()
     assert world.render_present(source) == TooMuchWork(0)
     rendered = source.rendered
     assert [moment.closed for moment in world.moments] == [0]
-    world.turn()
+    world.clock.take_turn()
     assert [moment.closed for moment in world.moments] == [1]
     assert source.rendered == rendered
     check_idle(world)
 
 
-def test_what_has_begun_cannot_be_joined_after_its_first_caller_has_left(world: World) -> None:
+def test_what_has_begun_cannot_be_joined_after_its_first_caller_has_left(world: ReadWorld) -> None:
     source, held = many(), world.hold()
     begun = BegunRendering(source, held, source.chunks(held))
     read = LargeRead(world.hold, Slices(world.clock), world.clock, begun)
@@ -523,7 +503,7 @@ def test_what_has_begun_cannot_be_joined_after_its_first_caller_has_left(world: 
 
 
 def test_one_who_is_refused_leaves_what_has_begun_to_others() -> None:
-    world = World(Limits(waiting_file_bytes=SHARES * FILE_BYTES))
+    world = ReadWorld(Limits(waiting_file_bytes=SHARES * FILE_BYTES))
     world.reads.files.add_for(ADDRESS, FILE_BYTES)
     source = long_text()
     refused = expect_large(world, source)
@@ -536,10 +516,10 @@ def test_one_who_is_refused_leaves_what_has_begun_to_others() -> None:
 
 
 @pytest.mark.parametrize("rendered", [0, 20])
-def test_the_last_one_who_leaves_ends_what_has_begun(world: World, rendered: int) -> None:
+def test_the_last_one_who_leaves_ends_what_has_begun(world: ReadWorld, rendered: int) -> None:
     source = long_text()
     readers = [expect_large(world, source) for _ in range(2)]
-    world.take_turns_until(lambda: source.rendered >= rendered)
+    world.clock.run_until(lambda: source.rendered >= rendered)
     for each in readers:
         assert [moment.closed for moment in world.moments] == [0]
         each.waiting.cancel()
@@ -548,7 +528,7 @@ def test_the_last_one_who_leaves_ends_what_has_begun(world: World, rendered: int
     check_idle(world)
 
 
-def test_a_failure_ends_what_has_begun(world: World) -> None:
+def test_a_failure_ends_what_has_begun(world: ReadWorld) -> None:
     source = Text(*[PIECE] * 50, fails=True)
     readers = [expect_large(world, source) for _ in range(2)]
     world.finish()
@@ -557,12 +537,12 @@ def test_a_failure_ends_what_has_begun(world: World) -> None:
     check_idle(world)
 
 
-def test_many_who_wait_for_what_fails_are_refused_in_slices(world: World) -> None:
+def test_many_who_wait_for_what_fails_are_refused_in_slices(world: ReadWorld) -> None:
     source = Text(*[PIECE] * 50, fails=True)
     readers = [expect_large(world, source) for _ in range(40)]
     refused = 0
     while refused < 40:
-        world.turn()
+        world.clock.take_turn()
         before, refused = refused, sum(each.result is not None for each in readers)
         assert refused - before <= SLICE_SECONDS / LAG_S * 2
     assert all(isinstance(each.result, StoreFailed) for each in readers)
@@ -570,10 +550,10 @@ def test_many_who_wait_for_what_fails_are_refused_in_slices(world: World) -> Non
     check_idle(world)
 
 
-def test_of_those_who_wait_for_what_fails_some_may_leave_meanwhile(world: World) -> None:
+def test_of_those_who_wait_for_what_fails_some_may_leave_meanwhile(world: ReadWorld) -> None:
     source = Text(*[PIECE] * 50, fails=True)
     readers = [expect_large(world, source) for _ in range(40)]
-    world.take_turns_until(lambda: readers[0].result is not None)
+    world.clock.run_until(lambda: readers[0].result is not None)
     for each in readers:
         each.waiting.cancel()
     world.finish()
@@ -581,7 +561,9 @@ def test_of_those_who_wait_for_what_fails_some_may_leave_meanwhile(world: World)
     check_idle(world)
 
 
-def test_without_a_free_slot_it_begins_again_and_nothing_is_held_meanwhile(world: World) -> None:
+def test_without_a_free_slot_it_begins_again_and_nothing_is_held_meanwhile(
+    world: ReadWorld,
+) -> None:
     others = [expect_large(world, many()) for _ in range(MAX_CONCURRENT_RENDERS)]
     source = many()
     patient = expect_large(world, source)
@@ -594,7 +576,7 @@ def test_without_a_free_slot_it_begins_again_and_nothing_is_held_meanwhile(world
     check_idle(world)
 
 
-def test_what_cannot_be_held_begins_again(world: World) -> None:
+def test_what_cannot_be_held_begins_again(world: ReadWorld) -> None:
     world.can_hold = False
     source = many()
     reader = expect_large(world, source)
@@ -606,7 +588,7 @@ def test_what_cannot_be_held_begins_again(world: World) -> None:
 
 
 def test_without_room_for_a_file_nothing_is_held() -> None:
-    world = World(Limits(waiting_file_bytes=FILE_BYTES))
+    world = ReadWorld(Limits(waiting_file_bytes=FILE_BYTES))
     world.reads.files.add(FILE_BYTES)
     refused = expect_large(world, many())
     assert isinstance(refused.result, WaitingBytesExhausted)
@@ -617,7 +599,7 @@ def test_without_room_for_a_file_nothing_is_held() -> None:
 class Follower:
     """A stream of a query, which records its first value and the events that follow."""
 
-    def __init__(self, world: World, path: Path, query: Query) -> None:
+    def __init__(self, world: ReadWorld, path: Path, query: Query) -> None:
         self.received: list[bytes] = []
         self.events: list[Event] = []
         subscription = world.database.subscribe(path, query, self)
@@ -644,7 +626,7 @@ class Follower:
 
 @pytest.mark.parametrize("can_hold", [True, False])
 def test_the_first_value_of_a_stream_goes_on_and_fills_its_window(can_hold: bool) -> None:
-    world = World()
+    world = ReadWorld()
     world.can_hold = can_hold
     path, query = ("a",), Query(BY_VALUE, limit_to_last=2)
     world.put(path, {f"k{number:03}": number for number in range(300)})
@@ -653,12 +635,14 @@ def test_the_first_value_of_a_stream_goes_on_and_fills_its_window(can_hold: bool
     assert [each.received for each in streams] == [[b'{"k298":298,"k299":299}']] * 2
     assert [moment.closed for moment in world.moments] == [1]
     world.put((*path, "k300"), 300)
-    world.take_turns_until(lambda: all(len(each.events) == 1 for each in streams))
+    world.clock.run_until(lambda: all(len(each.events) == 1 for each in streams))
     for each in streams:
         assert each.events[-1] == Event("patch", (), {"k298": None, "k300": 300})
 
 
-def test_a_stream_whose_value_begins_again_is_notified_of_nothing_before_it(world: World) -> None:
+def test_a_stream_whose_value_begins_again_is_notified_of_nothing_before_it(
+    world: ReadWorld,
+) -> None:
     path = ("a",)
     world.put(path, {f"k{number:03}": number for number in range(300)})
     world.can_hold = False
@@ -673,7 +657,7 @@ def test_a_stream_whose_value_begins_again_is_notified_of_nothing_before_it(worl
 
 
 def test_a_full_disk_for_temporary_files_is_reported_as_full(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ReadWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class FullFile(io.BytesIO):
         def write(self, _: Any) -> int:
@@ -687,7 +671,7 @@ def test_a_full_disk_for_temporary_files_is_reported_as_full(
 
 
 def test_the_files_of_all_clients_together_are_bounded_while_they_grow() -> None:
-    world = World(Limits(waiting_file_bytes=FILE_BYTES + 100))
+    world = ReadWorld(Limits(waiting_file_bytes=FILE_BYTES + 100))
     alone = Reader(world, long_text())
     world.finish()
     source = long_text()
@@ -704,14 +688,14 @@ def test_the_files_of_all_clients_together_are_bounded_while_they_grow() -> None
 
 
 def test_a_file_that_is_alone_may_be_larger_than_the_bound() -> None:
-    world = World(Limits(waiting_file_bytes=1000))
+    world = ReadWorld(Limits(waiting_file_bytes=1000))
     reader = Reader(world, long_text())
     world.finish()
     assert reader.text == long_text().text
 
 
 def test_one_address_may_have_no_more_than_its_share_in_files() -> None:
-    world = World(Limits(waiting_file_bytes=SHARES * FILE_BYTES))
+    world = ReadWorld(Limits(waiting_file_bytes=SHARES * FILE_BYTES))
     both = [Reader(world, long_text()) for _ in range(2)]
     world.finish()
     assert sorted(type(each.result) is TooManyWaitingBytes for each in both) == [False, True]
@@ -722,7 +706,7 @@ def test_one_address_may_have_no_more_than_its_share_in_files() -> None:
 
 
 def test_what_takes_long_and_is_short_is_bounded_as_memory() -> None:
-    world = World(Limits(waiting_bytes=70_000))
+    world = ReadWorld(Limits(waiting_bytes=70_000))
     both = [Reader(world, many(), address=address) for address in (ADDRESS, "192.0.2.2")]
     world.finish()
     assert sorted(type(each.result) is WaitingBytesExhausted for each in both) == [False, True]

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Iterable
-from typing import Any
 
 import attrs
 import pytest
 
 from tests.http1.peer import ParsedReply
-from tests.web.tree_server import OPTIONS, TreeServer
+from tests.web.tree_server import OPTIONS, TreeServer, make_verifier
 from treedbd.config.endpoints import LocalNetwork
 from treedbd.config.settings import HttpSettings
-from treedbd.web.auth.verifier import Verifier
 
 LOCAL = [
     "http://localhost",
@@ -47,14 +45,11 @@ EVENTS = "Accept: text/event-stream"
 CROSS_SITE = "Sec-Fetch-Site: cross-site"
 
 
-class World(TreeServer):
+class OriginServer(TreeServer):
     """Development mode; `cors_origins` names some origins, and all by a star."""
 
     def __init__(self, folder: pathlib.Path, *, only_local_pages: bool = True) -> None:
-        def no_keys(_: object) -> Any:
-            raise AssertionError
-
-        verifier = Verifier((), open_keys=no_keys, emulator=True)
+        verifier = make_verifier(emulator=True)
         options = attrs.evolve(
             OPTIONS, http=HttpSettings(cors_origins=("*", NAMED)), emulator=only_local_pages
         )
@@ -70,8 +65,8 @@ class World(TreeServer):
 
 
 @pytest.fixture
-def world(tmp_path: pathlib.Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: pathlib.Path) -> OriginServer:
+    return OriginServer(tmp_path)
 
 
 def check_refused(reply: ParsedReply) -> str:
@@ -84,7 +79,7 @@ def check_refused(reply: ParsedReply) -> str:
 
 
 @pytest.mark.parametrize("origin", LOCAL)
-def test_pages_of_this_machine_may_do_everything(world: World, origin: str) -> None:
+def test_pages_of_this_machine_may_do_everything(world: OriginServer, origin: str) -> None:
     for site in ("", "same-site", "cross-site"):
         headers = (f"Origin: {origin}", *([f"Sec-Fetch-Site: {site}"] if site else []))
         assert world.status(*headers, method="PUT") == 200
@@ -94,7 +89,7 @@ def test_pages_of_this_machine_may_do_everything(world: World, origin: str) -> N
 
 @pytest.mark.parametrize("origin", FOREIGN)
 @pytest.mark.parametrize("site", ["", "cross-site", "same-site"])
-def test_pages_of_other_sites_may_do_nothing(world: World, origin: str, site: str) -> None:
+def test_pages_of_other_sites_may_do_nothing(world: OriginServer, origin: str, site: str) -> None:
     headers = (f"Origin: {origin}", *([f"Sec-Fetch-Site: {site}"] if site else []))
     for method in ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "BREW"):
         for target in ("/a.json", "/a.json?auth=owner", "/a.json?x-http-method-override=PUT"):
@@ -104,7 +99,7 @@ def test_pages_of_other_sites_may_do_nothing(world: World, origin: str, site: st
     assert not world.is_stored()
 
 
-def test_a_simple_post_of_a_foreign_page_writes_nothing(world: World) -> None:
+def test_a_simple_post_of_a_foreign_page_writes_nothing(world: OriginServer) -> None:
     world.write("PUT", "/a", 1)
     headers = ("Origin: https://evil.example", "Content-Type: text/plain", CROSS_SITE)
     for target in ("/.json?x-http-method-override=DELETE", "/.json?x-http-method-override=PUT"):
@@ -112,7 +107,7 @@ def test_a_simple_post_of_a_foreign_page_writes_nothing(world: World) -> None:
     assert world.is_stored()
 
 
-def test_scripts_and_streams_of_foreign_pages_are_refused(world: World) -> None:
+def test_scripts_and_streams_of_foreign_pages_are_refused(world: OriginServer) -> None:
     script = (CROSS_SITE, "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: script")
     check_refused(world.request("GET", "/a.json?callback=x", headers=script))
     referer = "Referer: https://evil.example/localhost"
@@ -122,7 +117,7 @@ def test_scripts_and_streams_of_foreign_pages_are_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:3000", "http://127.0.0.1:5173"])
-def test_a_script_of_a_local_page_is_known_by_its_referer(world: World, origin: str) -> None:
+def test_a_script_of_a_local_page_is_known_by_its_referer(world: OriginServer, origin: str) -> None:
     for referer in (origin, f"{origin}/", f"{origin}/page?x#y"):
         headers = (CROSS_SITE, f"Referer: {referer}")
         assert world.status(*headers, target="/a.json?callback=x") == 200
@@ -142,7 +137,9 @@ SCRIPTS = ("/a.json?callback=x", "/a.json?c%61llback=x", "/.lp?cb=1")
         *("Referer: http://app.localhost", f"Referer: {NAMED}/page"),
     ],
 )
-def test_a_script_is_for_pages_of_this_machine(world: World, target: str, header: str) -> None:
+def test_a_script_is_for_pages_of_this_machine(
+    world: OriginServer, target: str, header: str
+) -> None:
     for _ in range(3):
         assert world.status(header, target=target) == 200
 
@@ -150,7 +147,7 @@ def test_a_script_is_for_pages_of_this_machine(world: World, target: str, header
 @pytest.mark.parametrize("target", SCRIPTS)
 @pytest.mark.parametrize("referer", ["https://evil.example/", "http://localhost.evil.example/"])
 def test_a_script_of_an_old_browser_is_known_by_its_referer(
-    world: World, target: str, referer: str
+    world: OriginServer, target: str, referer: str
 ) -> None:
     reply = world.request("GET", target, headers=(f"Referer: {referer}",))
     assert "--origin" in check_refused(reply)
@@ -159,7 +156,7 @@ def test_a_script_of_an_old_browser_is_known_by_its_referer(
 @pytest.mark.parametrize("target", SCRIPTS)
 @pytest.mark.parametrize("headers", [(), ("Referer: ",), ("Referer: localhost",)])
 def test_a_script_for_an_unnamed_page_is_refused(
-    world: World, target: str, headers: tuple[str, ...]
+    world: OriginServer, target: str, headers: tuple[str, ...]
 ) -> None:
     reply = world.request("GET", target, headers=headers)
     assert reply.status == 403
@@ -172,7 +169,7 @@ WIPE = "/.json?x-http-method-override=DELETE&auth=owner"
 
 @pytest.mark.parametrize("referer", ["", "Referer: https://evil.example/", "Referer: localhost"])
 def test_a_form_of_an_old_browser_writes_nothing_for_a_page_of_another_site(
-    world: World, referer: str
+    world: OriginServer, referer: str
 ) -> None:
     world.write("PUT", "/a", 1)
     headers = (*FORM, *([referer] if referer else []))
@@ -183,7 +180,7 @@ def test_a_form_of_an_old_browser_writes_nothing_for_a_page_of_another_site(
 
 
 @pytest.mark.parametrize("page", ["http://localhost:3000/x", "http://127.0.0.1", NAMED])
-def test_a_form_of_an_old_browser_is_known_by_its_referer(world: World, page: str) -> None:
+def test_a_form_of_an_old_browser_is_known_by_its_referer(world: OriginServer, page: str) -> None:
     assert world.status(*FORM, f"Referer: {page}", method="POST") == 200
 
 
@@ -197,7 +194,7 @@ def test_a_form_of_an_old_browser_is_known_by_its_referer(world: World, page: st
         (*FORM, "Origin: http://localhost:3000"),
     ],
 )
-def test_a_post_of_a_program_is_no_form(world: World, headers: tuple[str, ...]) -> None:
+def test_a_post_of_a_program_is_no_form(world: OriginServer, headers: tuple[str, ...]) -> None:
     assert world.status(*headers, method="POST") == 200
 
 
@@ -213,18 +210,18 @@ def test_a_post_of_a_program_is_no_form(world: World, headers: tuple[str, ...]) 
     ],
 )
 def test_programs_the_address_bar_and_own_pages_may_do_everything(
-    world: World, headers: tuple[str, ...]
+    world: OriginServer, headers: tuple[str, ...]
 ) -> None:
     assert world.status(*headers, method="PUT", target="/a.json?auth=owner") == 200
     assert world.status(*headers, target="/.settings/rules.json?access_token=owner") == 200
 
 
 @pytest.mark.parametrize("site", ["cross-site", "Cross-Site", "other", ""])
-def test_another_site_without_an_origin_is_refused(world: World, site: str) -> None:
+def test_another_site_without_an_origin_is_refused(world: OriginServer, site: str) -> None:
     check_refused(world.request("GET", "/a.json", headers=(f"Sec-Fetch-Site: {site}",)))
 
 
-def test_the_page_of_the_root_may_be_visited_by_a_link(world: World) -> None:
+def test_the_page_of_the_root_may_be_visited_by_a_link(world: OriginServer) -> None:
     visit = (CROSS_SITE, "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
     assert world.status(*visit, target="/") == 404  # as without the headers
     assert world.status(*visit, target="/?auth=owner") == 404
@@ -236,7 +233,7 @@ def test_the_page_of_the_root_may_be_visited_by_a_link(world: World) -> None:
         assert world.status(*changed, f"Sec-Fetch-{name}: {value}", target="/") == 403
 
 
-def test_a_named_origin_may_send_requests_but_is_no_owner(world: World) -> None:
+def test_a_named_origin_may_send_requests_but_is_no_owner(world: OriginServer) -> None:
     for headers in ((f"Origin: {NAMED}",), (f"Origin: {NAMED}", CROSS_SITE)):
         assert world.status(*headers, method="PUT") == 200
         assert world.status(*headers, method="OPTIONS") == 204
@@ -252,7 +249,7 @@ def test_a_named_origin_may_send_requests_but_is_no_owner(world: World) -> None:
     assert world.status(f"Origin: {NAMED}", "Origin: https://evil.example") == 403
 
 
-def test_the_refusal_says_how_to_allow_the_origin_in_both_dialects(world: World) -> None:
+def test_the_refusal_says_how_to_allow_the_origin_in_both_dialects(world: OriginServer) -> None:
     sentence = (
         "A page of another site (https://evil.example) may not send requests in development mode: "
         "to allow it, start treedb with --origin https://evil.example, or name its origin in "
@@ -289,20 +286,17 @@ def test_an_origin_that_is_the_host_itself_is_no_other_site(tmp_path: pathlib.Pa
 def test_outside_development_mode_every_page_may_send_requests(
     tmp_path: pathlib.Path, origin: str
 ) -> None:
-    world = World(tmp_path, only_local_pages=False)
+    world = OriginServer(tmp_path, only_local_pages=False)
     headers: Iterable[str] = (f"Origin: {origin}", CROSS_SITE)
     assert world.status(*headers, method="PUT") == 200
     assert world.status(*headers, method="OPTIONS") == 204
 
 
-class LanWorld(World):
+class LanServer(OriginServer):
     """Development mode for the local network, on a machine with a name and two addresses."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        def no_keys(_: object) -> Any:
-            raise AssertionError
-
-        verifier = Verifier((), open_keys=no_keys, admin_token=LAN_TOKEN)
+        verifier = make_verifier(admin_token=LAN_TOKEN)
         network = LocalNetwork(LAN_TOKEN, ("box", "box.local"), ("192.168.7.5", "fd00::5"))
         options = attrs.evolve(OPTIONS, development=True, quiet=True, network=network)
         TreeServer.__init__(self, folder, verifier=lambda _: verifier, options=options)
@@ -320,7 +314,7 @@ RULES = "/.settings/rules.json"
 def test_pages_of_this_machine_may_do_everything_in_the_network(
     tmp_path: pathlib.Path, origin: str
 ) -> None:
-    world = LanWorld(tmp_path)
+    world = LanServer(tmp_path)
     for page in (f"Origin: {origin}", "Origin: http://localhost:3000"):
         assert world.status(page, CROSS_SITE, ADMIN, method="PUT") == 200
         assert world.status(page, CROSS_SITE, ADMIN, target=RULES) == 200
@@ -330,7 +324,7 @@ def test_pages_of_this_machine_may_do_everything_in_the_network(
     "origin", ["http://192.168.7.6:3000", "http://phone.local", "http://*.local", *FOREIGN]
 )
 def test_pages_of_other_machines_may_do_nothing(tmp_path: pathlib.Path, origin: str) -> None:
-    world = LanWorld(tmp_path)
+    world = LanServer(tmp_path)
     for target in ("/a.json", RULES, f"{RULES}?auth={LAN_TOKEN}"):
         reply = world.request("GET", target, headers=(f"Origin: {origin}", ADMIN))
         assert reply.status == 403
@@ -338,7 +332,7 @@ def test_pages_of_other_machines_may_do_nothing(tmp_path: pathlib.Path, origin: 
 
 
 def test_the_token_of_lan_counts_for_programs_and_owner_does_not(tmp_path: pathlib.Path) -> None:
-    world = LanWorld(tmp_path)
+    world = LanServer(tmp_path)
     assert world.status(ADMIN, target=RULES) == 200
     assert world.status(target=f"{RULES}?auth={LAN_TOKEN}") == 200
     assert world.status("Authorization: Bearer owner", target=RULES) == 401

@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.web.server import Site
 
 from tests.http1.peer import ParsedReply
-from tests.web.tree_server import OPTIONS, WALL, TreeServer
+from tests.web.tree_server import OPTIONS, WALL, TreeServer, make_verifier
 from tests.websocket import upgrade_headers
 from tests.websocket_frames import CONTINUATION, PING, PONG, TEXT, parse_frame, print_frame
 from treedbd.config.settings import HttpSettings, ProjectSettings
@@ -30,15 +30,15 @@ from treedbd.names import parse_trusted_proxies
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth import jwt
 from treedbd.web.auth.identity import Identity
-from treedbd.web.auth.verifier import Authenticator, Verifier
+from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.rates import Rates, TooManyRequests
 
-SECRET = b"s" * 32
+SECRET = "s" * 32
 ADDRESS, OTHER_ADDRESS = "192.0.2.1", "192.0.2.2"
 
 
 def token(**claims: Any) -> str:
-    return jwt.mint(SECRET, claims, now=WALL)
+    return jwt.mint(SECRET.encode(), claims, now=WALL)
 
 
 ADA, ALAN = token(uid="ada"), token(uid="alan")
@@ -46,11 +46,7 @@ ADMIN = token(uid="root", admin=True)
 SERVICE = token()
 
 
-def open_no_keys(_: object) -> Any:
-    raise AssertionError
-
-
-class World(TreeServer):
+class RatedServer(TreeServer):
     """A server of the projects `shop` and `blog` whose callers have rates."""
 
     def __init__(
@@ -63,7 +59,7 @@ class World(TreeServer):
     ) -> None:
         of_all = RateLimits(**{"burst_s": 1.0, **rates})
         of_projects = {} if of_shop is None else {"shop": ProjectSettings(rates=of_shop)}
-        verifier = Verifier([SECRET], open_keys=open_no_keys)
+        verifier = make_verifier(SECRET)
         super().__init__(
             folder,
             OPEN,
@@ -102,7 +98,7 @@ class World(TreeServer):
         return [self.ask(**request).status for _ in range(count)]
 
 
-def pipeline(world: World, count: int, request: bytes) -> list[int]:
+def pipeline(world: RatedServer, count: int, request: bytes) -> list[int]:
     peer = world.connect()
     return [each.status for each in peer.exchange(count * request)]
 
@@ -111,7 +107,7 @@ def pipeline(world: World, count: int, request: bytes) -> list[int]:
 
 
 def test_an_address_may_do_a_burst_at_once_and_then_its_rate(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=4)
+    world = RatedServer(tmp_path, requests_per_address=4)
     assert world.statuses(6) == [200] * 4 + [429] * 2
     world.clock.advance(0.5)
     assert world.statuses(3) == [200, 200, 429]
@@ -120,32 +116,32 @@ def test_an_address_may_do_a_burst_at_once_and_then_its_rate(tmp_path: pathlib.P
 
 
 def test_a_longer_burst_lets_callers_use_more_at_once(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=4, burst_s=2.5)
+    world = RatedServer(tmp_path, requests_per_address=4, burst_s=2.5)
     assert world.statuses(11) == [200] * 10 + [429]
 
 
 def test_however_short_a_burst_is_a_caller_may_do_one_request(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=1, burst_s=0.001)
+    world = RatedServer(tmp_path, requests_per_address=1, burst_s=0.001)
     assert world.statuses(2) == [200, 429]
     world.clock.advance(1)
     assert world.statuses(2) == [200, 429]
 
 
 def test_another_address_has_a_rate_of_its_own(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=1)
+    world = RatedServer(tmp_path, requests_per_address=1)
     assert world.statuses(2) == [200, 429]
     assert world.statuses(2, address=OTHER_ADDRESS) == [200, 429]
 
 
 def test_the_first_64_bits_of_an_ipv6_address_are_one_caller(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=1)
+    world = RatedServer(tmp_path, requests_per_address=1)
     assert world.ask(address="2001:db8:0:1::1").status == 200
     assert world.ask(address="2001:db8:0:1:ffff::2").status == 429
     assert world.ask(address="2001:db8:0:2::1").status == 200
 
 
 def test_an_ipv4_address_in_ipv6_is_itself(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=1)
+    world = RatedServer(tmp_path, requests_per_address=1)
     assert world.ask(address="::ffff:192.0.2.1").status == 200
     assert world.ask(address="192.0.2.1").status == 429
     assert world.ask(address="::ffff:192.0.2.7").status == 200
@@ -159,7 +155,7 @@ def test_any_text_is_an_address(address: str) -> None:
 def test_a_429_says_what_was_too_much_of_whom_and_when_to_try_again(
     tmp_path: pathlib.Path,
 ) -> None:
-    world = World(tmp_path, requests_per_address=1, burst_s=1.0)
+    world = RatedServer(tmp_path, requests_per_address=1, burst_s=1.0)
     world.ask()
     world.clock.advance(0.25)
     refused = world.ask()
@@ -174,7 +170,7 @@ def test_a_429_says_what_was_too_much_of_whom_and_when_to_try_again(
 
 
 def test_a_429_has_the_form_of_the_dialect(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=1)
+    world = RatedServer(tmp_path, requests_per_address=1)
     world.ask()
     refused = world.ask("/a.json?ns=shop")
     assert refused.status == 429
@@ -183,20 +179,20 @@ def test_a_429_has_the_form_of_the_dialect(tmp_path: pathlib.Path) -> None:
 
 
 def test_requests_that_a_connection_repeats_are_counted(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=4)
+    world = RatedServer(tmp_path, requests_per_address=4)
     request = b"GET /a.json HTTP/1.1\r\nHost: shop.localhost\r\n\r\n"
     assert pipeline(world, 6, request) == [200] * 4 + [429] * 2
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "DELETE"])
 def test_every_method_is_counted(tmp_path: pathlib.Path, method: str) -> None:
-    world = World(tmp_path, requests_per_address=2)
+    world = RatedServer(tmp_path, requests_per_address=2)
     world.statuses(2, method=method)
     assert world.ask(method=method).status == 429
 
 
 def test_what_is_not_found_or_not_allowed_is_counted_too(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=2)
+    world = RatedServer(tmp_path, requests_per_address=2)
     assert [world.ask("/a").status, world.ask(method="TRACE").status] == [404, 405]
     assert world.ask().status == 429
 
@@ -204,7 +200,7 @@ def test_what_is_not_found_or_not_allowed_is_counted_too(tmp_path: pathlib.Path)
 def test_what_is_not_http_is_counted_and_refused_with_when_to_try_again(
     tmp_path: pathlib.Path,
 ) -> None:
-    world = World(tmp_path, requests_per_address=1)
+    world = RatedServer(tmp_path, requests_per_address=1)
     replies = [world.connect().exchange(b"nonsense\r\n\r\n")[0] for _ in range(2)]
     assert [each.status for each in replies] == [400, 429]
     assert replies[1][b"retry-after"] == b"1"
@@ -213,7 +209,7 @@ def test_what_is_not_http_is_counted_and_refused_with_when_to_try_again(
 
 
 def test_what_is_not_http_is_not_counted_for_a_trusted_proxy(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=1)
+    world = RatedServer(tmp_path, requests_per_address=1)
     options = ServerOptions(
         rates=world.resource.rates, trusted_proxies=parse_trusted_proxies([ADDRESS])
     )
@@ -224,7 +220,7 @@ def test_what_is_not_http_is_not_counted_for_a_trusted_proxy(tmp_path: pathlib.P
 
 
 def test_too_many_connections_say_when_to_try_again(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, attrs.evolve(OPTIONS.limits, connections_per_address=1))
+    world = RatedServer(tmp_path, attrs.evolve(OPTIONS.limits, connections_per_address=1))
     held = world.connect()
     (refused,) = world.connect().read()
     assert (refused.status, refused[b"retry-after"]) == (429, b"1")
@@ -232,13 +228,13 @@ def test_too_many_connections_say_when_to_try_again(tmp_path: pathlib.Path) -> N
 
 
 def test_health_is_answered_to_who_is_beyond_its_rate(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=1)
+    world = RatedServer(tmp_path, requests_per_address=1)
     assert world.statuses(3, target="/.health") == [200] * 3
     assert world.ask().status == 429
 
 
 def test_writes_of_an_address_have_a_rate_beside_that_of_requests(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, writes_per_address=2)
+    world = RatedServer(tmp_path, writes_per_address=2)
     assert world.statuses(3, method="PUT", body=b"1") == [200, 200, 429]
     assert world.statuses(3) == [200] * 3
     assert world.statuses(1, method="PUT", body=b"1", project="blog") == [429]
@@ -253,7 +249,7 @@ def test_writes_of_an_address_have_a_rate_beside_that_of_requests(tmp_path: path
 
 
 def test_a_user_has_a_rate_wherever_it_comes_from(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_uid=2)
+    world = RatedServer(tmp_path, requests_per_uid=2)
     assert world.statuses(1, auth=ADA) + world.statuses(2, auth=ADA, address=OTHER_ADDRESS) == [
         *(200, 200, 429)
     ]
@@ -267,7 +263,7 @@ def test_a_user_has_a_rate_wherever_it_comes_from(tmp_path: pathlib.Path) -> Non
 def test_who_has_no_uid_or_is_an_admin_has_no_rate_of_a_user(
     tmp_path: pathlib.Path, auth: str | None
 ) -> None:
-    world = World(tmp_path, requests_per_uid=1, writes_per_uid=1)
+    world = RatedServer(tmp_path, requests_per_uid=1, writes_per_uid=1)
     assert world.statuses(3, auth=auth) == [200] * 3
     assert world.statuses(3, method="PUT", body=b"1", auth=auth) == [200] * 3
 
@@ -276,19 +272,21 @@ def test_repeated_reads_are_counted_for_their_user_and_their_project(
     tmp_path: pathlib.Path,
 ) -> None:
     request = f"GET /a.json?auth={ADA} HTTP/1.1\r\nHost: shop.localhost\r\n\r\n".encode()
-    assert pipeline(World(tmp_path / "a", requests_per_uid=3), 4, request) == [200] * 3 + [429]
-    world = World(tmp_path / "b", requests_per_project=3)
+    assert pipeline(RatedServer(tmp_path / "a", requests_per_uid=3), 4, request) == [200] * 3 + [
+        429
+    ]
+    world = RatedServer(tmp_path / "b", requests_per_project=3)
     assert pipeline(world, 4, request) == [200] * 3 + [429]
 
 
 def test_writes_of_a_user_have_a_rate(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, writes_per_uid=1)
+    world = RatedServer(tmp_path, writes_per_uid=1)
     assert world.statuses(2, method="PUT", body=b"1", auth=ADA) == [200, 429]
     assert world.statuses(2, auth=ADA) == [200, 200]
 
 
 def test_a_project_has_a_rate_whoever_uses_it(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_project=2, writes_per_project=1)
+    world = RatedServer(tmp_path, requests_per_project=2, writes_per_project=1)
     assert world.ask(auth=ADMIN).status == 200
     assert world.ask(address=OTHER_ADDRESS).status == 200
     refused = world.ask()
@@ -299,7 +297,7 @@ def test_a_project_has_a_rate_whoever_uses_it(tmp_path: pathlib.Path) -> None:
 
 def test_a_project_may_have_rates_of_its_own(tmp_path: pathlib.Path) -> None:
     own = {"requests_per_project": 3, "requests_per_uid": 0}
-    world = World(tmp_path, of_shop=own, requests_per_project=1, requests_per_uid=1)
+    world = RatedServer(tmp_path, of_shop=own, requests_per_project=1, requests_per_uid=1)
     assert world.statuses(4, auth=ADA) == [200] * 3 + [429]
     assert world.statuses(2, project="blog") == [200, 429]
     assert set(own) <= set(PROJECT_RATES)
@@ -313,7 +311,7 @@ BODY = json.dumps("x" * 998).encode()
 def test_bytes_that_were_sent_are_made_up_for_before_the_next_request(
     tmp_path: pathlib.Path,
 ) -> None:
-    world = World(tmp_path, bytes_per_address=1000)
+    world = RatedServer(tmp_path, bytes_per_address=1000)
     world.ask(method="PUT", target="/a.json?print=silent", body=BODY, address=OTHER_ADDRESS)
     assert world.statuses(2) == [200, 200]  # the second takes more than there is
     refused = world.ask()
@@ -324,7 +322,7 @@ def test_bytes_that_were_sent_are_made_up_for_before_the_next_request(
 
 
 def test_the_bytes_of_bodies_are_counted(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, bytes_per_project=1000)
+    world = RatedServer(tmp_path, bytes_per_project=1000)
     request: dict[str, Any] = {"method": "PUT", "target": "/a.json?print=silent", "body": BODY}
     assert world.statuses(3, **request) == [204, 204, 429]
     assert world.ask(project="blog").status == 200
@@ -333,7 +331,7 @@ def test_the_bytes_of_bodies_are_counted(tmp_path: pathlib.Path) -> None:
 def test_the_bytes_of_bodies_are_counted_in_the_site_of_another_program(
     tmp_path: pathlib.Path,
 ) -> None:
-    world = World(tmp_path, bytes_per_project=1000)
+    world = RatedServer(tmp_path, bytes_per_project=1000)
     site: Any = Site(world.resource, reactor=world.clock)
     world.factory = site
     request: dict[str, Any] = {"method": "PUT", "target": "/a.json?print=silent", "body": BODY}
@@ -343,7 +341,7 @@ def test_the_bytes_of_bodies_are_counted_in_the_site_of_another_program(
 def test_the_bytes_of_a_client_that_leaves_the_site_of_another_program_are_counted(
     tmp_path: pathlib.Path,
 ) -> None:
-    world = World(tmp_path, bytes_per_address=100)
+    world = RatedServer(tmp_path, bytes_per_address=100)
     site: Any = Site(world.resource, reactor=world.clock)
     world.factory = site
     peer = world.connect(ADDRESS)
@@ -354,7 +352,7 @@ def test_the_bytes_of_a_client_that_leaves_the_site_of_another_program_are_count
 
 
 def test_the_bytes_of_a_user_are_counted(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, bytes_per_uid=1000)
+    world = RatedServer(tmp_path, bytes_per_uid=1000)
     world.ask(method="PUT", body=BODY)
     assert world.statuses(3, auth=ADA) == [200, 200, 429]
     assert world.statuses(3, auth=ADMIN) == [200] * 3
@@ -362,7 +360,7 @@ def test_the_bytes_of_a_user_are_counted(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_wait_is_as_long_as_what_was_too_much_takes(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, bytes_per_address=100)
+    world = RatedServer(tmp_path, bytes_per_address=100)
     world.ask(method="PUT", body=BODY, address=OTHER_ADDRESS)
     world.ask()
     assert world.ask()[b"retry-after"] == b"9"  # 1000 bytes, of which 100 were there
@@ -371,7 +369,7 @@ def test_a_wait_is_as_long_as_what_was_too_much_takes(tmp_path: pathlib.Path) ->
 
 
 def test_the_events_of_streams_are_counted_while_they_are_open(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, bytes_per_address=100)
+    world = RatedServer(tmp_path, bytes_per_address=100)
     stream = world.connect()
     stream.send(
         b"GET /a.json HTTP/1.1\r\nHost: shop.localhost\r\nAccept: text/event-stream\r\n\r\n"
@@ -384,7 +382,7 @@ def test_the_events_of_streams_are_counted_while_they_are_open(tmp_path: pathlib
 
 
 def test_the_events_of_a_stream_are_counted_when_its_client_leaves(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, bytes_per_address=100)
+    world = RatedServer(tmp_path, bytes_per_address=100)
     world.ask(method="PUT", body=BODY, address=OTHER_ADDRESS)
     stream = world.connect()
     stream.send(
@@ -397,7 +395,9 @@ def test_the_events_of_a_stream_are_counted_when_its_client_leaves(tmp_path: pat
 # Streams.
 
 
-def open_stream(world: World, auth: str, address: str = ADDRESS, project: str = "shop") -> Any:
+def open_stream(
+    world: RatedServer, auth: str, address: str = ADDRESS, project: str = "shop"
+) -> Any:
     peer = world.connect(address)
     head = f"GET /a.json?auth={auth} HTTP/1.1\r\nHost: {project}.localhost\r\n"
     peer.send(f"{head}Accept: text/event-stream\r\n\r\n".encode())
@@ -409,7 +409,7 @@ def status_of(peer: Any) -> int:
 
 
 def test_a_user_may_have_so_many_streams(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, attrs.evolve(OPTIONS.limits, streams_per_uid=1))
+    world = RatedServer(tmp_path, attrs.evolve(OPTIONS.limits, streams_per_uid=1))
     first = open_stream(world, ADA)
     refused = open_stream(world, ADA, OTHER_ADDRESS)
     assert (status_of(first), status_of(refused)) == (200, 429)
@@ -422,7 +422,7 @@ def test_a_user_may_have_so_many_streams(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_project_may_have_so_many_streams(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, attrs.evolve(OPTIONS.limits, streams_per_project=2))
+    world = RatedServer(tmp_path, attrs.evolve(OPTIONS.limits, streams_per_project=2))
     opened = [open_stream(world, auth) for auth in (ADA, ADMIN, ALAN)]
     assert [status_of(each) for each in opened] == [200, 200, 429]
     assert b"There are too many streams of this project." in opened[2].transport.value()
@@ -435,7 +435,7 @@ def test_a_project_may_have_so_many_streams(tmp_path: pathlib.Path) -> None:
 class Socket:
     """A client of the real-time protocol, from an address."""
 
-    def __init__(self, world: World, address: str = ADDRESS) -> None:
+    def __init__(self, world: RatedServer, address: str = ADDRESS) -> None:
         self.world = world
         self.peer = world.connect(address)
         lines = [f"{name}: {text}" for name, text in upgrade_headers().items()]
@@ -490,7 +490,7 @@ def test_what_a_socket_sends_beside_requests_is_counted(
     tmp_path: pathlib.Path, frames: bytes, setting: str
 ) -> None:
     rates: dict[str, Any] = {setting: 10}
-    world = World(tmp_path, **rates)
+    world = RatedServer(tmp_path, **rates)
     socket = Socket(world)
     assert socket.get() == "ok"
     socket.send(frames)
@@ -499,7 +499,7 @@ def test_what_a_socket_sends_beside_requests_is_counted(
 
 
 def test_a_socket_beyond_its_rate_is_read_later_and_loses_nothing(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=10)
+    world = RatedServer(tmp_path, requests_per_address=10)
     socket = Socket(world)
     count = 2_000
     pongs = len(socket.send(CONTROL_PING * count))
@@ -519,7 +519,7 @@ def test_a_socket_beyond_its_rate_is_read_later_and_loses_nothing(tmp_path: path
 
 
 def test_what_comes_one_by_one_is_read_later_too(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=10)
+    world = RatedServer(tmp_path, requests_per_address=10)
     socket = Socket(world)
     pongs = sum(len(socket.send(CONTROL_PING)) for _ in range(30))
     assert pongs == 10
@@ -530,7 +530,7 @@ def test_what_comes_one_by_one_is_read_later_too(tmp_path: pathlib.Path) -> None
 
 
 def test_a_client_that_is_read_later_is_not_taken_for_gone(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=1)
+    world = RatedServer(tmp_path, requests_per_address=1)
     socket = Socket(world)
     for _ in range(200):
         socket.send(CONTROL_PING * 3)
@@ -540,7 +540,7 @@ def test_a_client_that_is_read_later_is_not_taken_for_gone(tmp_path: pathlib.Pat
 
 def test_a_message_that_is_too_long_is_counted(tmp_path: pathlib.Path) -> None:
     limits = attrs.evolve(OPTIONS.limits, write_body_bytes=100, string_bytes=100)
-    world = World(tmp_path, limits, requests_per_address=3)
+    world = RatedServer(tmp_path, limits, requests_per_address=3)
     socket = Socket(world)
     request: dict[str, Any] = {"t": "d", "d": {"r": 7, "a": "q", "b": {"p": "x" * 1000}}}
     frame = print_frame(TEXT, json.dumps(request, separators=(",", ":")).encode())
@@ -549,7 +549,7 @@ def test_a_message_that_is_too_long_is_counted(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_bytes_that_a_socket_sends_are_counted(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, bytes_per_address=10_000)
+    world = RatedServer(tmp_path, bytes_per_address=10_000)
     socket = Socket(world)
     request: dict[str, Any] = {"t": "d", "d": {"r": 1, "a": "s", "b": {"c": "x" * 20_000}}}
     socket.send(print_frame(TEXT, json.dumps(request).encode()))
@@ -561,7 +561,7 @@ def test_the_bytes_that_a_socket_sends_are_counted(tmp_path: pathlib.Path) -> No
 
 
 def test_the_pieces_of_a_long_message_count_as_one(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=4)
+    world = RatedServer(tmp_path, requests_per_address=4)
     socket = Socket(world)
     request: dict[str, Any] = {
         "t": "d",
@@ -578,20 +578,20 @@ def test_the_pieces_of_a_long_message_count_as_one(tmp_path: pathlib.Path) -> No
 
 
 def test_tiny_pieces_of_a_message_are_counted(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_address=10)
+    world = RatedServer(tmp_path, requests_per_address=10)
     socket = Socket(world)
     socket.send(print_frame(TEXT, b"1000"), *[print_frame(TEXT, b"x")] * 20)
     assert world.ask().status == 429
 
 
 def test_long_polling_is_counted_for_its_project(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, requests_per_project=2)
+    world = RatedServer(tmp_path, requests_per_project=2)
     assert world.statuses(3, target="/.lp?start=t&cb=1") == [200, 200, 429]
     assert world.ask(target="/.lp?start=t&cb=1", project="blog").status == 200
 
 
 def test_what_is_left_for_the_end_of_a_stream_counts_as_a_write(tmp_path: pathlib.Path) -> None:
-    world = World(tmp_path, writes_per_address=2, writes_per_project=3)
+    world = RatedServer(tmp_path, writes_per_address=2, writes_per_project=3)
     end = quote('{"x":1}')
 
     def open_one(address: str) -> int:
@@ -613,7 +613,7 @@ def test_what_is_left_for_the_end_of_a_stream_counts_as_a_write(tmp_path: pathli
 
 
 def test_without_a_limit_nothing_is_counted(tmp_path: pathlib.Path) -> None:
-    assert World(tmp_path).resource.rates is None
+    assert RatedServer(tmp_path).resource.rates is None
 
 
 class _NoTokens(Authenticator):

@@ -86,11 +86,11 @@ def test_too_many_children_are_400_before_anything_is_sent(
     server = serve(tmp_path, most=MANY)
     server.write("PUT", "/people", {f"k{at:04}": {"age": 50} for at in range(MANY + 1)})
     for accept in ("", "Accept: text/event-stream\r\n"):
-        server.slow_clock.lag = lag
+        server.clock.lag = lag
         peer = server.get(target({"age": {"<": 0}}), accept)
         while not peer.transport.value():
             server.clock.advance(0.01)
-        server.slow_clock.lag = 0.0
+        server.clock.lag = 0.0
         received = peer.transport.value()
         assert received.startswith(b"HTTP/1.1 400 ")
         assert b"invalid_query" in received

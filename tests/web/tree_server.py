@@ -7,11 +7,11 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from twisted.internet.defer import execute
-from twisted.internet.task import Clock
 
+from tests.database.world import TurnClock
 from tests.http1.peer import ParsedReply, Peer, ScriptedResource, Server
 from treedbd.config.endpoints import parse_endpoint
 from treedbd.config.settings import Settings
@@ -40,19 +40,19 @@ OPTIONS = Settings(
 )
 
 
-class SlowClock(Clock):
-    """A clock whose time advances by `lag` whenever it is read, so that long work is sliced."""
+def make_verifier(*secrets: str, **options: Any) -> Verifier:
+    """Return the verifier of a project without providers."""
+    return Verifier([each.encode() for each in secrets], open_keys=_open_no_keys, **options)
 
-    lag = 0.0
 
-    def seconds(self) -> float:
-        """Return the time."""
-        self.rightNow += self.lag
-        return super().seconds()
+def _open_no_keys(_: object) -> NoReturn:
+    raise AssertionError("No provider is configured.")
 
 
 class TreeServer(Server):
     """An `Http1Factory` that serves a `TreeResource`; writes are committed when the clock moves."""
+
+    clock: TurnClock
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TreeServer(Server):
         """Serve `projects`, or any project without them; `verifier` returns that of a project."""
         super().__init__(ScriptedResource())
         configured = {each.name: each for each in projects}
-        self.clock = self.slow_clock = SlowClock()
+        self.clock = TurnClock()
         self.catalog = Catalog(
             folder,
             engine,

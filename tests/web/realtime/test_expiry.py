@@ -11,13 +11,12 @@ import pytest
 from tests.http1.peer import Peer
 from tests.web import tree_server
 from tests.web.test_freed_at_the_end import open_socket
-from tests.web.tree_server import WALL, TreeServer
+from tests.web.tree_server import WALL, TreeServer, make_verifier
 from tests.websocket_frames import TEXT, print_frame
 from treedbd.rules.ruleset import parse_rules
 from treedbd.web.auth import jwt
-from treedbd.web.auth.verifier import Verifier
 
-SECRET = b"s" * 32
+SECRET = "s" * 32
 RULES = parse_rules(b'{"rules": {".read": "auth != null", ".write": "auth != null"}}')
 
 
@@ -43,10 +42,10 @@ def ask(server: TreeServer, peer: Peer, number: int, action: str, body: Any) -> 
 def test_no_request_is_done_after_the_token_has_expired(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, action: str, body: Any
 ) -> None:
-    verifier = Verifier([SECRET], open_keys=lambda _: pytest.fail("There is no provider."))
+    verifier = make_verifier(SECRET)
     server = TreeServer(tmp_path, RULES, verifier=lambda _: verifier)
     peer = open_socket(server)
-    token = jwt.mint(SECRET, {"uid": "ada"}, now=WALL, ttl_s=5)
+    token = jwt.mint(SECRET.encode(), {"uid": "ada"}, now=WALL, ttl_s=5)
     assert ask(server, peer, 1, "auth", {"cred": token}) == "ok"
     assert ask(server, peer, 2, action, body) == "ok"
     monkeypatch.setattr(tree_server, "WALL", WALL + 1000)

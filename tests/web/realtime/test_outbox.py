@@ -78,7 +78,7 @@ class Listen:
         return [BytesReader(self.value)] if self.is_ready else None
 
 
-class World:
+class ClientOutbox:
     """An outbox with all that it needs."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class World:
 
 
 def test_what_is_sent_while_the_client_reads_goes_out_at_once_in_order() -> None:
-    world = World()
+    world = ClientOutbox()
     listen = Listen(b"V")
     world.event(b"e1", listen)
     world.outbox.send_answer(b"a1")
@@ -114,7 +114,7 @@ def test_what_is_sent_while_the_client_reads_goes_out_at_once_in_order() -> None
 
 
 def test_what_waits_for_the_client_keeps_its_order() -> None:
-    world = World()
+    world = ClientOutbox()
     listen = Listen(b"V")
     world.outbox.is_paused = True
     world.event(b"e1", listen)
@@ -128,7 +128,7 @@ def test_what_waits_for_the_client_keeps_its_order() -> None:
 
 
 def test_events_beyond_the_bound_are_replaced_by_the_value_in_the_place_of_the_first() -> None:
-    world = World()
+    world = ClientOutbox()
     slow, other = Listen(b"SLOW"), Listen(b"OTHER")
     world.outbox.is_paused = True
     world.outbox.send_answer(b"a1")
@@ -147,7 +147,7 @@ def test_events_beyond_the_bound_are_replaced_by_the_value_in_the_place_of_the_f
 
 
 def test_nothing_behind_a_job_that_is_not_ready_is_sent_before_it() -> None:
-    world = World()
+    world = ClientOutbox()
     listen = Listen(b"")
     listen.is_ready = False
     world.outbox.add(listen)
@@ -160,7 +160,7 @@ def test_nothing_behind_a_job_that_is_not_ready_is_sent_before_it() -> None:
 
 
 def test_a_job_without_room_is_asked_again() -> None:
-    world = World()
+    world = ClientOutbox()
     listen = Listen(b"V")
     listen.refusals = 2
     world.outbox.add(listen)
@@ -173,7 +173,7 @@ def test_a_job_without_room_is_asked_again() -> None:
 
 
 def test_while_too_many_answers_wait_the_client_is_not_read() -> None:
-    world = World()
+    world = ClientOutbox()
     world.outbox.is_paused = True
     for _ in range(LIMIT // 100 + 1):
         world.outbox.send_answer(b"a" * 100)
@@ -184,7 +184,7 @@ def test_while_too_many_answers_wait_the_client_is_not_read() -> None:
 
 
 def test_jobs_count_as_answers_that_wait() -> None:
-    world = World()
+    world = ClientOutbox()
     world.outbox.is_paused = True
     for _ in range(LIMIT // JOB_BYTES + 1):
         world.outbox.add(Listen(b"V"))
@@ -192,7 +192,7 @@ def test_jobs_count_as_answers_that_wait() -> None:
 
 
 def test_a_long_value_is_sent_in_chunks_in_several_turns() -> None:
-    world = World()
+    world = ClientOutbox()
     value = bytes(range(256)) * 20_000
     world.outbox.add(Listen(value))
     world.outbox.send_answer(b"end")
@@ -203,7 +203,7 @@ def test_a_long_value_is_sent_in_chunks_in_several_turns() -> None:
 
 
 def test_a_long_message_is_framed_as_it_is_sent_and_keeps_its_place() -> None:
-    world = World()
+    world = ClientOutbox()
     listen = Listen(b"V")
     text = b"0123456789" * 200_000
     message = UnframedMessage(world.memory, [text[:70_000], text[70_000:]])
@@ -219,7 +219,7 @@ def test_a_long_message_is_framed_as_it_is_sent_and_keeps_its_place() -> None:
 
 
 def test_refreshing_a_listen_drops_its_events_and_no_others() -> None:
-    world = World()
+    world = ClientOutbox()
     first, second = Listen(b"FIRST"), Listen(b"SECOND")
     world.outbox.is_paused = True
     world.event(b"f1", first)
@@ -233,7 +233,7 @@ def test_refreshing_a_listen_drops_its_events_and_no_others() -> None:
 
 
 def test_closing_drops_everything() -> None:
-    world = World()
+    world = ClientOutbox()
     world.outbox.is_paused = True
     world.event(b"e1", Listen(b""))
     world.outbox.send_answer(b"a1")

@@ -90,9 +90,9 @@ def test_one_address_keeps_its_share_and_then_begins_with_the_present_value(
 
 def test_clients_that_missed_the_same_share_one_copy(server: TreeServer) -> None:
     first, *_ = write_log(server)
-    server.slow_clock.lag = 0.01  # they wait for the same
+    server.clock.lag = 0.01  # they wait for the same
     clients = [begin(server, first, f"198.51.100.{number}") for number in range(20)]
-    server.slow_clock.lag = 0
+    server.clock.lag = 0
     for _ in range(3):
         server.clock.advance(0)
     assert all(map(is_resumed, clients))

@@ -26,7 +26,7 @@ WALL = 1_700_000_000.0
 LIMITS = Limits(streams=4, streams_per_database=3, streams_per_address=2)
 
 
-class World:
+class RecordedStreams:
     """A clock, a registry and its streams, which record what it calls."""
 
     def __init__(self, limits: Limits = LIMITS, stream_limits: StreamLimits | None = None) -> None:
@@ -67,7 +67,9 @@ class RecordingStream:
 
     sent_bytes = 0
 
-    def __init__(self, world: World, name: DatabaseName, address: str, identity: Identity) -> None:
+    def __init__(
+        self, world: RecordedStreams, name: DatabaseName, address: str, identity: Identity
+    ) -> None:
         self.name = name
         self.address = address
         self.identity = identity
@@ -98,11 +100,11 @@ class RecordingStream:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> RecordedStreams:
+    return RecordedStreams()
 
 
-def test_a_silent_stream_is_kept_alive_again_and_again(world: World) -> None:
+def test_a_silent_stream_is_kept_alive_again_and_again(world: RecordedStreams) -> None:
     stream = world.open()
     world.pass_time(29)
     assert stream.calls == []
@@ -110,7 +112,7 @@ def test_a_silent_stream_is_kept_alive_again_and_again(world: World) -> None:
     assert stream.calls == [(30, "alive"), (60, "alive"), (90, "alive")]
 
 
-def test_anything_else_that_is_sent_postpones_the_keep_alive(world: World) -> None:
+def test_anything_else_that_is_sent_postpones_the_keep_alive(world: RecordedStreams) -> None:
     stream = world.open()
     world.pass_time(20)
     stream.last_sent = 20
@@ -122,7 +124,7 @@ def test_anything_else_that_is_sent_postpones_the_keep_alive(world: World) -> No
 
 @pytest.mark.parametrize("every_s", [0.5, 1.0, 2.0, 30.0])
 def test_keep_alives_keep_their_rate_although_each_is_sent_after_a_tick(every_s: float) -> None:
-    world = World(stream_limits=StreamLimits(keep_alive_s=every_s))
+    world = RecordedStreams(stream_limits=StreamLimits(keep_alive_s=every_s))
     stream = world.open()
     times: list[float] = []
     while len(times) < 5:
@@ -135,7 +137,7 @@ def test_keep_alives_keep_their_rate_although_each_is_sent_after_a_tick(every_s:
 
 
 def test_many_keep_alives_are_sent_over_several_turns() -> None:
-    world = World(Limits(streams_per_address=10_000))
+    world = RecordedStreams(Limits(streams_per_address=10_000))
     streams = [world.open() for _ in range(2 * SENT_AT_ONCE + 1)]
     sent_before: list[int] = []
     world.clock.callLater(30, world.clock.callLater, 0, lambda: sent_before.append(count()))
@@ -149,14 +151,14 @@ def test_many_keep_alives_are_sent_over_several_turns() -> None:
 
 
 def test_a_stream_removed_before_its_turn_gets_no_keep_alive() -> None:
-    world = World(Limits(streams_per_address=10_000))
+    world = RecordedStreams(Limits(streams_per_address=10_000))
     *_, last = [world.open() for _ in range(2 * SENT_AT_ONCE + 1)]
     world.clock.callLater(30, world.clock.callLater, 0, world.registry.remove, last)
     world.pass_time(30)
     assert last.calls == []
 
 
-def test_a_stream_whose_token_has_expired_ends_with_auth_revoked(world: World) -> None:
+def test_a_stream_whose_token_has_expired_ends_with_auth_revoked(world: RecordedStreams) -> None:
     stream, other = world.open(expires_at=WALL + 5), world.open()
     world.pass_time(10)
     assert stream.calls == [(5, AUTH_REVOKED)]
@@ -165,7 +167,7 @@ def test_a_stream_whose_token_has_expired_ends_with_auth_revoked(world: World) -
 
 
 def test_many_expired_streams_end_over_several_turns() -> None:
-    world = World(Limits(streams_per_address=10_000))
+    world = RecordedStreams(Limits(streams_per_address=10_000))
     streams = [world.open(expires_at=WALL + 5) for _ in range(3 * ENDED_AT_ONCE)]
     world.tick(5)
     ended = [sum(bool(stream.calls) for stream in streams)]
@@ -178,7 +180,7 @@ def test_many_expired_streams_end_over_several_turns() -> None:
 def test_many_stalled_streams_are_dropped_over_several_turns_but_not_those_that_read_again() -> (
     None
 ):
-    world = World(Limits(streams_per_address=10_000))
+    world = RecordedStreams(Limits(streams_per_address=10_000))
     streams = [world.open() for _ in range(2 * ENDED_AT_ONCE)]
     for stream in streams:
         world.registry.pause(stream)
@@ -190,7 +192,9 @@ def test_many_stalled_streams_are_dropped_over_several_turns_but_not_those_that_
     assert (60, "aborted") not in streams[-1].calls
 
 
-def test_a_stream_whose_reader_does_not_read_for_too_long_is_dropped(world: World) -> None:
+def test_a_stream_whose_reader_does_not_read_for_too_long_is_dropped(
+    world: RecordedStreams,
+) -> None:
     stream, other = world.open(), world.open()
     world.pass_time(10)
     world.registry.pause(stream)
@@ -206,7 +210,7 @@ def test_a_stream_whose_reader_does_not_read_for_too_long_is_dropped(world: Worl
     assert len(world.registry) == 1
 
 
-def test_a_removed_stream_is_not_called_again(world: World) -> None:
+def test_a_removed_stream_is_not_called_again(world: RecordedStreams) -> None:
     stream = world.open(expires_at=WALL + 5)
     world.registry.pause(stream)
     world.registry.remove(stream)
@@ -218,7 +222,7 @@ def test_a_removed_stream_is_not_called_again(world: World) -> None:
     assert stream.calls == []
 
 
-def test_nothing_of_a_removed_stream_is_kept(world: World) -> None:
+def test_nothing_of_a_removed_stream_is_kept(world: RecordedStreams) -> None:
     stream = world.open(expires_at=WALL + 1000)
     world.registry.pause(stream)
     world.registry.remove(stream)
@@ -226,7 +230,7 @@ def test_nothing_of_a_removed_stream_is_kept(world: World) -> None:
     assert [len(table) for table in tables] == [0] * len(tables)
 
 
-def test_the_numbers_of_streams_are_limited(world: World) -> None:
+def test_the_numbers_of_streams_are_limited(world: RecordedStreams) -> None:
     one, other = DatabaseName("one"), DatabaseName("other")
     first = world.open(one, "192.0.2.1")
     world.open(one, "192.0.2.1")
@@ -242,14 +246,16 @@ def test_the_numbers_of_streams_are_limited(world: World) -> None:
     world.open(one, "192.0.2.1")
 
 
-def test_all_streams_end_together(world: World) -> None:
+def test_all_streams_end_together(world: RecordedStreams) -> None:
     streams = [world.open(address=str(number)) for number in range(3)]
     world.registry.end()
     assert [stream.calls for stream in streams] == [[(0, b"")]] * 3
     assert len(world.registry) == 0
 
 
-def test_streams_of_an_identity_no_longer_trusted_end_with_auth_revoked(world: World) -> None:
+def test_streams_of_an_identity_no_longer_trusted_end_with_auth_revoked(
+    world: RecordedStreams,
+) -> None:
     stream, other = world.open(), world.open(DatabaseName("other"))
     world.registry.recheck(lambda project, _: project == "other")
     assert stream.calls == [(0, AUTH_REVOKED)]

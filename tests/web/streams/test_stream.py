@@ -160,7 +160,7 @@ def test_a_long_value_is_sent_at_the_speed_of_the_reader(server: TreeServer) -> 
 def open_stream_slowly(server: TreeServer) -> StreamClient:
     """Open a stream whose long value is still being rendered."""
     write_long_value(server)
-    server.slow_clock.lag = 0.001
+    server.clock.lag = 0.001
     client = server.open_stream("/long.json")
     assert client.peer.transport.value() == b""
     return client
@@ -205,7 +205,7 @@ def test_a_full_disk_during_rendering_is_a_503(
 def test_a_stream_that_ends_during_rendering_ends_cleanly(server: TreeServer) -> None:
     client = open_stream_slowly(server)
     server.resource.streams.end()
-    server.slow_clock.lag = 0.0
+    server.clock.lag = 0.0
     server.clock.pump([0.01] * 10)
     (reply,) = client.peer.read()
     assert (reply.status, reply.body) == (200, b"")
@@ -385,7 +385,7 @@ def resume_after(server: TreeServer, writes: int) -> StreamClient:
     first.peer.disconnect()
     for number in range(writes):
         server.write("PUT", "/a", number + 1)
-    server.slow_clock.lag = 0.003
+    server.clock.lag = 0.003
     return server.open_stream("/a.json?resume=true", f"Last-Event-ID: {first.ids[-1]}\r\n")
 
 
@@ -400,7 +400,7 @@ def test_missed_events_may_take_some_turns_and_come_before_later_ones(server: Tr
 
 def test_a_stream_that_missed_nothing_begins_with_its_head(server: TreeServer) -> None:
     client = resume_after(server, 0)
-    server.slow_clock.lag = 0.0
+    server.clock.lag = 0.0
     server.clock.advance(0)
     assert client.read_events() == []
     server.write("PUT", "/a", "later")
@@ -419,7 +419,7 @@ def test_a_first_value_of_a_query_that_takes_many_turns_is_followed_by_what_was_
     server: TreeServer,
 ) -> None:
     server.write("PUT", "/a", {f"k{number:04}": number for number in range(1000)})
-    server.slow_clock.lag = 0.002
+    server.clock.lag = 0.002
     client = server.open_stream("/a.json?orderBy=%22$value%22&limitToLast=2")
     assert client.peer.transport.value() == b""
     server.begin_write("PUT", "/a/k1000", 1000)
