@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-import random
-import socket
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -53,15 +51,6 @@ def open_browser(profile: pathlib.Path) -> Iterator[Chrome]:
     with Chrome(options, Service(DRIVER)) as running:
         running.set_script_timeout(PATIENCE_S)
         yield running
-
-
-def find_port() -> int:
-    """Return a free port outside the range that the system assigns, so that it stays free."""
-    for port in random.sample(range(20_000, 32_000), 50):
-        with socket.socket() as server, contextlib.suppress(OSError):
-            server.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("There is no free port.")
 
 
 class Console:

@@ -15,13 +15,13 @@ import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Final, overload
-from urllib.parse import urlsplit
 
 from tests.closing import Closing
 from tests.daemon import Daemon, Response
-from tests.postgresql import OWNER, PostgresqlNode, PostgresqlServers, wait_until
+from tests.postgresql import OWNER, PostgresqlNode, PostgresqlServers
 from tests.rest import OPEN_RULES, Client
 from tests.stream_follower import Follower
+from tests.system import wait_until
 from tests.tcp_proxy import TcpProxy
 from treedbd.store.postgresql.cluster import trim
 from treedbd.store.postgresql.connection import PostgresqlSettings, SessionPool
@@ -104,7 +104,7 @@ class ClusterWorld(Closing):
                 (folder / name).mkdir()
                 daemon = Daemon(folder / name, arguments=["--engine", side.dsn])
                 self.daemons.append(starting.enter_context(daemon))
-                self.ports.append(port_of(daemon))
+                self.ports.append(daemon.port)
             self._stack = starting.pop_all()
 
     @property
@@ -158,7 +158,7 @@ class ClusterWorld(Closing):
     def restart(self, number: int) -> None:
         """Start a daemon again that was killed."""
         self.daemons[number].start()
-        self.ports[number] = port_of(self.daemons[number])
+        self.ports[number] = self.daemons[number].port
         self._killed.discard(number)
 
     def stop(self, number: int) -> None:
@@ -257,10 +257,3 @@ class ProjectUrls(Sequence[str]):
         if not 0 <= at < self._count:
             raise IndexError(at)
         return f"http://{self._project}.localhost:{self._ports[at]}"
-
-
-def port_of(daemon: Daemon) -> int:
-    """Return the port of a daemon without TLS."""
-    port = urlsplit(daemon.http).port
-    assert port is not None
-    return port

@@ -23,10 +23,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tests.browser import find_port
 from tests.closing import Closing
 from tests.sandbox import is_usable_by_others
-from tests.workers_of import wait_until
+from tests.system import find_port, wait_until
 
 PROJECT = pathlib.Path(__file__).parent.parent
 CONTAINERFILE = PROJECT / "conf" / "Containerfile"
@@ -90,6 +89,11 @@ class Container(Closing):
     """A container that runs an image; `port` is where it listens, on this machine."""
 
     port: int
+
+    @property
+    def url(self) -> str:
+        """The URL of what it serves; it has no trailing slash."""
+        return f"http://127.0.0.1:{self.port}"
 
     @abc.abstractmethod
     def start(self) -> None:

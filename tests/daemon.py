@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -47,6 +48,37 @@ class Response(NamedTuple):
     def json(self) -> Any:
         """The body, parsed."""
         return json.loads(self.body)
+
+    @property
+    def short(self) -> tuple[int, bytes]:
+        """The status and the body."""
+        return self.status, self.body
+
+
+def connect(url: str, ca: pathlib.Path | None = None) -> HTTPConnection:
+    """Return a connection to a URL, not open yet; the certificate of https is verified by `ca`."""
+    address = urlsplit(url)
+    assert address.hostname is not None
+    if address.scheme == "http":
+        return HTTPConnection(address.hostname, address.port, timeout=30)
+    context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+    return HTTPSConnection(address.hostname, address.port, timeout=30, context=context)
+
+
+def request(
+    url: str,
+    method: str,
+    target: str,
+    body: bytes | str | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    ca: pathlib.Path | None = None,
+) -> Response:
+    """Send one request on a new connection to a URL, whose path does not count."""
+    with contextlib.closing(connect(url, ca)) as connection:
+        connection.request(method, target, body, dict(headers or {}))
+        response = connection.getresponse()
+        return Response(response.status, response.headers, response.read())
 
 
 class Daemon(Closing):
@@ -116,6 +148,13 @@ class Daemon(Closing):
     def https(self) -> str:
         """The first URL with TLS; it has no trailing slash."""
         return next(url for url in self.urls if url.startswith("https:"))
+
+    @property
+    def port(self) -> int:
+        """The port of the first URL without TLS."""
+        port = urlsplit(self.http).port
+        assert port is not None
+        return port
 
     @property
     def ca(self) -> pathlib.Path:
@@ -228,12 +267,7 @@ class Daemon(Closing):
 
     def connect(self, *, secure: bool = False) -> HTTPConnection:
         """Open a connection to the daemon; with TLS its certificate is verified."""
-        url = urlsplit(self.https if secure else self.http)
-        assert url.hostname is not None
-        if secure:
-            context = ssl.create_default_context(cafile=str(self.ca))
-            return HTTPSConnection(url.hostname, url.port, timeout=30, context=context)
-        return HTTPConnection(url.hostname, url.port, timeout=30)
+        return connect(self.https if secure else self.http, self.ca)
 
     def request(
         self,
@@ -245,13 +279,8 @@ class Daemon(Closing):
         secure: bool = False,
     ) -> Response:
         """Send one request on a new connection."""
-        connection = self.connect(secure=secure)
-        try:
-            connection.request(method, target, body, dict(headers or {}))
-            response = connection.getresponse()
-            return Response(response.status, response.headers, response.read())
-        finally:
-            connection.close()
+        url = self.https if secure else self.http
+        return request(url, method, target, body, headers, ca=self.ca)
 
     def _make_endpoints(self, config: str | None) -> list[str]:
         secure = "ssl:0:interface=127.0.0.1"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
+from email.message import Message
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from tests.daemon import Daemon
+from tests.daemon import Daemon, request
 
 OPS_LISTEN = 'ops_listen = ["tcp:0:interface=127.0.0.1"]'
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
@@ -26,17 +26,12 @@ def ops_url(daemon: Daemon) -> str:
 
 def fetch(
     url: str, accept: str = "", method: str = "GET", host: str = ""
-) -> tuple[int, dict[str, str], str]:
-    """Return the status, the headers by lower-case names, and the text of a response."""
+) -> tuple[int, Message, str]:
+    """Return the status, the headers, and the text of a response."""
     headers = ({"Accept": accept} if accept else {}) | ({"Host": host} if host else {})
-    request = urllib.request.Request(url, headers=headers, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as response:
-            found = response.status, response.headers, response.read()
-    except urllib.error.HTTPError as error:
-        found = error.code, error.headers, error.read()
-    status, fields, body = found
-    return status, {name.lower(): value for name, value in fields.items()}, body.decode()
+    address = urlsplit(url)
+    response = request(url, method, f"{address.path}?{address.query}", None, headers)
+    return response.status, response.headers, response.body.decode()
 
 
 def health(daemon: Daemon, query: str = "") -> tuple[int, Any]:

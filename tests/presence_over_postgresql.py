@@ -15,14 +15,14 @@ import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from tests.closing import Closing
 from tests.daemon import Daemon
-from tests.postgresql import PostgresqlServers, wait_until
+from tests.postgresql import PostgresqlServers
 from tests.presence_client import Address, come_online
 from tests.realtime import RealtimeClient
 from tests.rest import OPEN_RULES, Client
+from tests.system import wait_until
 
 CONFIG: Final = 'default_project = "shop"\n[projects.shop]\nrules_file = "open.json"\n'
 DONE: Final = {"online": False, "ends": 1}
@@ -213,7 +213,7 @@ _LEFT: Final = "SELECT count(*) FROM treedb.owners WHERE is_over"
 
 
 def _address(daemon: Daemon) -> Address:
-    port = urlsplit(daemon.http).port
+    port = daemon.port
     assert port is not None
     return Address(port)
 

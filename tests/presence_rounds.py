@@ -12,16 +12,15 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from tests.closing import Closing
 from tests.daemon import Daemon
 from tests.presence_client import Address, come_online
 from tests.realtime import RealtimeClient
 from tests.rest import OPEN_RULES, Client
+from tests.system import wait_until
 from tests.tcp_proxy import TcpProxy
 from tests.websocket import TARGET
-from tests.workers_of import wait_until
 
 KEEP_ALIVE_S: Final = 1.0
 CONFIG: Final = f"""
@@ -125,7 +124,7 @@ class PresenceRounds(Closing):
 
     @property
     def _port(self) -> int:
-        port = urlsplit(self._daemon.http).port
+        port = self._daemon.port
         assert port is not None
         return port
 

@@ -23,6 +23,7 @@ import trustme
 from tests.closing import Closing
 from tests.daemon import Response
 from tests.rest import PATIENCE_S, Wire
+from tests.system import find_port
 
 CONF: Final = pathlib.Path(__file__).parent.parent / "conf"
 DOMAIN: Final = "db.example.com"
@@ -69,7 +70,7 @@ class Front(Closing):
         """Prepare certificate and port in a folder of its own."""
         folder.mkdir()
         self.folder = folder
-        self.port = _free_port()
+        self.port = find_port()
         authority = trustme.CA()
         self.ca = folder / "ca.pem"
         authority.cert_pem.write_to_path(str(self.ca))
@@ -214,9 +215,3 @@ def start_caddy(folder: pathlib.Path, upstream: str) -> Front:
     main.write_text(_CADDY_MAIN.format(folder=folder))
     front.run("caddy", "run", "--adapter", "caddyfile", "--config", str(main))
     return front
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.browser import find_port
 from tests.daemon import Daemon
 from tests.realtime import RealtimeClient
 from tests.rest import Wire
-from tests.workers_of import wait_until
+from tests.system import find_port, wait_until
 
 CONFIG = """
 default_project = "shop"

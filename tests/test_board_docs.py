@@ -14,10 +14,10 @@ from typing import Final
 import pytest
 import trustme
 
-from tests.browser import find_port
 from tests.daemon import SERVE, Daemon
 from tests.micropython import HEAP, STAND_INS, find_micropython
 from tests.pages import Check, Shell, check_blocks, no_output, read_blocks
+from tests.system import find_port
 
 BLOCKS: Final = read_blocks("board.md")
 UNNAMED: Final = "127.0.0.2"

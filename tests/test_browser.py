@@ -19,9 +19,10 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.support.expected_conditions import text_to_be_present_in_element
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.browser import PATIENCE_S, POLL_S, find_port, open_browser
+from tests.browser import PATIENCE_S, POLL_S, open_browser
 from tests.daemon import Daemon, Response
 from tests.rest import OPEN_RULES
+from tests.system import find_port
 from tests.test_lan import LanDaemon
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import find_local_network

@@ -13,9 +13,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.browser import PATIENCE_S, POLL_S, Console, find_port, open_browser
+from tests.browser import PATIENCE_S, POLL_S, Console, open_browser
 from tests.daemon import SERVE, Daemon
 from tests.pages import Check, Shell, check_blocks, no_output, read_blocks, with_ports_of
+from tests.system import find_port
 from treedbd.config.settings import load_settings
 
 BLOCKS = read_blocks("browser.md")

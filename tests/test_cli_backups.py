@@ -51,12 +51,7 @@ def value_in(folder: pathlib.Path, name: str = "demo/default.shelf") -> tuple[An
 
 def send(daemon: Daemon, method: str, target: str, body: bytes = b"") -> int:
     """Send a request to the database `demo`; return the status."""
-    connection = daemon.connect()
-    connection.request(method, target, body, {"Host": "demo.localhost"})
-    response = connection.getresponse()
-    response.read()
-    connection.close()
-    return response.status
+    return daemon.request(method, target, body, {"Host": "demo.localhost"}).status
 
 
 def put(daemon: Daemon, path: str, value: Any) -> None:

@@ -27,9 +27,10 @@ from tests.cluster_world import (
     with_wrong_clock,
 )
 from tests.history import UNSEEN, History, Outcome
-from tests.postgresql import servers, wait_until
+from tests.postgresql import servers
 from tests.rest import Client, check_error, print_request
 from tests.stream_judge import check_events
+from tests.system import wait_until
 from tests.trial import Report, Trial
 from tests.workload import TAG, Caller, Plan, fetch
 from treedbd.cluster.service import POLL_S

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import pathlib
 from typing import Any
 
 import yaml
 
 from tests.container import CONTAINERFILE, health_command, last, make_container, read_steps
+from tests.daemon import request
 
 CONF = pathlib.Path(__file__).parent.parent / "conf"
-
-
-def request(port: int, method: str, target: str, body: str | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request(method, target, body)
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()
 
 
 def test_the_image_serves_is_healthy_and_stops() -> None:
@@ -28,8 +18,8 @@ def test_the_image_serves_is_healthy_and_stops() -> None:
         assert not container.is_healthy()
         container.start()
         assert container.is_healthy()
-        assert request(container.port, "PUT", "/a.json", "1") == (200, b"1")
-        assert request(container.port, "GET", "/a.json") == (200, b"1")
+        assert request(container.url, "PUT", "/a.json", "1").short == (200, b"1")
+        assert request(container.url, "GET", "/a.json").short == (200, b"1")
         assert container.stop() == 0
 
 

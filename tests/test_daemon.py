@@ -116,7 +116,7 @@ def test_without_a_configuration_it_serves_with_tls_and_without(daemon: Daemon) 
 
 
 def test_development_mode_creates_projects_on_use(daemon: Daemon) -> None:
-    port = urlsplit(daemon.http).port
+    port = daemon.port
     host = {"Host": f"eu--shop.localhost:{port}"}
     assert daemon.request("PUT", "/a.json", "2", host).status == 200
     assert daemon.request("GET", "/a.json?ns=eu--shop").body == b"2"
@@ -410,7 +410,7 @@ def test_a_reader_that_does_not_read_is_cut_off_by_a_stop_and_logged_so(
     write_secret(tmp_path, "shop")
     with Daemon(tmp_path, config=LOGGED) as daemon:
         assert daemon.request("PUT", "/long.json" + token, whole).status == 200
-        port = urlsplit(daemon.http).port
+        port = daemon.port
         with socket.create_connection((LOOPBACK, port), timeout=30) as client:
             client.sendall(f"GET /long.json{token} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
             assert client.recv(1)
@@ -422,7 +422,7 @@ def test_a_reader_that_does_not_read_is_cut_off_by_a_stop_and_logged_so(
 
 
 def test_a_second_sigterm_changes_nothing(daemon: Daemon) -> None:
-    with socket.create_connection((LOOPBACK, urlsplit(daemon.http).port), timeout=30) as client:
+    with socket.create_connection((LOOPBACK, daemon.port), timeout=30) as client:
         send_part_of_body(client)
         daemon.signal(signal.SIGTERM)
         daemon.await_line("TCP Port .* Closed")
@@ -503,7 +503,7 @@ def test_no_token_and_no_query_reaches_the_log(tmp_path: pathlib.Path, access_lo
         for method in ("GET", "PUT", "BREW"):
             daemon.request(method, "/seen.json?auth=hush.hush.hush&x=hush", "1")
             daemon.request(method, "/seen.json", "{", {"Authorization": "Bearer hush"})
-        with socket.create_connection((LOOPBACK, urlsplit(daemon.http).port), timeout=30) as raw:
+        with socket.create_connection((LOOPBACK, daemon.port), timeout=30) as raw:
             raw.sendall(b"GET /\xff.json?auth=hush HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert raw.recv(4096).startswith(b"HTTP/1.1 400 ")
         daemon.request("GET", "http://u:hush@localhost/whole.json?auth=hush")

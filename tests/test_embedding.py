@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
 import pytest
+
+from tests.daemon import connect, request
 
 ENDPOINT = "tcp:0:interface=127.0.0.1"
 EXAMPLE = pathlib.Path(__file__).parent.parent / "docs" / "embedding.py"
 
 
 @pytest.fixture
-def port(tmp_path: pathlib.Path) -> Iterator[int]:
-    """The port of the running example, whose data is in the folder of the test."""
+def site(tmp_path: pathlib.Path) -> Iterator[str]:
+    """The URL of the running example, whose data is in the folder of the test."""
     with running_example(tmp_path) as process:
-        yield port_of(process)
+        yield url_of(process)
 
 
 @contextlib.contextmanager
@@ -39,50 +39,34 @@ def running_example(folder: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
             process.terminate()
 
 
-def port_of(process: subprocess.Popen[str]) -> int:
+def url_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     lines = (re.search(r"Site starting on (\d+)", line) for line in process.stdout)
-    return next(int(found[1]) for found in lines if found)
+    return next(f"http://127.0.0.1:{found[1]}" for found in lines if found)
 
 
 def command(endpoint: str) -> list[str]:
     return [sys.executable, str(EXAMPLE), endpoint]
 
 
-def request(
-    port: int,
-    method: str,
-    path: str,
-    body: str | None = None,
-    headers: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        connection.request(method, path, body, dict(headers))
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()
+def test_the_tree_is_served_under_a_prefix_beside_the_applications_own_pages(site: str) -> None:
+    assert request(site, "GET", "/").body == b"The application's own page.\n"
+    assert request(site, "PUT", "/db/people.json", '{"ada": 36}').short == (200, b'{"ada":36}')
+    assert request(site, "GET", "/db/people/ada.json").short == (200, b"36")
+    assert request(site, "GET", "/db//.json").short == (200, b'{"people":{"ada":36}}')
+    assert request(site, "GET", "/db/.health").short == (200, b'{"status":"ok"}')
+    assert request(site, "GET", "/db/a%2Fb.json").status == 400
+    assert request(site, "GET", "/people.json").status == 404
 
 
-def test_the_tree_is_served_under_a_prefix_beside_the_applications_own_pages(port: int) -> None:
-    assert request(port, "GET", "/")[1] == b"The application's own page.\n"
-    assert request(port, "PUT", "/db/people.json", '{"ada": 36}') == (200, b'{"ada":36}')
-    assert request(port, "GET", "/db/people/ada.json") == (200, b"36")
-    assert request(port, "GET", "/db//.json") == (200, b'{"people":{"ada":36}}')
-    assert request(port, "GET", "/db/.health") == (200, b'{"status":"ok"}')
-    assert request(port, "GET", "/db/a%2Fb.json")[0] == 400
-    assert request(port, "GET", "/people.json")[0] == 404
-
-
-def test_any_host_reaches_the_default_project(port: int) -> None:
+def test_any_host_reaches_the_default_project(site: str) -> None:
     for host in ("www.example.com", "localhost", "shop.localhost:80"):
-        response = request(port, "PUT", "/db/host.json", "1", {"Host": host})
-        assert response == (200, b"1")
+        response = request(site, "PUT", "/db/host.json", "1", {"Host": host})
+        assert response.short == (200, b"1")
 
 
-def test_a_stream_works_in_the_applications_own_site(port: int) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+def test_a_stream_works_in_the_applications_own_site(site: str) -> None:
+    connection = connect(site)
     connection.request("GET", "/db/people.json", headers={"Accept": "text/event-stream"})
     stream = connection.getresponse()
     assert stream.getheader("Content-Type") == "text/event-stream; charset=utf-8"
@@ -93,7 +77,7 @@ def test_a_stream_works_in_the_applications_own_site(port: int) -> None:
         b'data: {"path":"/","data":null}\n',
         b"\n",
     ]
-    request(port, "PUT", "/db/people/ada.json", "36")
+    request(site, "PUT", "/db/people/ada.json", "36")
     assert [stream.readline() for _ in range(3)] == [
         b"event: put\n",
         b'data: {"path":"/ada","data":36}\n',
@@ -104,9 +88,9 @@ def test_a_stream_works_in_the_applications_own_site(port: int) -> None:
 
 def test_no_token_reaches_the_log_of_the_applications_own_site(tmp_path: pathlib.Path) -> None:
     with running_example(tmp_path) as process:
-        port = port_of(process)
-        request(port, "GET", "/db/people.json?auth=hush.hush.hush")
-        request(port, "GET", "/?auth=hush")
+        site = url_of(process)
+        request(site, "GET", "/db/people.json?auth=hush.hush.hush")
+        request(site, "GET", "/?auth=hush")
         process.terminate()
         assert process.stdout is not None
         log = process.stdout.read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import pathlib
 import re
@@ -13,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.test_embedding import request
+from tests.daemon import request
+from tests.system import find_port
 
 PROJECT = pathlib.Path(__file__).parent.parent
 EXAMPLES = PROJECT / "docs" / "embedding"
@@ -121,24 +121,15 @@ def own_login(folder: pathlib.Path, port: int) -> Iterator[None]:
 
 
 def test_the_users_of_the_application_write_what_is_theirs(tmp_path: pathlib.Path) -> None:
-    port = free_port()
+    port = find_port()
+    site = f"http://127.0.0.1:{port}"
     ada, path = {"Cookie": "session=s-ada"}, "/users/ada/age.json"
     with own_login(tmp_path, port):
-        assert request(port, "PUT", path, "36", ada) == (200, b"36")
-        assert request(port, "PUT", path, "37")[0] == 403
-        assert request(port, "PUT", "/users/alan/age.json", "41", ada)[0] == 403
-        assert request(port, "GET", path) == (200, b"36")
-        assert request(port, "GET", "/.json", None, {"Cookie": "session=s-root"})[0] == 200
-
-
-def free_port() -> int:
-    async def find() -> int:
-        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port: int = server.sockets[0].getsockname()[1]
-        server.close()
-        return port
-
-    return asyncio.run(find())
+        assert request(site, "PUT", path, "36", ada).short == (200, b"36")
+        assert request(site, "PUT", path, "37").status == 403
+        assert request(site, "PUT", "/users/alan/age.json", "41", ada).status == 403
+        assert request(site, "GET", path).short == (200, b"36")
+        assert request(site, "GET", "/.json", None, {"Cookie": "session=s-root"}).status == 200
 
 
 def test_in_tasks_of_asyncio_a_watch_misses_none_of_ten_thousand_writes(

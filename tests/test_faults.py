@@ -7,7 +7,6 @@ import pathlib
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Self
 
@@ -17,19 +16,12 @@ from tests.closing import Closing
 from tests.daemon import Daemon, Response
 from tests.injection import SmallDisk, inject, prefix, shelf_files
 from tests.rest import Client, check_error, print_request
+from tests.system import wait_until
 
 MIB = 1_048_576
 RECOVERY_S = 30
 CLIENTS = 8
 WRITES = [("PUT", "2"), ("POST", "2"), ("PATCH", '{"x":2}'), ("DELETE", None)]
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    end = time.monotonic() + RECOVERY_S
-    while not is_so():
-        assert time.monotonic() < end, "The daemon does not recover."
-        pause.wait(0.05)
 
 
 def is_healthy(client: Client) -> bool:

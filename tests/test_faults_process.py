@@ -17,7 +17,7 @@ from tests.access import token, write_secret
 from tests.daemon import Daemon
 from tests.rest import Client, Wire, configured, print_request
 from tests.sse import KEEP_ALIVE, EventStream, Listener
-from tests.workers_of import wait_until
+from tests.system import wait_until
 
 CLIENTS = 20
 DESCRIPTORS = 64

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import html
-import http.client
 import pathlib
 import re
 import subprocess
 
 import pytest
 
-from tests.daemon import Daemon
+from tests.daemon import Daemon, request
 from tests.rest import configured
-from tests.test_embedding import port_of, running_example
+from tests.test_embedding import running_example, url_of
 
 AS_HTML = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 PROJECT = '[projects.demo]\nrules_file = "open.json"\n'
@@ -69,21 +68,17 @@ def test_a_mounted_tree_has_the_page_at_the_root_of_its_prefix_alone(
     tmp_path: pathlib.Path,
 ) -> None:
     with running_example(tmp_path) as process:
-        port = port_of(process)
+        site = url_of(process)
 
         def get(path: str) -> tuple[int, str, str]:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-            connection.request("GET", path, headers=AS_HTML)
-            response = connection.getresponse()
-            body = response.read().decode()
-            connection.close()
-            return response.status, response.headers["Content-Type"], body
+            found = request(site, "GET", path, headers=AS_HTML)
+            return found.status, found.headers["Content-Type"], found.body.decode()
 
         assert get("/")[2] == "The application's own page.\n"
         for path in ("/db/", "/db", "/db//"):
             status, kind, page = get(path)
             assert (status, kind) == (200, "text/html; charset=utf-8")
-            assert f"http://127.0.0.1:{port}/db/.json?shallow=true" in curl_of(page)
+            assert f"{site}/db/.json?shallow=true" in curl_of(page)
             assert 'href="/db/.docs/interface.md"' in page
         assert get("/db/a")[0] == 404
         assert get("/db/.docs/interface.md")[:2] == (200, "text/html; charset=utf-8")

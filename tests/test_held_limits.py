@@ -12,7 +12,7 @@ from tests.access import Tree, at, trusting
 from tests.daemon import Daemon
 from tests.ops import OPS_LISTEN, scrape
 from tests.realtime import RealtimeClient
-from tests.workers_of import wait_until
+from tests.system import wait_until
 
 HELD = 600_000
 FIELDS = 3

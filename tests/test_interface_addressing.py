@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -25,12 +24,6 @@ ILLEGAL_LABELS = (
     *("-", "--", "a-", "-a", "--a", "a--", "a--b--c", "a---b", "a--b-", "-a--b", "a_b", "a b"),
     *("a.b", "a/b", "é", "a" * 64, "default--" + "a" * 55),
 )
-
-
-def port_of(daemon: Daemon) -> int:
-    port = urlsplit(daemon.http).port
-    assert port is not None
-    return port
 
 
 # Hosts and ns

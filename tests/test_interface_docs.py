@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from email.message import Message
 from http.client import HTTPResponse
 from typing import NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import attrs
 import pytest
@@ -73,7 +73,7 @@ class Reader:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._address = ("127.0.0.1", urlsplit(daemon.http).port)
+        self._address = ("127.0.0.1", daemon.port)
         self._last_id = ""
         self._socket: WebSocket | None = None
         self.stream: Stream | None = None

@@ -12,13 +12,12 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from http.client import HTTPSConnection
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.command import COMMAND, environment, run_command
-from tests.daemon import SERVE, TWISTD, Daemon
+from tests.daemon import SERVE, TWISTD, Daemon, request
 from treedbd.config.certificate import LAN_CERTIFICATE
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, find_local_network
 
@@ -91,14 +90,12 @@ def test_names_of_this_machine_are_served_and_others_are_misdirected(lan: LanDae
 
 
 def test_a_device_that_trusts_the_authority_connects_by_every_address(lan: LanDaemon) -> None:
-    context = ssl.create_default_context(cafile=str(lan.data / AUTHORITY_CERTIFICATE))
+    ca = lan.data / AUTHORITY_CERTIFICATE
+    context = ssl.create_default_context(cafile=str(ca))
     port = urlsplit(lan.https).port
     addresses = [each for each in NETWORK.addresses if ":" not in each]
     for address in ("127.0.0.1", *addresses):
-        connection = HTTPSConnection(address, port, timeout=30, context=context)
-        connection.request("GET", "/a.json")
-        assert connection.getresponse().status == 200
-        connection.close()
+        assert request(f"https://{address}:{port}", "GET", "/a.json", ca=ca).status == 200
     for name in NETWORK.names:
         with (
             socket.create_connection(("127.0.0.1", port), timeout=30) as opened,

@@ -8,8 +8,6 @@ import pathlib
 import re
 import signal
 import socket
-import ssl
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -17,11 +15,12 @@ import pytest
 
 from tests.access import Stream, Tree, admin, at, reload, trusting, user
 from tests.command import run_command
-from tests.daemon import Daemon
+from tests.daemon import Daemon, request
 from tests.ops import OPEN_METRICS, OPS_LISTEN, Scrape, fetch, health, ops_url, scrape
 from tests.realtime import RealtimeClient
 from tests.rest import Wire
-from tests.workers_of import kill, one_of_each, wait_until, worker_pids
+from tests.system import wait_until
+from tests.workers_of import kill, one_of_each, worker_pids
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_CERTIFICATE
 from treedbd.operating.metrics import METRICS
@@ -457,9 +456,8 @@ def test_operators_may_have_tls_and_the_flag_for_clients_does_not_change_it(
         url = ops_url(daemon)
         assert url.startswith("https:")
         assert url not in daemon.urls
-        context = ssl.create_default_context(cafile=str(files.certificate))
-        with urllib.request.urlopen(f"{url}/.health", context=context) as response:
-            assert json.load(response)["status"] == "ok"
+        health = request(url, "GET", "/.health", ca=files.certificate)
+        assert health.json["status"] == "ok"
 
 
 def sum_of(found: Scrape, name: str) -> float:

@@ -17,10 +17,10 @@ from typing import Final
 import pytest
 import trustme
 
-from tests.browser import find_port
 from tests.command import run_command
 from tests.daemon import Daemon
 from tests.pages import DOCS, Block, read_blocks
+from tests.system import find_port
 from treedbd.config.settings import load_settings
 
 HOOK: Final = DOCS.parent / "conf/certbot-deploy-hook"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster_world import ProjectUrls, new_project, port_of
+from tests.cluster_world import ProjectUrls, new_project
 from tests.daemon import Daemon
 from tests.patroni import PatroniCluster
 from tests.trial import Trial
@@ -35,7 +35,7 @@ def test_nothing_acknowledged_is_lost_when_patroni_fails_over(
         for name in "abc":
             (tmp_path / name).mkdir()
             daemon = Daemon(tmp_path / name, arguments=["--engine", cluster.dsn])
-            ports.append(port_of(stack.enter_context(daemon)))
+            ports.append(stack.enter_context(daemon).port)
         plan = Plan(operations=OPERATIONS, query="timeout=2s")
         urls = ProjectUrls(new_project(), ports, 3)
         running = stack.enter_context(Trial(urls, plan, followers=3)).start()

@@ -15,7 +15,8 @@ from tests.command import run_command
 from tests.daemon import Daemon
 from tests.rest import Client
 from tests.sse import EventStream
-from tests.workers_of import is_running, kill, wait_until, worker_of, worker_pids
+from tests.system import wait_until
+from tests.workers_of import is_running, kill, worker_of, worker_pids
 from treedbd.database.session_owners import OWNER_FILE
 
 OFFLINE = {"state": "offline", "seen": {".sv": "timestamp"}}

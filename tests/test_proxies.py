@@ -138,7 +138,7 @@ def test_connections_to_the_daemon_are_used_again(daemon: Daemon, nginx: Front) 
 
 def _peers_of(daemon: Daemon) -> set[str]:
     """Return the other ends of the connections of the daemon without TLS, closed ones too."""
-    port = urlsplit(daemon.http).port
+    port = daemon.port
     lines = pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
     ends = (line.split()[1:3] for line in lines)
     return {local for local, remote in ends if remote.endswith(f":{port:04X}")}

@@ -12,9 +12,9 @@ import pytest
 from tests.daemon import Daemon
 from tests.realtime import RealtimeClient
 from tests.rest import Client, configured
+from tests.system import wait_until
 from tests.websocket import Refused, WebSocket
 from tests.websocket_frames import CONTINUATION, TEXT, print_frame
-from tests.workers_of import wait_until
 
 TARGET = "/.ws?v=5"
 LISTENS = 5

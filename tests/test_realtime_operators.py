@@ -14,9 +14,10 @@ from tests.daemon import Daemon
 from tests.ops import OPS_LISTEN, scrape
 from tests.realtime import RealtimeClient
 from tests.rest import Client
+from tests.system import wait_until
 from tests.websocket import Refused, WebSocket
 from tests.websocket_frames import TEXT, print_frame
-from tests.workers_of import one_of_each, wait_until
+from tests.workers_of import one_of_each
 
 LIMIT = 2
 OF_ADDRESS = 4

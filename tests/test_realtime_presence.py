@@ -12,7 +12,7 @@ from tests.access import Tree, ending, trusting, user
 from tests.daemon import Daemon
 from tests.realtime import RealtimeClient
 from tests.rest import OPEN_RULES, Client
-from tests.workers_of import wait_until
+from tests.system import wait_until
 
 KEEP_ALIVE_S = 1.0
 IMPATIENT = f"""

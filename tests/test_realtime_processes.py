@@ -15,8 +15,9 @@ from tests.realtime_copy import hash_of
 from tests.realtime_world import RealtimeWorld
 from tests.rest import Client, configured
 from tests.several import KINDS, Service, Several
+from tests.system import wait_until
 from tests.websocket import Refused
-from tests.workers_of import kill, one_of_each, wait_until, worker_of
+from tests.workers_of import kill, one_of_each, worker_of
 
 ROUNDS = 4
 STEPS = 15

@@ -26,6 +26,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
+from tests.system import find_port
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import parse_endpoint
 from treedbd.config.listening import CannotStart
@@ -64,12 +65,6 @@ def listening(settings: Settings, *endpoints: str) -> Settings:
 def is_open(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex((LOOPBACK, port)) == 0
-
-
-def free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def is_locked(folder: pathlib.Path) -> bool:
@@ -137,7 +132,7 @@ def test_the_settings_decide_which_hosts_and_pages_are_served(
 
 
 def test_nothing_is_opened_before_it_starts(settings: Settings) -> None:
-    port = free_port()
+    port = find_port()
     tree = TreeService(listening(settings, f"tcp:{port}:interface={LOOPBACK}"))
     assert tree.resource() is tree.resource()
     assert not is_open(port)
@@ -169,7 +164,7 @@ def test_its_urls_are_those_of_its_endpoints(settings: Settings, tmp_path: pathl
 
 @pytest_twisted.inlineCallbacks
 def test_a_stopped_service_has_released_everything(settings: Settings) -> Steps:
-    port = free_port()
+    port = find_port()
     tree = TreeService(listening(settings, f"tcp:{port}:interface={LOOPBACK}"))
     tree.privilegedStartService()
     tree.startService()
@@ -192,7 +187,7 @@ def test_a_service_that_never_started_can_be_stopped(settings: Settings) -> Step
 
 @pytest_twisted.inlineCallbacks
 def test_a_port_in_use_leaves_the_others_closed(settings: Settings) -> Steps:
-    port = free_port()
+    port = find_port()
     used = reactor.listenTCP(0, Factory.forProtocol(Protocol), interface=LOOPBACK)
     number = used.getHost().port
     tree = TreeService(
@@ -259,7 +254,7 @@ def test_the_key_of_its_own_certificate_loses_the_permissions_of_others(
 
 @pytest_twisted.inlineCallbacks
 def test_a_locked_directory_leaves_the_ports_closed(settings: Settings) -> Steps:
-    port = free_port()
+    port = find_port()
     lock = DirectoryLock(settings.data)
     tree = TreeService(listening(settings, f"tcp:{port}:interface={LOOPBACK}"))
     tree.privilegedStartService()

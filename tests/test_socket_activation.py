@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tests.browser import find_port
 from tests.closing import Closing
 from tests.daemon import SERVE, Daemon
+from tests.system import find_port
 from tests.workers_of import worker_pids
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.files import create_directory

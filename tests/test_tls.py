@@ -199,7 +199,7 @@ def test_each_response_over_tls_and_none_without_has_strict_transport_security(
     served: Served, expected: int | str
 ) -> None:
     status = expected if isinstance(expected, int) else 200
-    plain = urlsplit(served.daemon.http).port
+    plain = served.daemon.port
     reached = socket.create_connection(("127.0.0.1", plain), 30)
     assert exchange(reached, REQUESTS[expected]) == (status, [])
     reached = socket.create_connection(("127.0.0.1", served.ports["ec"]), 30)

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser import find_port
 from tests.command import run_command
 from tests.daemon import Daemon, Response
 from tests.realtime import RealtimeClient
 from tests.rest import Client, Wire, check_error
 from tests.sse import EventStream
-from tests.workers_of import is_running, kill, one_of_each, wait_until, worker_of, worker_pids
+from tests.system import find_port, wait_until
+from tests.workers_of import is_running, kill, one_of_each, worker_of, worker_pids
 
 TWO = ["--workers", "2"]
 DENY = '{"rules": {".read": false, ".write": false}}'

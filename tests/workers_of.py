@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tests.closing import Closing
 from tests.daemon import Daemon
+from tests.system import wait_until
 from treedbd.store.sqlite.shared import ShelfLock
 
 PATIENCE_S = 120.0
@@ -40,14 +41,6 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return status.rpartition(") ")[2][0] not in "ZX"
-
-
-def wait_until(is_reached: Callable[[], object], seconds: float = PATIENCE_S) -> None:
-    """Poll until something is so; raise AssertionError if it does not come."""
-    end = time.monotonic() + seconds
-    while not is_reached():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def worker_of(daemon: Daemon, connected: socket.socket) -> int:

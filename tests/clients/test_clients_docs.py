@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 from typing import Final
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -68,7 +67,7 @@ def test_every_program_of_the_page_is_run_by_a_test() -> None:
 def test_a_program_for_development_mode_does_what_the_page_says(
     name: str, daemon: Daemon, tmp_path: pathlib.Path
 ) -> None:
-    port = str(urlsplit(daemon.http).port)
+    port = str(daemon.port)
     (tmp_path / "treedb-data").symlink_to(daemon.data)
     shell = Shell(tmp_path)
     shell.run("treedb token --project demo --uid ada --ttl 1h")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import ssl
 from collections.abc import Iterator
-from http.client import HTTPSConnection
+from http.client import HTTPConnection
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -89,19 +88,13 @@ def test_the_responses_to_a_device_are_the_recorded_ones(domain: Domain) -> None
 
 
 @pytest.fixture
-def device(domain: Domain) -> Iterator[HTTPSConnection]:
+def device(domain: Domain) -> Iterator[HTTPConnection]:
     """A connection over TLS."""
-    context = ssl.create_default_context(cafile=str(domain.ca))
-    address = urlsplit(domain.https)
-    assert address.hostname is not None
-    connection = HTTPSConnection(
-        address.hostname, address.port, timeout=PATIENCE_S, context=context
-    )
-    yield connection
-    connection.close()
+    with contextlib.closing(domain.connect(secure=True)) as connection:
+        yield connection
 
 
-def test_a_device_receives_writes(domain: Domain, device: HTTPSConnection) -> None:
+def test_a_device_receives_writes(domain: Domain, device: HTTPConnection) -> None:
     token = sign_token("devices", admin=True)
     headers = {"Host": HOST, "User-Agent": "ESP", "Accept": "text/event-stream"}
     device.request("GET", f"/d2.json?auth={token}", headers=headers)
@@ -125,9 +118,7 @@ def test_a_device_receives_writes(domain: Domain, device: HTTPSConnection) -> No
         assert stream.readline() == line
 
 
-def test_a_device_without_a_token_receives_an_error(
-    domain: Domain, device: HTTPSConnection
-) -> None:
+def test_a_device_without_a_token_receives_an_error(domain: Domain, device: HTTPConnection) -> None:
     headers = {"Host": HOST, "Accept": "text/event-stream"}
     device.request("GET", "/d2.json", headers=headers)
     response = device.getresponse()

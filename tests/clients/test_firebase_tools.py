@@ -11,7 +11,6 @@ import json
 import pathlib
 import re
 from typing import Any
-from urllib.parse import urlsplit
 
 import attrs
 import pytest
@@ -74,7 +73,7 @@ def prepare_tool(
 @pytest.fixture
 def local(development: Daemon, tmp_path: pathlib.Path) -> Tool:
     """The tool for a project in development mode."""
-    origin = f"http://tools.localhost:{urlsplit(development.http).port}"
+    origin = f"http://tools.localhost:{development.port}"
     return prepare_tool(tmp_path, "tools", origin, "owner", {"PLAY_DOMAIN": "localhost"})
 
 

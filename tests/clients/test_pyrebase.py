@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from urllib.parse import urlsplit
 
 from tests.clients.harness import Domain, check_python, sign_token
 from tests.daemon import Daemon
@@ -14,7 +13,7 @@ SCRIPT = "play_pyrebase.py"
 def test_pyrebase_works_in_development_mode(development: Daemon, tmp_path: pathlib.Path) -> None:
     variables = {
         "PLAY_DOMAIN": "localhost",
-        "PLAY_URL": f"http://pyrebase.localhost:{urlsplit(development.http).port}",
+        "PLAY_URL": f"http://pyrebase.localhost:{development.port}",
         "PLAY_TOKEN": "",
     }
     check_python(SCRIPT, tmp_path, variables)

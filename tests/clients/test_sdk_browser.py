@@ -13,10 +13,11 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.browser import PATIENCE_S, POLL_S, find_port, open_browser
+from tests.browser import PATIENCE_S, POLL_S, open_browser
 from tests.clients.sdk_site import Site
 from tests.daemon import Daemon
 from tests.pages import DOCS
+from tests.system import find_port
 
 CHAT: Final = (DOCS / "examples" / "chat.html").read_text()
 NOTE: Final = "return localStorage.getItem('firebase:previous_websocket_failure')"

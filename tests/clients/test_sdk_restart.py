@@ -9,11 +9,11 @@ import subprocess
 
 import pytest
 
-from tests.browser import find_port
 from tests.clients.harness import HERE, NODE, sign_token
 from tests.clients.sdk_daemons import PROJECT, emulator, plain_variables
 from tests.command import PATIENCE_S, Lines
 from tests.daemon import Daemon
+from tests.system import find_port
 
 
 def request(daemon: Daemon, method: str, path: str, body: str | None = None) -> object:

@@ -221,6 +221,11 @@ class Peer:
                 self.transport.producer.resumeProducing()
         return parse_replies(data, *methods)
 
+    @property
+    def status(self) -> int:
+        """The status of the reply, of which perhaps only the beginning was sent."""
+        return int(self.transport.value().split(b" ", 2)[1])
+
     def half_close(self) -> None:
         """Send no more, as the transport says it to the connection."""
         self.connection.readConnectionLost()

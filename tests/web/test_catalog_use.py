@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.http1.peer import ParsedReply
 from tests.injection import no_descriptors
 from tests.web.tree_server import TreeServer
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
@@ -23,27 +22,15 @@ def server(tmp_path: pathlib.Path) -> TreeServer:
     server = TreeServer(tmp_path, engine="sqlite")
     server.catalog.open()
     for project in ("demo", "other"):
-        request(server, "PUT", "/a.json", project, json.dumps(project))
+        server.request("PUT", "/a.json", json.dumps(project).encode(), host=f"{project}.localhost")
     server.clock.pump([SWEEP_S] * int(UNUSED_S / SWEEP_S + 2))
     assert not any(server.catalog.find(DatabaseName(each)).is_open for each in ("demo", "other"))
     return server
 
 
-def request(
-    server: TreeServer, method: str, path: str, project: str = "demo", body: str = ""
-) -> ParsedReply:
-    peer = server.connect()
-    head = f"{method} {path} HTTP/1.1\r\nHost: {project}.localhost\r\n"
-    sent = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
-    peer.send(sent)
-    server.clock.advance(0)
-    (reply,) = peer.exchange(b"")
-    return reply
-
-
 def test_a_closed_database_is_opened_for_a_request(server: TreeServer) -> None:
-    assert request(server, "GET", "/a.json").body == b'"demo"'
-    assert request(server, "PUT", "/a.json", "other", "1").status == 200
+    assert server.request("GET", "/a.json").body == b'"demo"'
+    assert server.request("PUT", "/a.json", b"1", host="other.localhost").status == 200
     for project in ("demo", "other"):
         database = server.catalog.find(DatabaseName(project))
         assert database.is_open
@@ -75,15 +62,15 @@ def test_a_stream_keeps_its_database_open(server: TreeServer) -> None:
 def test_without_descriptors_a_request_is_unavailable_and_the_health_is_in_form(
     server: TreeServer, method: str, path: str, project: str
 ) -> None:
-    assert request(server, "GET", "/a.json", "other").status == 200
-    body = "1" if method == "PUT" else ""
+    assert server.request("GET", "/a.json", host="other.localhost").status == 200
+    body = b"1" if method == "PUT" else b""
     with no_descriptors():
-        reply = request(server, method, path, project, body)
-        health = request(server, "GET", "/.health")
-        served = request(server, "GET", "/a.json", "other")
+        reply = server.request(method, path, body, host=f"{project}.localhost")
+        health = server.request("GET", "/.health")
+        served = server.request("GET", "/a.json", host="other.localhost")
     answer: Any = json.loads(reply.body)
     assert (reply.status, answer["error"], answer["message"]) == (503, "unavailable", BUSY)
     assert (health.status, health.body) == (200, b'{"status":"ok"}')
     assert served.body == b'"other"'
-    assert request(server, method, path, project, body).status == 200
+    assert server.request(method, path, body, host=f"{project}.localhost").status == 200
     server.catalog.close()

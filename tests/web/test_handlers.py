@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 
-from tests.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer, put
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
@@ -137,19 +136,6 @@ def server(tmp_path: pathlib.Path) -> TreeServer:
     return TreeServer(tmp_path, CLOSED_FLAG_RULES)
 
 
-def request(
-    server: TreeServer, method: str, target: str, *headers: str, body: str = ""
-) -> list[ParsedReply]:
-    """Send a request and run the turn in which writes are committed; return the replies."""
-    peer = server.connect()
-    lines = [f"{method} {target} HTTP/1.1", "Host: demo.localhost", *headers]
-    if body:
-        lines.append(f"Content-Length: {len(body)}")
-    peer.send("\r\n".join([*lines, "", body]).encode())
-    server.clock.advance(0)
-    return peer.read(method.encode())
-
-
 def test_a_small_read_makes_no_deferred(server: TreeServer, made_deferreds: list[Any]) -> None:
     server.write("PUT", "/a", {"b": 1})
     peer = server.connect()
@@ -174,7 +160,7 @@ def test_an_error_becomes_its_response_whether_the_handler_has_waited_or_not(
 ) -> None:
     if status == 403:
         server.write("PUT", "/closed", True)
-    (reply,) = request(server, method, "/a.json", *headers, body=body)
+    reply = server.request(method, "/a.json", body.encode(), headers)
     assert reply.status == status
 
 
@@ -215,7 +201,7 @@ def test_a_request_looks_its_database_up_once(
         return find(self, name)
 
     monkeypatch.setattr(Catalog, "find", count)
-    (reply,) = request(server, method, target, body=body)
+    reply = server.request(method, target, body.encode())
     assert (reply.status, len(names)) == (status, expected)
 
 
@@ -287,7 +273,7 @@ def test_a_head_for_a_stream_and_a_plain_read_evaluate_the_read_rules_once(
     server: TreeServer, evaluated: list[object], method: str
 ) -> None:
     headers = ("Accept: text/event-stream",) if method == "HEAD" else ()
-    (reply,) = request(server, method, "/a.json", *headers)
+    reply = server.request(method, "/a.json", b"", headers)
     assert reply.status == 200
     assert evaluated == [("a",)]
 

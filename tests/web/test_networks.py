@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.http1.peer import Peer
 from tests.web.tree_server import OPTIONS, PATIENT, TreeServer
 from tests.websocket_frames import KEY
 
@@ -23,17 +22,13 @@ def serve(folder: pathlib.Path, **limits: Any) -> TreeServer:
     return TreeServer(folder, options=attrs.evolve(OPTIONS, limits=attrs.evolve(PATIENT, **limits)))
 
 
-def status_of(peer: Peer) -> int:
-    return int(peer.transport.value().split(b" ", 2)[1])
-
-
 def request(server: TreeServer, address: str, head: str) -> int:
     """Send a head from an address, leave its reply unread, and return its status."""
     peer = server.connect(address)
     peer.transport.room = 10_000
     peer.send(f"{head}\r\nHost: demo.localhost\r\n\r\n".encode())
     server.clock.advance(0)
-    return status_of(peer)
+    return peer.status
 
 
 def check(server: TreeServer, head: str, status: int, *, refused: int) -> None:

@@ -404,29 +404,25 @@ def open_stream(
     return peer
 
 
-def status_of(peer: Any) -> int:
-    return int(peer.transport.value().split(b" ", 2)[1])
-
-
 def test_a_user_may_have_so_many_streams(tmp_path: pathlib.Path) -> None:
     world = RatedServer(tmp_path, attrs.evolve(OPTIONS.limits, streams_per_uid=1))
     first = open_stream(world, ADA)
     refused = open_stream(world, ADA, OTHER_ADDRESS)
-    assert (status_of(first), status_of(refused)) == (200, 429)
+    assert (first.status, refused.status) == (200, 429)
     assert b"There are too many streams of this user." in refused.transport.value()
     assert b"Retry-After: 1" in refused.transport.value()
-    assert [status_of(open_stream(world, auth)) for auth in (ALAN, ADMIN, ADMIN)] == [200] * 3
-    assert status_of(open_stream(world, ADA, project="blog")) == 200
+    assert [open_stream(world, auth).status for auth in (ALAN, ADMIN, ADMIN)] == [200] * 3
+    assert open_stream(world, ADA, project="blog").status == 200
     first.disconnect()
-    assert status_of(open_stream(world, ADA)) == 200
+    assert open_stream(world, ADA).status == 200
 
 
 def test_a_project_may_have_so_many_streams(tmp_path: pathlib.Path) -> None:
     world = RatedServer(tmp_path, attrs.evolve(OPTIONS.limits, streams_per_project=2))
     opened = [open_stream(world, auth) for auth in (ADA, ADMIN, ALAN)]
-    assert [status_of(each) for each in opened] == [200, 200, 429]
+    assert [each.status for each in opened] == [200, 200, 429]
     assert b"There are too many streams of this project." in opened[2].transport.value()
-    assert status_of(open_stream(world, ADA, project="blog")) == 200
+    assert open_stream(world, ADA, project="blog").status == 200
 
 
 # WebSockets.
@@ -600,7 +596,7 @@ def test_what_is_left_for_the_end_of_a_stream_counts_as_a_write(tmp_path: pathli
         head = f"GET {target} HTTP/1.1\r\nHost: shop.localhost\r\nAccept: text/event-stream"
         peer.send(head.encode() + b"\r\n\r\n")
         world.clock.advance(0)
-        status = status_of(peer)
+        status = peer.status
         peer.disconnect()
         return status
 

@@ -43,11 +43,6 @@ def server(tmp_path: pathlib.Path) -> TreeServer:
     return made
 
 
-def status_of(peer: Peer) -> int:
-    """Return the status of a reply of which perhaps only the beginning was sent."""
-    return int(peer.transport.value().split(b" ", 2)[1])
-
-
 def error_of(peer: Peer) -> tuple[int, str]:
     (reply,) = peer.read()
     return reply.status, json.loads(reply.body)["error"]
@@ -116,7 +111,7 @@ def test_beyond_the_bound_long_responses_are_503_and_short_ones_are_sent(
     server: TreeServer,
 ) -> None:
     slow = fill(server)
-    assert [status_of(peer) for peer in slow] == [200] * 7 + [503]
+    assert [peer.status for peer in slow] == [200] * 7 + [503]
     assert server.resource.shared_reads.memory.total <= LIMIT
     (reply,) = server.get("/short.json", host=address(50)).read()
     assert reply.body == b"1"
@@ -124,17 +119,17 @@ def test_beyond_the_bound_long_responses_are_503_and_short_ones_are_sent(
     assert reply.status == 200
     assert error_of(server.get("/h.json", host=address(50))) == (503, "unavailable")
     slow[0].read_slowly()
-    assert status_of(server.get("/h.json", host=address(50))) == 200
+    assert server.get("/h.json", host=address(50)).status == 200
 
 
 def test_beyond_the_bound_what_waits_already_is_sent_to_others_too(server: TreeServer) -> None:
     fill(server)
-    assert status_of(server.get("/a.json", host=address(50))) == 200
+    assert server.get("/a.json", host=address(50)).status == 200
 
 
 def test_one_address_has_a_share_and_leaves_the_rest_to_others(server: TreeServer) -> None:
     slow = [server.get(f"/{key}.json", host=address(1), room=ROOM) for key in "abcd"]
-    assert status_of(slow[0]) == 200
+    assert slow[0].status == 200
     assert [error_of(peer) for peer in slow[1:]] == [(429, "too_many_requests")] * 3
     (reply,) = server.get("/c.json", host=address(2)).read()
     assert json.loads(reply.body) == VALUE
@@ -145,7 +140,7 @@ def test_a_client_that_disconnects_makes_room(server: TreeServer) -> None:
     for peer in slow[:7]:
         peer.disconnect()
     assert server.resource.shared_reads.memory.total == 0
-    assert status_of(server.get("/h.json", host=address(50))) == 200
+    assert server.get("/h.json", host=address(50)).status == 200
 
 
 # Writes.
@@ -159,7 +154,7 @@ def test_a_write_whose_echo_has_no_room_is_refused_before_it_is_applied(
     silent = server.begin_write("PUT", "/short", 2)
     server.clock.advance(0)
     assert error_of(refused) == (503, "unavailable")
-    assert status_of(silent) == 200
+    assert silent.status == 200
     assert server.get("/new.json").read()[0].body == b"null"
 
 
@@ -175,7 +170,7 @@ def test_an_unread_echo_is_counted_and_a_write_that_was_applied_is_always_answer
         peer.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         peers.append(peer)
     server.clock.advance(0)
-    assert [status_of(peer) for peer in peers] == [200] * 20
+    assert [peer.status for peer in peers] == [200] * 20
     assert server.resource.shared_reads.memory.total == 20 * VALUE_BYTES
     assert error_of(server.begin_write("PUT", "/n/20", VALUE))[0] in (429, 503)
 

@@ -17,7 +17,7 @@ import pytest_twisted
 from tests.cli.moving.places import RULES, Places, commit, content_of, database_of
 from tests.command import treedb
 from tests.daemon import Daemon
-from tests.postgresql import wait_until
+from tests.system import wait_until
 from treedbd.cli import moving as copying
 from treedbd.cli import moving as inward
 from treedbd.cli.check import verify_file
@@ -118,13 +118,10 @@ def daemon(places: Places, request: pytest.FixtureRequest) -> Iterator[Daemon]:
 
 
 def send(daemon: Daemon, method: str, target: str, value: Any = None) -> int:
-    connection = daemon.connect()
     headers = {"Host": "demo.localhost", "Authorization": "Bearer owner"}
-    connection.request(method, target, None if value is None else json.dumps(value), headers)
-    response = connection.getresponse()
-    response.read()
-    connection.close()
-    return response.status
+    return daemon.request(
+        method, target, None if value is None else json.dumps(value), headers
+    ).status
 
 
 @pytest_twisted.ensureDeferred

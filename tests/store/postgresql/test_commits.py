@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.postgresql import PostgresqlServers, wait_until
+from tests.postgresql import PostgresqlServers
 from tests.store.postgresql.daemons import PROJECT, DaemonSide
+from tests.system import wait_until
 from treedbd.store.engine import Conflict, StoreUnreachable
 from treedbd.store.postgresql.commits import Touched
 from treedbd.store.postgresql.engine import LOSSES_BEFORE_LOCK

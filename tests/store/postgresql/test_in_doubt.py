@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgresql import PostgresqlServers, wait_until
+from tests.postgresql import PostgresqlServers
 from tests.store.postgresql.daemons import DaemonSide
 from tests.store.postgresql.wire import Break, CommitBreaker
+from tests.system import wait_until
 from treedbd.store.engine import Conflict, InDoubt, StoreFailed, StoreUnreachable
 
 WITHHELD = (

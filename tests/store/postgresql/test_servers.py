@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.postgresql import PostgresqlServers, wait_until
+from tests.postgresql import PostgresqlServers
 from tests.store.postgresql.daemons import DaemonSide
+from tests.system import wait_until
 from treedbd.store.engine import Conflict, InDoubt, StoreUnreachable
 from treedbd.store.postgresql.cluster import check_cluster
 from treedbd.store.postgresql.connection import PostgresqlSettings
