@@ -11,19 +11,17 @@ import pathlib
 import signal
 import time
 from collections.abc import Iterable, Mapping
-from email.message import Message
-from http.client import parse_headers
 from typing import Any, Final, NamedTuple
 
 import jwt
 
 from tests.daemon import Daemon, Response
-from tests.rest import Client, Headers, Wire, escape, print_request
+from tests.rest import Client, Headers, escape
+from tests.sse import EventStream
 
 DOMAIN: Final = "db.test"
 RULES: Final = "/.settings/rules.json"
 DATABASES: Final = "/.inspect/databases.json"
-EVENTS: Final = {"Accept": "text/event-stream"}
 LEEWAY_S: Final = 10
 
 
@@ -122,30 +120,26 @@ class Tree(Client):
 
     def try_to_listen(self, target: str, headers: Mapping[str, str] | None = None) -> Stream:
         """Open a stream that may be refused."""
-        request = print_request("GET", target, None, {**EVENTS, **(headers or {})}, self.host)
-        return Stream(self.daemon, request)
+        return Stream(self, target, headers or {})
 
 
-class Stream(Wire):
+class Stream(EventStream):
     """An event stream, read event by event."""
 
-    def __init__(self, daemon: Daemon, request: bytes) -> None:
+    def __init__(self, client: Client, target: str, headers: Headers = ()) -> None:
         """Request the stream; `refusal` is the response if it was not opened."""
-        super().__init__(daemon.http)
+        super().__init__(client, target, headers)
         self.refusal: Response | None = None
-        self._rest = b""
-        self.send(request)
-        self.status, self.headers = self._read_head()
         if self.status != 200:
-            body = self._read_body("GET", self.status, self.headers)
+            body = self.wire.receive_body("GET", self.status, self.headers)
             self.refusal = Response(self.status, self.headers, body)
 
     def next(self) -> Event:
         """Wait for the next event; raise ConnectionError if the stream ends instead."""
-        event = self._next()
-        if event is None:
+        frame = self.next_frame()
+        if frame is None:
             raise ConnectionError("The stream has ended.")
-        return event
+        return Event(frame.event, _parsed(frame.data), frame.id)
 
     def expect(self, *expected: Event) -> None:
         """Check that these events come next; other keep-alives are skipped."""
@@ -158,24 +152,7 @@ class Stream(Wire):
     def expect_end(self, *last: Event) -> None:
         """Check that these events come next and that the stream ends with them."""
         self.expect(*last)
-        assert self._next() is None
-
-    def _read_head(self) -> tuple[int, Message]:
-        line = self._file.readline()
-        if not line:
-            raise ConnectionError("The connection ended without a response.")
-        return int(line.split(b" ", 2)[1]), parse_headers(self._file)
-
-    def _next(self) -> Event | None:
-        while b"\n\n" not in self._rest:
-            piece = self._file.read1()
-            if not piece:
-                assert self._rest == b""
-                return None
-            self._rest += piece
-        frame, _, self._rest = self._rest.partition(b"\n\n")
-        fields = dict(line.split(": ", 1) for line in frame.decode().split("\n"))
-        return Event(fields["event"], _parsed(fields["data"]), fields.get("id"))
+        assert self.next_frame() is None
 
 
 def trusting(folder: pathlib.Path, config: str, projects: Iterable[str], *arguments: str) -> Daemon:

@@ -21,14 +21,7 @@ from typing import Any, Final
 import psycopg
 
 from tests.closing import Closing
-from tests.postgresql import (
-    BIN,
-    OWNER,
-    as_unprivileged,
-    children,
-    give_away,
-    reachable_folder,
-)
+from tests.postgresql import BIN, OWNER, as_unprivileged, children, give_away, reachable_folder
 from tests.system import find_port, wait_until
 
 TTL_S: Final = 20

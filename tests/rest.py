@@ -47,7 +47,7 @@ class Wire(Closing):
         """Use a connection, or connect to a URL; the certificate of https is verified by `ca`."""
         connected = url if isinstance(url, socket.socket) else _connect(url, ca, patience)
         self.socket: Final = connected
-        self._file = connected.makefile("rb")
+        self.file: Final = connected.makefile("rb")
         self._patience = patience
 
     def bound_unread(self) -> None:
@@ -80,33 +80,49 @@ class Wire(Closing):
 
     def receive(self, method: str = "GET") -> Response:
         """Read a whole response to a request of `method`; raise ConnectionError without one."""
-        line = self._file.readline()
-        if not line:
-            raise ConnectionError("The connection ended without a response.")
-        version, status, _ = line.split(b" ", 2)
-        assert version == b"HTTP/1.1"
-        headers = parse_headers(self._file)
-        response = Response(int(status), headers, self._read_body(method, int(status), headers))
+        status, headers = self.receive_head()
+        response = Response(status, headers, self.receive_body(method, status, headers))
         if response.status >= 200:
             check_headers(response)
         return response
 
+    def receive_head(self) -> tuple[int, Message]:
+        """Read the head of a response; raise ConnectionError without one."""
+        line = self.file.readline()
+        if not line:
+            raise ConnectionError("The connection ended without a response.")
+        version, status, _ = line.split(b" ", 2)
+        assert version == b"HTTP/1.1"
+        return int(status), parse_headers(self.file)
+
+    def receive_body(self, method: str, status: int, headers: Message) -> bytes:
+        """Read the body that follows a head."""
+        if method == "HEAD" or status < 200 or status in BODILESS:
+            return b""
+        if headers.get("Transfer-Encoding") == "chunked":
+            return b"".join(iter(self._read_chunk, b""))
+        length = headers.get("Content-Length")
+        body = self.file.read() if length is None else self.file.read(int(length))
+        if length is not None and len(body) < int(length):
+            raise ConnectionError("The response was cut off.")
+        return body
+
     def is_ended(self) -> bool:
         """Wait until the peer closes the connection; return whether it sent no more bytes."""
         try:
-            return self._file.read(1) == b""
+            return self.file.read(1) == b""
         except ConnectionResetError:
             return True
 
     def close(self) -> None:
         """Close the connection."""
-        self._file.close()
+        self.file.close()
         self.socket.close()
 
     def _has_bytes(self) -> bool:
         """Return whether a byte can be read without waiting; TLS may have received records only."""
         with self._without_waiting(), contextlib.suppress(ssl.SSLWantReadError):
-            return self._file.peek(1) != b""
+            return self.file.peek(1) != b""
         return False
 
     def _send_some(self, data: memoryview) -> int:
@@ -124,20 +140,9 @@ class Wire(Closing):
         finally:
             self.socket.settimeout(self._patience)
 
-    def _read_body(self, method: str, status: int, headers: Message) -> bytes:
-        if method == "HEAD" or status < 200 or status in BODILESS:
-            return b""
-        if headers.get("Transfer-Encoding") == "chunked":
-            return b"".join(iter(self._read_chunk, b""))
-        length = headers.get("Content-Length")
-        body = self._file.read() if length is None else self._file.read(int(length))
-        if length is not None and len(body) < int(length):
-            raise ConnectionError("The response was cut off.")
-        return body
-
     def _read_chunk(self) -> bytes:
-        chunk = self._file.read(int(self._file.readline(), 16))
-        assert self._file.readline() == b"\r\n"
+        chunk = self.file.read(int(self.file.readline(), 16))
+        assert self.file.readline() == b"\r\n"
         return chunk
 
 

@@ -12,8 +12,6 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from email.message import Message
-from http.client import parse_headers
 from typing import Any, Final, NamedTuple, Protocol
 
 from tests.closing import Closing
@@ -86,8 +84,8 @@ class EventStream(Closing):
         pairs = EVENTS | dict(headers)
         request = print_request(method, target, None, pairs, client.host)
         self.wire.send(request.replace(b"HTTP/1.1", version.encode(), 1))
-        self._file = self.wire.socket.makefile("rb")
-        self.status, self.headers = self._read_head()
+        self._file = self.wire.file
+        self.status, self.headers = self.wire.receive_head()
         self._is_chunked = self.headers.get("Transfer-Encoding") == "chunked"
         self._lines = self._read_lines()
 
@@ -122,14 +120,7 @@ class EventStream(Closing):
 
     def close(self) -> None:
         """Close the connection."""
-        self._file.close()
         self.wire.close()
-
-    def _read_head(self) -> tuple[int, Message]:
-        line = self._file.readline()
-        if not line:
-            raise ConnectionError("The connection ended without a response.")
-        return int(line.split(b" ")[1]), parse_headers(self._file)
 
     def _next_line(self) -> str:
         line = next(self._lines, None)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -101,9 +102,9 @@ def test_no_token_reaches_the_log_of_the_applications_own_site(tmp_path: pathlib
 
 @pytest.mark.parametrize("is_port_taken", [True, False])
 def test_a_second_application_ends_with_one_sentence(
-    port: int, tmp_path: pathlib.Path, is_port_taken: bool
+    site: str, tmp_path: pathlib.Path, is_port_taken: bool
 ) -> None:
-    endpoint = f"tcp:{port}:interface=127.0.0.1" if is_port_taken else ENDPOINT
+    endpoint = f"tcp:{urlsplit(site).port}:interface=127.0.0.1" if is_port_taken else ENDPOINT
     done = subprocess.run(
         command(endpoint), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )

@@ -13,7 +13,6 @@ import pytest
 
 from tests.access import (
     DATABASES,
-    EVENTS,
     RULES,
     Tree,
     admin,
@@ -29,6 +28,7 @@ from tests.access import (
 from tests.daemon import Daemon
 from tests.oidc import AUDIENCE, OidcProvider, authority_pem
 from tests.rest import Wire, print_request
+from tests.sse import EVENTS
 from tests.web.auth.test_jwt import FORGED, MALFORMED
 
 METHODS = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "BREW")

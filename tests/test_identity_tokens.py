@@ -12,7 +12,6 @@ import pytest
 from tests.access import (
     DATABASES,
     DOMAIN,
-    EVENTS,
     RULES,
     Tree,
     admin,
@@ -27,6 +26,7 @@ from tests.access import (
 )
 from tests.daemon import Daemon
 from tests.rest import Headers, check_error, check_refused, escape
+from tests.sse import EVENTS
 from tests.web.auth.test_jwt import FORGED, MALFORMED
 from tests.web.auth.test_jwt import SECRET as SECRET_OF_FORGERIES
 

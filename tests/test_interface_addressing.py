@@ -9,15 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon import Daemon
-from tests.rest import (
-    Client,
-    Wire,
-    check_error,
-    check_refused,
-    configured,
-    escape,
-    print_request,
-)
+from tests.rest import Client, Wire, check_error, check_refused, configured, escape, print_request
 
 LABEL_OF_63 = "a" * 63
 ILLEGAL_LABELS = (

@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.access import EVENTS, Tree, admin, at, reload, secret_of, user, write_secret
+from tests.access import Tree, admin, at, reload, secret_of, user, write_secret
 from tests.daemon import SERVE, STOP_SECONDS, TWISTD, Daemon
 from tests.rest import Wire, print_request
+from tests.sse import EVENTS
 from treedbd.database.active_rules import FIELDS as RULE_FIELDS
 from treedbd.operating.log import MEMBERS
 from treedbd.web.request_log import FIELDS

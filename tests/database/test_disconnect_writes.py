@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from tests.database.world import (
-    ADMIN,
-    Disk,
-    World,
-    logged_failures,
-)
+from tests.database.world import ADMIN, Disk, World, logged_failures
 from tests.rules.evaluating import rules
 from treedbd.database.disconnect import RETRY_S
 from treedbd.database.requests import (

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from twisted.internet.defer import Deferred
 
-from tests.database.world import (
-    Disk,
-    World,
-)
+from tests.database.world import Disk, World
 from tests.store.index_checks import check_entries
 from treedbd.database import apply as indexes
 from treedbd.database.database import Database

@@ -16,12 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
-from tests.database.world import (
-    Disk,
-    TurnClock,
-    World,
-    logged_failures,
-)
+from tests.database.world import Disk, TurnClock, World, logged_failures
 from tests.store.index_checks import check_entries
 from tests.tree.value_view import ValueView
 from treedbd.database import shared_window
