@@ -15,7 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.daemon import Daemon
+from tests.postgresql import PostgresqlServers
 from tests.rest import Client
+from tests.shared_server import shared_server
 
 MEMORY_DISK = pathlib.Path("/dev/shm")
 MEMORY_DISK_BYTES = 4 * 1024**3
@@ -67,6 +69,19 @@ settings.load_profile("gate")
 def inherited_signals() -> None:
     """Call `pass_on_no_ignored_signals`, only where tests run: workers of xdist inherit too."""
     pass_on_no_ignored_signals()
+
+
+@pytest.fixture(scope="session")
+def lone_server() -> PostgresqlServers:
+    """One server of PostgreSQL that waits for no standby; for tests that leave it as it is."""
+    return shared_server()
+
+
+@pytest.fixture
+def clean_server(lone_server: PostgresqlServers) -> PostgresqlServers:
+    """The one server, without any tables of treedb."""
+    lone_server.primary.query("DROP SCHEMA IF EXISTS treedb CASCADE")
+    return lone_server
 
 
 @pytest.fixture

@@ -7,23 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgresql import PostgresqlServers, servers
+from tests.postgresql import PostgresqlServers
 from tests.presence_over_postgresql import STEPS, PresenceOverPostgresql
 
 ROUNDS = 2
 CASES = [(way, step) for way, steps in STEPS.items() for step in (None, *steps)]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresqlServers]:
-    with servers(standbys=0) as running:
-        yield running
-
-
 @pytest.fixture
-def rounds(server: PostgresqlServers, tmp_path: pathlib.Path) -> Iterator[PresenceOverPostgresql]:
-    server.primary.query("DROP SCHEMA IF EXISTS treedb CASCADE")
-    with PresenceOverPostgresql(tmp_path, server) as running:
+def rounds(
+    clean_server: PostgresqlServers, tmp_path: pathlib.Path
+) -> Iterator[PresenceOverPostgresql]:
+    with PresenceOverPostgresql(tmp_path, clean_server) as running:
         yield running
     assert "Traceback" not in running.log, running.log
 

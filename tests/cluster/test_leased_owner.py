@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from tests.database.world import run_at_once
-from tests.postgresql import PostgresqlServers, servers
+from tests.postgresql import PostgresqlServers
 from treedbd.cluster.service import GRACE_S, RENEW_S, RETRY_S, LeasedOwner
 from treedbd.database.session_owners import OWNER_FILE, OwnerFile
 from treedbd.names import DatabaseName
@@ -27,12 +27,6 @@ T = TypeVar("T")
 
 SHOP = DatabaseName("shop")
 OWNERS = "SELECT owner, is_over FROM treedb.owners"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresqlServers]:
-    with servers(standbys=0) as running:
-        yield running
 
 
 class Connections:
@@ -62,7 +56,6 @@ class OwningDaemon:
 
     def __init__(self, server: PostgresqlServers, folder: pathlib.Path) -> None:
         self.query = server.primary.query
-        self.query("DROP SCHEMA IF EXISTS treedb CASCADE")
         self.folder = folder
         self.connections: Any = Connections(server.dsn)
         self.clock = Clock()
@@ -92,8 +85,8 @@ class OwningDaemon:
 
 
 @pytest.fixture
-def world(server: PostgresqlServers, tmp_path: pathlib.Path) -> Iterator[OwningDaemon]:
-    made = OwningDaemon(server, tmp_path)
+def world(clean_server: PostgresqlServers, tmp_path: pathlib.Path) -> Iterator[OwningDaemon]:
+    made = OwningDaemon(clean_server, tmp_path)
     yield made
     made.owner.close()
     made.connections.leases.close()

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from tests.database.world import NAME, PROJECT, Disk, logged_failures, make_active_rules
-from tests.postgresql import PostgresqlServers, servers
+from tests.postgresql import PostgresqlServers
 from tests.store.postgresql.daemons import DaemonSide
 from treedbd.cluster.replica import APPLIED_AT_ONCE, LOCK_PAUSE_S, Replica
 from treedbd.database.database import Database
@@ -25,12 +25,6 @@ from treedbd.store.postgresql.cluster import DatabaseState
 
 MANY = tuple((b"row %d" % number, b"value") for number in range(APPLIED_AT_ONCE + 1))
 FEW = MANY[:1]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresqlServers]:
-    with servers(standbys=0) as running:
-        yield running
 
 
 class Connections:
@@ -103,10 +97,10 @@ class CopyingDaemon:
 
 
 @pytest.fixture
-def world(server: PostgresqlServers, tmp_path: pathlib.Path) -> Iterator[CopyingDaemon]:
+def world(lone_server: PostgresqlServers, tmp_path: pathlib.Path) -> Iterator[CopyingDaemon]:
     for folder in ("own", "other"):
         (tmp_path / folder).mkdir()
-    made = CopyingDaemon(server.dsn, tmp_path)
+    made = CopyingDaemon(lone_server.dsn, tmp_path)
     with logged_failures() as failures:
         yield made
     assert failures == []

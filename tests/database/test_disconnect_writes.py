@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from tests.database.world import ADMIN, Disk, World, logged_failures
+from tests.database.world import ADMIN, Disk, Recorder, World, logged_failures
 from tests.rules.evaluating import rules
 from treedbd.database.disconnect import RETRY_S
 from treedbd.database.requests import (
@@ -19,7 +19,6 @@ from treedbd.database.requests import (
     Unavailable,
 )
 from treedbd.database.slices import SLICE_SECONDS
-from treedbd.database.watchers import Notification
 from treedbd.limits import MAX_DISCONNECT_BYTES
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.store.disconnect_rows import DisconnectEntry, DisconnectRow, list_owners, list_rows
@@ -35,16 +34,6 @@ OWN = rules({"users": {"$uid": {".read": True, ".write": "auth.uid === $uid"}}})
 
 def put(path: str, value: Json) -> Edit:
     return make_put(Place(tuple(path.split("/"))), value)
-
-
-class Recorder:
-    """A watcher that keeps what it is notified of."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def notify(self, notification: Notification) -> None:
-        self.seen += [event.data for _, event in notification.events]
 
 
 class SessionsWorld(World):
@@ -131,7 +120,7 @@ def test_watchers_are_notified_of_what_is_run() -> None:
     world.database.watching.watch((), watcher, lambda _: None)
     world.set(put("a", 1))
     world.run()
-    assert watcher.seen == [1]
+    assert watcher.data == [1]
 
 
 def test_other_sessions_keep_what_they_have_set() -> None:
@@ -151,7 +140,7 @@ def test_entries_are_run_in_the_order_in_which_they_were_set() -> None:
     for number in range(40):
         world.set(put(f"k{number}", number))
     world.run()
-    assert watcher.seen == list(range(40))
+    assert watcher.data == list(range(40))
 
 
 def test_server_values_are_those_of_the_moment_when_it_is_run() -> None:

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from tests.database.test_shared_window import ALL, EDITS, FIRST, LAST, LIST, QUERIES, FollowedWorld
-from tests.database.world import NAME, PROJECT, Disk, TurnClock, make_active_rules
+from tests.database.world import NAME, PROJECT, Disk, Recorder, TurnClock, make_active_rules
 from treedbd.database.database import Database
 from treedbd.database.requests import (
     Caller,
@@ -29,7 +28,6 @@ from treedbd.database.requests import (
     Write,
 )
 from treedbd.database.runtime import Runtime
-from treedbd.database.watchers import Notification
 from treedbd.database.write_lock import FileWriteLock
 from treedbd.names import DatabaseName
 from treedbd.store import changelog
@@ -39,27 +37,12 @@ from treedbd.store.sqlite.file import connect_reader
 from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.sqlite.shared import SharedShelf, ShelfLock
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
-from treedbd.tree.event import Event
 from treedbd.tree.hashes import etag, parse_etags
 from treedbd.tree.types import Json, Path, Place, Value
 from treedbd.tree.value import plain
 
 ADMIN = Caller(None, is_admin=True)
 _numbers = itertools.count(1)
-
-
-@attrs.define(eq=False)
-class Recorder:
-    """A watcher that keeps what it is notified of."""
-
-    events: list[tuple[int, Event]] = attrs.field(factory=list)
-
-    def notify(self, notification: Notification) -> None:
-        self.events += [(position.sequence, event) for position, event in notification.events]
-
-    @property
-    def data(self) -> list[tuple[int, Json]]:
-        return [(number, event.data) for number, event in self.events]
 
 
 class Worker:
@@ -206,7 +189,7 @@ def test_watchers_have_the_events_of_all_in_the_order_of_the_log(workers: list[W
         for each in workers:
             each.follow()
     expected = [(number, number) for number in range(1, 11)]
-    assert [recorder.data for recorder in recorders] == [expected, expected]
+    assert [recorder.numbered for recorder in recorders] == [expected, expected]
 
 
 def test_a_hint_reads_nothing_while_the_shelf_is_being_closed(workers: list[Worker]) -> None:
@@ -223,7 +206,7 @@ def test_a_patch_of_another_is_a_patch(workers: list[Worker]) -> None:
     recorder = workers[1].watch(("a",))
     workers[0].do(make_patch(("a",), {"b/c": 1, "d": None}, 1000))
     workers[1].follow()
-    ((_, event),) = recorder.events
+    (event,) = recorder.events
     assert (event.kind, event.path, event.data) == ("patch", (), {"b/c": 1, "d": None})
 
 
@@ -234,8 +217,8 @@ def test_a_watcher_begins_with_a_state_and_has_all_that_comes_after(workers: lis
     first.put(("a",), 2)
     late = second.watch(("b",))
     second.follow()
-    assert recorder.data == [(2, 2)]
-    assert late.data == []
+    assert recorder.numbered == [(2, 2)]
+    assert late.numbered == []
 
 
 def test_more_writes_than_are_read_at_once_are_notified_one_by_one(workers: list[Worker]) -> None:
@@ -243,7 +226,7 @@ def test_more_writes_than_are_read_at_once_are_notified_one_by_one(workers: list
     for number in range(1, 100):
         workers[0].put(("a",), number)
     workers[1].follow()
-    assert recorder.data == [(number, number) for number in range(1, 100)]
+    assert recorder.numbered == [(number, number) for number in range(1, 100)]
 
 
 def test_who_waits_for_the_end_of_a_batch_goes_on_though_another_has_advanced(
@@ -385,21 +368,21 @@ def test_after_writes_that_are_not_retained_a_watcher_reads_again(workers: list[
     for number in range(1, 300):
         workers[0].put(("a",), number)
     workers[1].follow()
-    ((sequence, event),) = recorder.events
+    ((position, event),) = recorder.received
     assert event.is_missed
-    assert sequence == 299
+    assert position.sequence == 299
     workers[0].put(("a",), 300)
     workers[1].follow()
-    assert recorder.data[1:] == [(300, 300)]
+    assert recorder.numbered[1:] == [(300, 300)]
 
 
 def test_a_body_that_is_too_long_for_the_log_is_read_again(workers: list[Worker]) -> None:
     recorder, below = workers[1].watch(("a",)), workers[1].watch(("a", "b"))
     workers[0].put(("a",), {"b": "x" * 100_000})
     workers[1].follow()
-    ((_, event),) = recorder.events
+    (event,) = recorder.events
     assert b"".join(event.printed or ()) == b'{"b":"%s"}' % (b"x" * 100_000)
-    assert [event.is_missed for _, event in below.events] == [True]
+    assert [event.is_missed for event in below.events] == [True]
 
 
 @pytest.mark.parametrize(
@@ -427,7 +410,7 @@ def test_the_priority_of_a_node_is_read_where_it_is_watched(workers: list[Worker
     recorder = workers[1].watch(())
     workers[0].do(make_put(Place(("a",), is_priority=True), 5))
     workers[1].follow()
-    ((_, event),) = recorder.events
+    (event,) = recorder.events
     assert (event.path, event.data) == (("a",), {"b": 1})
 
 
@@ -507,7 +490,7 @@ def test_others_may_write_before_the_reactor_notices_the_commit(workers: list[Wo
     assert first.database.make_current() is not None, "it cannot show that it is not the last"
     done.callback(None)
     first.clock.run()
-    assert recorder.data == [(2, 1), (3, 2)]
+    assert recorder.numbered == [(2, 1), (3, 2)]
     assert first.get(("a",)) == 2
 
 

@@ -12,13 +12,11 @@ import attrs
 import orjson
 import pytest
 
-from tests.database.world import TurnClock, World
+from tests.database.world import Recorder, TurnClock, World
 from treedbd.database.requests import LargeBody
-from treedbd.database.watchers import Notification
 from treedbd.limits import KIB, MIB
 from treedbd.loop import STEP_SECONDS
 from treedbd.tree.edit import Edit, Method
-from treedbd.tree.event import Event
 from treedbd.tree.types import STORED, Change, Path, Place
 
 PATH: Final = ("a", "b")
@@ -112,22 +110,6 @@ class TextMeter:
         text = self._print(*arguments, **options)
         self.longest = max(self.longest, len(text))
         return text
-
-
-@attrs.define(eq=False)
-class Recorder:
-    """A watcher that keeps what it is notified of."""
-
-    events: list[Event] = attrs.field(factory=list)
-
-    def notify(self, notification: Notification) -> None:
-        self.events += [event for _, event in notification.events]
-
-    def fail(self) -> None:
-        raise AssertionError
-
-    def revoke(self) -> None:
-        raise AssertionError
 
 
 class NotifiedWorld(World):

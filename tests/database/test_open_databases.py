@@ -30,7 +30,7 @@ from tests.database.catalogs import (
     shelves,
     use,
 )
-from tests.database.world import Disk
+from tests.database.world import Disk, Recorder
 from tests.injection import no_descriptors
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
@@ -51,7 +51,6 @@ from treedbd.database.requests import (
 )
 from treedbd.database.rights import ReadRequest
 from treedbd.database.slices import SLICE_SECONDS
-from treedbd.database.watchers import Notification
 from treedbd.limits import KIB, MIB
 from treedbd.names import DatabaseName
 from treedbd.store.engine import DiskFull
@@ -98,16 +97,6 @@ def create(folder: pathlib.Path, names: str) -> None:
     for name in names:
         put(find(catalog, name), clock, name)
     close(catalog)
-
-
-class Recorder:
-    """A watcher that records the values it is notified of."""
-
-    def __init__(self) -> None:
-        self.seen: list[Json] = []
-
-    def notify(self, notification: Notification) -> None:
-        self.seen += [event.data for _, event in notification.events]
 
 
 def test_beyond_the_bound_the_database_used_least_recently_is_closed(
@@ -610,7 +599,7 @@ class RandomWorld:
         if name in self.watched:
             database, recorder, expected = self.watched.pop(name)
             database.watching.watchers.remove(("a",), recorder)
-            assert recorder.seen == expected
+            assert recorder.data == expected
         elif len(self.watched) < 5 and not find(self.catalog, name).requests:
             recorder = Recorder()
 
@@ -625,7 +614,7 @@ class RandomWorld:
 
     def check_all(self) -> None:
         for database, recorder, expected in self.watched.values():
-            assert recorder.seen == expected
+            assert recorder.data == expected
             database.watching.watchers.remove(("a",), recorder)
         self.watched.clear()
         for name in self.names:

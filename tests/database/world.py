@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import attrs
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
@@ -16,11 +17,14 @@ from treedbd.database.active_rules import ActiveRules, RulesWork
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, Condition, Outcome, ProjectSpec, Write
 from treedbd.database.runtime import RunInThread, Runtime
+from treedbd.database.watchers import Notification
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.store.engine import Engine, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit
+from treedbd.tree.event import Event, Position
+from treedbd.tree.types import Json
 from treedbd.tree.value import plain
 
 NAME: Final = DatabaseName("p")
@@ -147,6 +151,40 @@ def make_database(
     """Return the database of a project; without `rules` everything is allowed."""
     active = rules or make_active_rules(runtime.run_in_thread)
     return Database(NAME, engine, PROJECT, active, runtime, retain_events)
+
+
+@attrs.define(eq=False)
+class Recorder:
+    """A watcher that keeps what it is notified of, and must not be ended."""
+
+    received: list[tuple[Position, Event]] = attrs.field(factory=list)
+
+    def notify(self, notification: Notification) -> None:
+        """Keep the events."""
+        self.received += notification.events
+
+    def fail(self) -> None:
+        """Fail the test."""
+        raise AssertionError
+
+    def revoke(self) -> None:
+        """Fail the test."""
+        raise AssertionError
+
+    @property
+    def events(self) -> list[Event]:
+        """The events."""
+        return [event for _, event in self.received]
+
+    @property
+    def data(self) -> list[Json]:
+        """The data of each event."""
+        return [event.data for event in self.events]
+
+    @property
+    def numbered(self) -> list[tuple[int, Json]]:
+        """The sequence number and the data of each event."""
+        return [(position.sequence, event.data) for position, event in self.received]
 
 
 class World:

@@ -12,20 +12,6 @@ from tests.store.postgresql.daemons import DaemonSide
 
 
 @pytest.fixture(scope="session")
-def lone_server() -> Iterator[PostgresqlServers]:
-    """One server that waits for no standby; for tests that leave it as it is."""
-    with servers(standbys=0) as running:
-        yield running
-
-
-@pytest.fixture
-def clean_server(lone_server: PostgresqlServers) -> PostgresqlServers:
-    """The one server, without any tables of treedb."""
-    lone_server.primary.query("DROP SCHEMA IF EXISTS treedb CASCADE")
-    return lone_server
-
-
-@pytest.fixture(scope="session")
 def three_servers() -> Iterator[PostgresqlServers]:
     """A primary and two synchronous standbys."""
     with servers(standbys=2) as running:
