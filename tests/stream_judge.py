@@ -85,7 +85,7 @@ def check_events(
     """
     replaced = _check_order(events, restarts, is_alone)
     expected = _Expected(history)
-    told: list[tuple[Event, Operation]] = []
+    notified: list[tuple[Event, Operation]] = []
     before: dict[str, Any] = {}
     for number, event in enumerate(events):
         if event.is_whole:
@@ -95,12 +95,12 @@ def check_events(
             operation = expected.take(path, value)
             if operation is not None:
                 _check_found(operation, before.get(path), event)
-                told.append((event, operation))
+                notified.append((event, operation))
             before[path] = value
     lost = list(expected.certain.values())
     if len(lost) > replaced:
         raise BadHistory(f"{len(lost)} events are lost, such as of:\n{_some(lost)}")
-    _check_times(told)
+    _check_times(notified)
     whole = sum(event.is_whole for event in events)
     return Verdict(len(events) - whole, whole - 1, len(lost))
 
@@ -164,11 +164,11 @@ def _check_found(operation: Operation, before: Any, event: Event) -> None:
             raise BadHistory(f"{event.id} was added to {before!r}:\n{operation}")
 
 
-def _check_times(told: list[tuple[Event, Operation]]) -> None:
+def _check_times(notified: list[tuple[Event, Operation]]) -> None:
     """Check that a write which ended before another began has the smaller number."""
-    by_end = sorted(told, key=lambda pair: pair[1].completed)
+    by_end = sorted(notified, key=lambda pair: pair[1].completed)
     at, last = 0, None
-    for event, operation in sorted(told, key=lambda pair: pair[1].invoked):
+    for event, operation in sorted(notified, key=lambda pair: pair[1].invoked):
         while by_end[at][1].completed < operation.invoked:
             if last is None or by_end[at][0].sequence > last[0].sequence:
                 last = by_end[at]

@@ -354,7 +354,7 @@ def test_rules_are_not_copied_with_a_part_of_a_database(source: Daemon, target: 
 
 
 class Answering(BaseHTTPRequestHandler):
-    """A source of one value, which answers streams and some reads as it is told."""
+    """A source of one value, which answers streams and some reads as the test says."""
 
     stream: ClassVar[tuple[str, bytes]] = ("text/event-stream", b"")
     body: ClassVar[bytes] = b"1"

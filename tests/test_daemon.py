@@ -576,7 +576,7 @@ def test_a_data_directory_can_be_copied_while_it_is_stopped(
         assert copy.request("GET", "/a.json").body == b"1"
 
 
-def test_it_tells_an_admin_how_long_its_turns_last(daemon: Daemon) -> None:
+def test_it_shows_an_admin_how_long_its_turns_last(daemon: Daemon) -> None:
     owner = {"Authorization": "Bearer owner"}
     assert daemon.request("PUT", "/a.json", "1").status == 200
     first, second = (daemon.request("GET", "/.health", headers=owner).json for _ in range(2))

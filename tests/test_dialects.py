@@ -259,7 +259,7 @@ def test_every_method_shows_the_value_in_an_error_of_the_standard(
     assert client.get("/a.json") == VALUE
 
 
-def test_a_method_that_stands_for_another_shows_the_value(client: Client) -> None:
+def test_a_method_that_replaces_another_shows_the_value(client: Client) -> None:
     client.put("/a.json", VALUE)
     for method, body in (("PUT", "2"), ("PATCH", '{"y":2}'), ("DELETE", "")):
         headers = {"If-Match": NOTHING, "X-HTTP-Method-Override": method}

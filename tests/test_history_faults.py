@@ -54,8 +54,8 @@ def test_what_is_wrong_at_one_of_two_urls_is_noticed(shared_daemon: Daemon) -> N
 
 
 @attrs.frozen
-class Told:
-    """What a stream told of a history, without a fault."""
+class Received:
+    """What a stream showed of a history, without a fault."""
 
     events: list[Event]
     history: History
@@ -67,120 +67,122 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def received(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Received]:
     with (
-        Daemon(tmp_path_factory.mktemp("told")) as daemon,
+        Daemon(tmp_path_factory.mktemp("received")) as daemon,
         Trial([daemon.http], plan(), followers=1).start() as trial,
     ):
         trial.finish()
         trial.check()
-        yield Told(trial.followers[0].events, trial.workload.history, f"/{trial.plan.root}")
+        yield Received(trial.followers[0].events, trial.workload.history, f"/{trial.plan.root}")
 
 
 @pytest.fixture(params=range(8))
-def at(request: pytest.FixtureRequest, told: Told) -> int:
+def at(request: pytest.FixtureRequest, received: Received) -> int:
     """The number of some event after the first two."""
-    return random.Random(request.param).randrange(2, len(told.events) - 1)
+    return random.Random(request.param).randrange(2, len(received.events) - 1)
 
 
-def test_all_events_in_order_are_right(told: Told) -> None:
-    told.check(told.events)
-    assert len(told.events) > 200
+def test_all_events_in_order_are_right(received: Received) -> None:
+    received.check(received.events)
+    assert len(received.events) > 200
 
 
-def test_a_lost_event_is_noticed(told: Told, at: int) -> None:
-    with pytest.raises(BadHistory, match=f"came {told.events[at].sequence + 1}"):
-        told.check(told.events[:at] + told.events[at + 1 :])
+def test_a_lost_event_is_noticed(received: Received, at: int) -> None:
+    with pytest.raises(BadHistory, match=f"came {received.events[at].sequence + 1}"):
+        received.check(received.events[:at] + received.events[at + 1 :])
 
 
-def test_a_lost_event_is_noticed_where_numbers_have_gaps(told: Told, at: int) -> None:
-    events = told.events[:at] + told.events[at + 1 :]
+def test_a_lost_event_is_noticed_where_numbers_have_gaps(received: Received, at: int) -> None:
+    events = received.events[:at] + received.events[at + 1 :]
     with pytest.raises(BadHistory, match=r"1 events are lost|replaced|was added"):
-        check_events(events, told.history, told.root, is_alone=False)
+        check_events(events, received.history, received.root, is_alone=False)
 
 
-def test_a_lost_last_event_is_noticed(told: Told) -> None:
+def test_a_lost_last_event_is_noticed(received: Received) -> None:
     with pytest.raises(BadHistory, match="1 events are lost"):
-        told.check(told.events[:-1])
+        received.check(received.events[:-1])
 
 
-def test_a_doubled_event_is_noticed(told: Told, at: int) -> None:
+def test_a_doubled_event_is_noticed(received: Received, at: int) -> None:
     with pytest.raises(BadHistory, match="came twice"):
-        told.check([*told.events[: at + 1], told.events[at], *told.events[at + 1 :]])
+        received.check(
+            [*received.events[: at + 1], received.events[at], *received.events[at + 1 :]]
+        )
 
 
-def test_an_event_doubled_under_a_number_of_its_own_is_noticed(told: Told, at: int) -> None:
-    later = [attrs.evolve(each, sequence=each.sequence + 1, id="") for each in told.events[at:]]
+def test_an_event_doubled_under_a_number_of_its_own_is_noticed(received: Received, at: int) -> None:
+    later = [attrs.evolve(each, sequence=each.sequence + 1, id="") for each in received.events[at:]]
     numbered = [attrs.evolve(each, id=f"{each.sequence}") for each in later]
     with pytest.raises(BadHistory, match="or it came twice"):
-        told.check(told.events[: at + 1] + numbered)
+        received.check(received.events[: at + 1] + numbered)
 
 
-def test_events_out_of_order_are_noticed(told: Told, at: int) -> None:
-    events = list(told.events)
+def test_events_out_of_order_are_noticed(received: Received, at: int) -> None:
+    events = list(received.events)
     events[at], events[at - 1] = events[at - 1], events[at]
     with pytest.raises(BadHistory, match="came"):
-        told.check(events)
+        received.check(events)
 
 
-def test_an_event_with_another_value_is_noticed(told: Told, at: int) -> None:
-    events = list(told.events)
+def test_an_event_with_another_value_is_noticed(received: Received, at: int) -> None:
+    events = list(received.events)
     events[at] = attrs.evolve(events[at], value="something else")
     with pytest.raises(BadHistory, match="nobody did that"):
-        told.check(events)
+        received.check(events)
 
 
-def test_numbers_that_contradict_the_times_of_the_writes_are_noticed(told: Told) -> None:
+def test_numbers_that_contradict_the_times_of_the_writes_are_noticed(received: Received) -> None:
     """All pushes change places: each has its event, but the first write has the last number."""
-    events = list(told.events)
+    events = list(received.events)
     pushes = [number for number, each in enumerate(events) if each.path.startswith("/log/")]
     for one, other in zip(pushes, reversed(pushes), strict=True):
-        event, place = told.events[other], told.events[one]
+        event, place = received.events[other], received.events[one]
         events[one] = attrs.evolve(event, id=place.id, sequence=place.sequence)
     with pytest.raises(BadHistory, match="ended before"):
-        told.check(events)
+        received.check(events)
 
 
-def test_an_event_of_a_refused_write_is_noticed(told: Told) -> None:
+def test_an_event_of_a_refused_write_is_noticed(received: Received) -> None:
     def refuse(operation: Operation) -> Operation:
         return attrs.evolve(operation, outcome=Outcome.REFUSED)
 
-    operations = list(told.history)
+    operations = list(received.history)
     writes = [number for number, each in enumerate(operations) if each.kind == "write"]
     operations[writes[0]] = refuse(operations[writes[0]])
     with pytest.raises(BadHistory, match="nobody did that"):
-        check_events(told.events, History(operations), told.root)
+        check_events(received.events, History(operations), received.root)
 
 
-def starting_over(told: Told, begin: int, end: int) -> list[Event]:
+def starting_over(received: Received, begin: int, end: int) -> list[Event]:
     """Return the events with the whole value in place of those between two numbers of events."""
     value: dict[str, dict[str, object] | object] = {}
     log: dict[str, object] = {}
-    for event in told.events[1:end]:
+    for event in received.events[1:end]:
         if event.path.startswith("/log/"):
             log[event.path.removeprefix("/log/")] = event.value
         else:
             value[event.path[1:]] = event.value
-    whole = attrs.evolve(told.events[end - 1], path="/", kind="put", value=value | {"log": log})
-    return [*told.events[:begin], whole, *told.events[end:]]
+    whole = attrs.evolve(received.events[end - 1], path="/", kind="put", value=value | {"log": log})
+    return [*received.events[:begin], whole, *received.events[end:]]
 
 
-def test_a_start_over_replaces_what_was_missed(told: Told, at: int) -> None:
-    events = starting_over(told, max(1, at - 50), at)
-    told.check(events, restarts=1)
+def test_a_start_over_replaces_what_was_missed(received: Received, at: int) -> None:
+    events = starting_over(received, max(1, at - 50), at)
+    received.check(events, restarts=1)
     with pytest.raises(BadHistory, match="started over"):
-        told.check(events)
+        received.check(events)
 
 
-def test_what_is_lost_beside_a_start_over_is_noticed(told: Told, at: int) -> None:
+def test_what_is_lost_beside_a_start_over_is_noticed(received: Received, at: int) -> None:
     begin = max(1, at - 50)
-    events = starting_over(told, begin, at)
+    events = starting_over(received, begin, at)
     number = begin + 1 if begin + 1 < len(events) - 1 else 1
     with pytest.raises(BadHistory, match="After number"):
-        told.check(events[:number] + events[number + 1 :], restarts=1)
+        received.check(events[:number] + events[number + 1 :], restarts=1)
 
 
-def test_a_start_over_that_goes_back_is_noticed(told: Told, at: int) -> None:
-    back = attrs.evolve(told.events[1], path="/", kind="put")
+def test_a_start_over_that_goes_back_is_noticed(received: Received, at: int) -> None:
+    back = attrs.evolve(received.events[1], path="/", kind="put")
     with pytest.raises(BadHistory, match="went back"):
-        told.check([*told.events[: at + 1], back], restarts=1)
+        received.check([*received.events[: at + 1], back], restarts=1)

@@ -106,7 +106,7 @@ def test_events_arrive_while_nothing_else_is_sent(nginx: Front, shop: ProxyClien
             assert read_event(stream) == ("put", {"path": "/n", "data": number})
 
 
-def test_streams_are_not_chunked_where_nginx_is_told_so(
+def test_streams_are_not_chunked_where_nginx_is_configured_so(
     daemon: Daemon, tmp_path: pathlib.Path
 ) -> None:
     line = "chunked_transfer_encoding off;"
@@ -238,7 +238,7 @@ def test_websockets_are_counted_for_the_client(nginx: Front) -> None:
         RealtimeClient(other).close()
 
 
-def test_another_upgrade_is_not_one_and_a_refused_handshake_is_told_why(nginx: Front) -> None:
+def test_another_upgrade_is_not_one_and_a_refused_handshake_has_a_reason(nginx: Front) -> None:
     with nginx.client("shop", "127.0.0.16") as client:
         upgrade = {"Connection": "Upgrade", "Upgrade": "h2c"}
         assert client.request("GET", "/name.json", headers=upgrade).status == 200

@@ -143,7 +143,7 @@ def test_in_development_mode_pages_of_other_sites_are_refused_as_over_rest(
     assert refused.value.status == 403
 
 
-def test_pages_of_the_origins_that_are_configured_are_not_told_apart(
+def test_pages_of_the_origins_that_are_configured_are_not_distinguished(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "open.json").write_text(OPEN_RULES)

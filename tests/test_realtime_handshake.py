@@ -104,7 +104,9 @@ def test_only_a_get_opens_a_socket(tree: Client) -> None:
         assert response.status == 405, method
 
 
-def test_another_version_of_websockets_is_told_which_one_is_served(tree: Client) -> None:
+def test_a_client_of_another_version_of_websockets_receives_the_one_that_is_served(
+    tree: Client,
+) -> None:
     with pytest.raises(Refused) as refused:
         WebSocket(tree, headers={"Sec-WebSocket-Version": "12"})
     assert refused.value.status == 426

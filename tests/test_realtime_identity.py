@@ -141,7 +141,7 @@ def test_the_token_of_an_admin_may_do_everything(shop: Tree, action: str) -> Non
 
 
 @pytest.mark.parametrize("action", ["auth", "gauth"])
-def test_an_admin_may_act_as_somebody_else_or_nobody(shop: Tree, action: str) -> None:
+def test_an_admin_may_act_as_another_user_or_as_none(shop: Tree, action: str) -> None:
     cred = admin("shop")
     with RealtimeClient(shop) as client:
         client.succeed(action, {"cred": cred, "authvar": {"uid": "ann"}})
@@ -156,7 +156,7 @@ def test_an_admin_may_act_as_somebody_else_or_nobody(shop: Tree, action: str) ->
         assert client.get("members") == "m"
 
 
-def test_only_an_admin_may_act_as_somebody_else(shop: Tree) -> None:
+def test_only_an_admin_may_act_as_another_user(shop: Tree) -> None:
     cred = user("shop", "ann")
     with RealtimeClient(shop) as client:
         for override in ({"authvar": {"uid": "bob"}}, {"noauth": True}):
@@ -363,7 +363,7 @@ def test_development_mode_explains_denials(daemon: Daemon) -> None:
                 assert isinstance(client.received[0], Push), "The explanation precedes the answer."
 
 
-def test_elsewhere_only_an_admin_with_an_override_is_told_why(shop: Tree) -> None:
+def test_elsewhere_only_an_admin_with_an_override_receives_the_reason(shop: Tree) -> None:
     with RealtimeClient(shop) as client:
         for cred in (None, user("shop", "bob")):
             if cred:

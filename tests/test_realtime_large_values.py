@@ -1,4 +1,4 @@
-"""Large values over sockets: stored as sent, and told to all who listen, once and in order."""
+"""Large values over sockets: stored as sent, and notified to all who listen, once and in order."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_between(
 
 
 def pushes(client: RealtimeClient, count: int) -> list[Any]:
-    """Return the changes that a client has been told, of which there must be so many."""
+    """Return the changes that a client has received, of which there must be so many."""
     client.read_until(lambda: len(client.pushed) >= count)
     client.ping()
     return [each.change for each in client.pushed]
@@ -81,7 +81,7 @@ def pushes(client: RealtimeClient, count: int) -> list[Any]:
     [(shape, "pieces") for shape in SHAPES]
     + [(shape, way) for shape in ("one string", "escaped keys") for way in WAYS if way != "pieces"],
 )
-def test_a_value_is_stored_and_told_in_its_order(tree: Client, shape: str, way: str) -> None:
+def test_a_value_is_stored_and_notified_in_its_order(tree: Client, shape: str, way: str) -> None:
     value = SHAPES[shape]
     with (
         RealtimeClient(tree) as writer,
@@ -95,9 +95,9 @@ def test_a_value_is_stored_and_told_in_its_order(tree: Client, shape: str, way: 
         for each in (above, at, below):
             each.received.clear()
         write_between(writer, "p", value, WAYS[way])
-        told = ("d", "big/v", value, None)
-        assert pushes(above, 3) == [("d", "big/n", 1, None), told, ("d", "big/n", 2, None)]
-        assert pushes(at, 1) == [told]
+        pushed = ("d", "big/v", value, None)
+        assert pushes(above, 3) == [("d", "big/n", 1, None), pushed, ("d", "big/n", 2, None)]
+        assert pushes(at, 1) == [pushed]
         inner = value.get("k000001") if isinstance(value, dict) else None
         assert pushes(below, 1) == [("d", "big/v/k000001", inner, None)]
         assert tree.get("/big/v.json?format=export") == value
@@ -108,7 +108,7 @@ def test_a_value_is_stored_and_told_in_its_order(tree: Client, shape: str, way: 
 
 
 @pytest.mark.parametrize("shape", [name for name in SHAPES if isinstance(SHAPES[name], dict)])
-def test_a_merge_is_stored_and_told_in_its_order(tree: Client, shape: str) -> None:
+def test_a_merge_is_stored_and_notified_in_its_order(tree: Client, shape: str) -> None:
     value = SHAPES[shape]
     tree.put("/big/v.json", {"kept": 1})
     with (
@@ -123,8 +123,8 @@ def test_a_merge_is_stored_and_told_in_its_order(tree: Client, shape: str) -> No
         for each in (above, below):
             each.received.clear()
         write_between(writer, "m", value, WAYS["pieces"])
-        told = ("m", "big/v", value, None)
-        assert pushes(above, 3) == [("d", "big/n", 1, None), told, ("d", "big/n", 2, None)]
+        pushed = ("m", "big/v", value, None)
+        assert pushes(above, 3) == [("d", "big/n", 1, None), pushed, ("d", "big/n", 2, None)]
         assert pushes(below, 1) == [("d", "big/v/k000001", value.get("k000001"), None)]
         assert tree.get("/big/v.json?format=export") == {"kept": 1, **value}
         assert [change(stream.next_change()) for _ in range(3)] == [

@@ -91,7 +91,7 @@ def test_a_write_behind_a_get_is_not_shown_by_it(tree: Client) -> None:
         assert numbers_of(client)[-2:] == [read, write]
 
 
-def test_a_listen_that_ends_behind_a_write_was_told_of_it(tree: Client) -> None:
+def test_a_listen_that_ends_after_a_write_was_notified_of_it(tree: Client) -> None:
     with RealtimeClient(tree) as client:
         client.listen("a")
         client.received.clear()
@@ -155,7 +155,7 @@ def test_listens_of_one_client_see_plain_values_and_queries_in_one_order(tree: C
         assert seen == sorted(seen)
         assert set(seen) == set(range(1, 101))
         tags = [push.body.get("t") for push in client.pushed if _greatest(push) == 1]
-        assert sorted(tags, key=str) == [1, 2, None]  # each listen was told of it once
+        assert sorted(tags, key=str) == [1, 2, None]  # each listen was notified of it once
 
 
 def _greatest(push: Push) -> int:
@@ -189,8 +189,8 @@ def test_each_write_is_answered_between_its_event_and_that_of_the_next(
             assert shown == (written if is_shown else None)
         assert numbers_of(client) == writes
         other.put("end", 1)
-        told = [each.body["d"] for each in other.pushed if each.body["p"] == "list/x"]
-        assert told == [each.body["d"] for each in client.pushed]
+        pushed = [each.body["d"] for each in other.pushed if each.body["p"] == "list/x"]
+        assert pushed == [each.body["d"] for each in client.pushed]
 
 
 def test_nobody_waits_for_the_order_of_another(tree: Client) -> None:

@@ -192,7 +192,7 @@ def test_a_daemon_that_was_killed_runs_no_more(tmp_path: pathlib.Path) -> None:
         assert daemon.request("GET", "/a.json").status == 200
 
 
-def test_a_port_that_somebody_named_is_not_replaced(tmp_path: pathlib.Path) -> None:
+def test_a_port_that_is_named_is_not_replaced(tmp_path: pathlib.Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as used:
         endpoint = f"tcp:{used.getsockname()[1]}:interface={LOOPBACK}"
         for done in (

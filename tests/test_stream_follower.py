@@ -76,7 +76,7 @@ def test_a_follower_whose_position_is_not_known_starts_again(tmp_path: pathlib.P
             assert sum(event.is_whole for event in follower.events) == 2
 
 
-def test_what_ends_a_follower_is_raised_to_whoever_waits(daemon: Daemon) -> None:
+def test_what_ends_a_follower_is_raised_to_those_who_wait(daemon: Daemon) -> None:
     with pytest.raises(BadHistory, match="without a position"):
         Follower([daemon.http], "/watched.json")
 

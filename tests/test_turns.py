@@ -105,7 +105,7 @@ def test_without_turns_there_is_nothing_to_say() -> None:
     assert (summary.count, summary.p50_s, summary.p99_s, summary.longest_s) == (0, 0, 0, 0)
 
 
-def test_the_longest_turn_is_sought_anew_after_each_summary() -> None:
+def test_the_longest_turn_is_sought_again_after_each_summary() -> None:
     loop = Loop()
     loop.run(20, 5)
     assert loop.turns.summarise().longest_s == pytest.approx(0.020)

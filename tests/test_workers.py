@@ -146,7 +146,7 @@ def test_a_worker_that_dies_is_started_again(tmp_path: pathlib.Path) -> None:
         assert second.get("/a.json") == 2
 
 
-def test_a_worker_that_stands_still_is_killed_and_others_go_on(tmp_path: pathlib.Path) -> None:
+def test_a_worker_that_hangs_is_killed_and_others_go_on(tmp_path: pathlib.Path) -> None:
     with Daemon(tmp_path, arguments=TWO) as daemon:
         tree = Client.of_new_tree(daemon)
         tree.put("/a.json", 1)

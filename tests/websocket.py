@@ -66,7 +66,7 @@ def upgrade_headers(headers: Headers = ()) -> dict[str, str]:
 
 
 class WebSocket(Closing):
-    """One connection after its handshake; it answers pings of the server unless told not to."""
+    """One connection after its handshake; it answers pings of the server unless it must not."""
 
     def __init__(
         self, client: Connects, target: str = TARGET, headers: Headers = (), host: str | None = None

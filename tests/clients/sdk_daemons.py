@@ -50,7 +50,7 @@ def put_rules(daemon: Daemon, target: str, host: str | None = None) -> None:
 
 
 def plain_variables(daemon: Daemon) -> dict[str, str]:
-    """Return what a script is told of a daemon in emulator mode."""
+    """Return what a script receives of a daemon in emulator mode."""
     return {
         "PLAY_NS": PROJECT,
         "PLAY_SECRET": secret_of(PROJECT),
@@ -60,7 +60,7 @@ def plain_variables(daemon: Daemon) -> dict[str, str]:
 
 
 def secure_variables(domain: Domain) -> dict[str, str]:
-    """Return what a script is told of a daemon with a domain and TLS."""
+    """Return what a script receives of a daemon with a domain and TLS."""
     put_rules(domain, "/.settings/rules.json", urlsplit(domain.url(PROJECT)).netloc)
     return {
         "NODE_EXTRA_CA_CERTS": str(domain.ca),

@@ -67,7 +67,7 @@ class Page:
         self._waiting = WebDriverWait(browser, PATIENCE_S, POLL_S)
 
     def await_shown(self, **expected: Any) -> None:
-        """Wait until the page has been told these values."""
+        """Wait until the page has received these values."""
         self._await(lambda: expected.items() <= self.shown.items(), lambda: f"It has {self.shown}.")
 
     def await_text(self, element: str, expected: str) -> None:
@@ -84,7 +84,7 @@ class Page:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """What the page has been told."""
+        """What the page has received."""
         shown: dict[str, Any] = self._browser.execute_script("return window.shown ?? {}")
         return shown
 

@@ -15,11 +15,7 @@ from typing import Final
 
 import pytest
 
-from tests.realtime import RealtimeClient
-from tests.rest import Client
-from tests.served import ENGINES, Served
-from tests.sse import Listener
-from tests.told_writes import (
+from tests.notified_writes import (
     WATCHED,
     History,
     Load,
@@ -30,6 +26,10 @@ from tests.told_writes import (
     judge_stream,
     pairs,
 )
+from tests.realtime import RealtimeClient
+from tests.rest import Client
+from tests.served import ENGINES, Served
+from tests.sse import Listener
 
 SEEDS: Final = int(os.environ.get("TREEDB_TEST_SEEDS", "1"))
 FIRST_SEED: Final = int(os.environ.get("TREEDB_TEST_FIRST_SEED", "0"))
@@ -81,13 +81,13 @@ def test_each_listener_passes_through_the_values_after_each_write(
         history.read()
         for stream in (*streams, *late):
             stream.wait_for(len(history.roots) - 1, PATIENCE_S)
-        told = sum(judge_stream(each, history) for each in (*streams, *late))
-        told += sum(judge_socket(each, history) for each in sockets)
-        assert told > len(history.roots)
+        notified = sum(judge_stream(each, history) for each in (*streams, *late))
+        notified += sum(judge_socket(each, history) for each in sockets)
+        assert notified > len(history.roots)
 
 
 def test_the_log_of_a_file_is_restarted_although_it_is_watched(served: Served) -> None:
-    """What is told one by one needs the moment before it, which the log holds only for a while."""
+    """Notifying writes one by one needs the moment before them, which the log holds for a while."""
     daemon = served.daemons[0]
     client = Client.of_new_tree(daemon)
     with contextlib.ExitStack() as stack:
@@ -100,7 +100,7 @@ def test_the_log_of_a_file_is_restarted_although_it_is_watched(served: Served) -
         assert max(logs) < 12_000_000  # of 20,000,000 that were logged
 
 
-def test_what_was_written_before_a_right_was_lost_is_told(served: Served) -> None:
+def test_what_was_written_before_a_right_was_lost_is_notified(served: Served) -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(Client.of_new_tree(served.daemons[0]))
         rules = json.dumps({"rules": GUARDED})

@@ -1,4 +1,4 @@
-"""Judges what listeners were told, write by write, against the change log of the server.
+"""Judges what listeners were notified of, write by write, against the change log of the server.
 
 Many writers write without waiting, over HTTP and WebSockets, so that the server commits many writes
 together. Listeners of paths and of queries follow, as streams and over WebSockets, at each process
@@ -6,7 +6,7 @@ of a service. Afterwards the change log says in which order the writes were made
 each of them is known, and each listener must have passed through just these values, by at most one
 event for each write. An event of a stream has the number of its write; messages over a WebSocket
 have none, so there must be an order of writes in which all listens of one socket can have been
-told what they were told.
+notified of what they received.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _bare(value: Json) -> Json:
 
 
 @attrs.define
-class Told:
+class ShownEvent:
     """One event: what its listener shows after it, and the number of its write if it has one."""
 
     shown: str
@@ -171,7 +171,7 @@ class Stream(Closing):
 
     def __init__(self, client: Client, watched: Watched) -> None:
         self.watched: Final = watched
-        self.told: Final[list[Told]] = []
+        self.events: Final[list[ShownEvent]] = []
         self.error: BaseException | None = None
         self._value: Json = None
         self._changed = threading.Condition()
@@ -192,8 +192,8 @@ class Stream(Closing):
         """Wait until an event of a write, or of a later one, was received."""
         with self._changed:
             assert self._changed.wait_for(
-                lambda: self.error is not None or (self.told[-1].number or 0) >= number, seconds
-            ), (self.watched, self.told[-1], number)
+                lambda: self.error is not None or (self.events[-1].number or 0) >= number, seconds
+            ), (self.watched, self.events[-1], number)
 
     def _follow(self) -> None:
         try:
@@ -214,7 +214,7 @@ class Stream(Closing):
                 self._value = set_value(self._value, keys, _without_priorities(value))
         number = int((frame.id or "").partition("-")[0])
         with self._changed:
-            self.told.append(Told(printed(self._value), number))
+            self.events.append(ShownEvent(printed(self._value), number))
             self._changed.notify_all()
 
 
@@ -233,13 +233,13 @@ def _without_priorities(value: Json) -> Json:
 class Socket(Closing):
     """A WebSocket with many listens, at most one of them without a query, read in a thread.
 
-    A message without a tag could be of any of several. `told` are the events of all its listens, in
-    the order in which they came, each with the place of its listen in `watched`.
+    A message without a tag could be of any of several. `events` are those of all its listens, in the
+    order in which they came, each with the place of its listen in `watched`.
     """
 
     def __init__(self, client: Client, watched: Sequence[Watched]) -> None:
         self.watched: Final = watched
-        self.told: Final[list[tuple[int, Told]]] = []
+        self.events: Final[list[tuple[int, ShownEvent]]] = []
         self.error: BaseException | None = None
         self._values: list[Json] = [None] * len(watched)
         self._client: Final = RealtimeClient(client)
@@ -295,7 +295,7 @@ class Socket(Closing):
             for name, value in ({"": data} if push.action == "d" else data).items():
                 new = normalised(value)
                 self._values[at] = set_value(self._values[at], below + split(name), new)
-            self.told.append((at, Told(printed(self._values[at]))))
+            self.events.append((at, ShownEvent(printed(self._values[at]))))
 
 
 def _put_field(choice: random.Random, key: str, _: str) -> Write:
@@ -417,23 +417,23 @@ def judge_stream(stream: Stream, history: History) -> int:
     shown = history.shown(stream.watched, is_export=False)
     assert stream.error is None, stream.error
     last = None
-    for told in stream.told:
-        number = told.number
+    for event in stream.events:
+        number = event.number
         assert number is not None
         if last is not None:
             assert number > last, ("two events of one write", stream.watched, number)
             unchanged = set(shown[last:number])
             assert unchanged == {shown[last]}, (
-                "a write was not told",
+                "a write was not notified",
                 stream.watched,
                 last,
                 number,
             )
-        assert told.shown == shown[number], (stream.watched, number, told.shown, shown[number])
+        assert event.shown == shown[number], (stream.watched, number, event.shown, shown[number])
         last = number
     assert last is not None
-    assert set(shown[last:]) == {shown[last]}, ("the end was not told", stream.watched, last)
-    return len(stream.told)
+    assert set(shown[last:]) == {shown[last]}, ("the end was not notified", stream.watched, last)
+    return len(stream.events)
 
 
 def judge_socket(socket: Socket, history: History) -> int:
@@ -447,21 +447,21 @@ def judge_socket(socket: Socket, history: History) -> int:
     shown = [history.shown(each, is_export=True)[: end + 1] for each in socket.watched]
     last: list[int | None] = [None] * len(shown)
     pointer = 0
-    for at, told in socket.told:
+    for at, event in socket.events:
         values, begin = shown[at], last[at]
         number = pointer if begin is None else max(pointer, begin + 1)
-        while number < len(values) and values[number] != told.shown:
+        while number < len(values) and values[number] != event.shown:
             is_passed = begin is not None and values[number] != values[begin]
-            assert not is_passed, ("a write was not told", socket.watched[at], begin, told)
+            assert not is_passed, ("a write was not notified", socket.watched[at], begin, event)
             number += 1
-        assert number < len(values), ("never shown", socket.watched[at], begin, told.shown)
+        assert number < len(values), ("never shown", socket.watched[at], begin, event.shown)
         if begin is not None:
             assert set(values[begin:number]) == {values[begin]}, ("skipped", socket.watched[at])
         last[at], pointer = number, number
     for values, number_of_last in zip(shown, last, strict=True):
         assert number_of_last is not None
-        assert set(values[number_of_last:]) == {values[number_of_last]}, "the end was not told"
-    return len(socket.told)
+        assert set(values[number_of_last:]) == {values[number_of_last]}, "the end was not notified"
+    return len(socket.events)
 
 
 class Load:
