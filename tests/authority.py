@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import ssl
+from http.client import HTTPConnection
 
 import trustme
 from cryptography import x509
@@ -78,3 +80,11 @@ def issue(authority: trustme.CA, names: x509.ExtensionType | None) -> trustme.Le
         builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM),
         [],
     )
+
+
+def serial_of(connection: HTTPConnection) -> object:
+    """Return the serial number of the certificate that an open connection was shown."""
+    assert isinstance(connection.sock, ssl.SSLSocket)
+    certificate = connection.sock.getpeercert()
+    assert certificate
+    return certificate["serialNumber"]

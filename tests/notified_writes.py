@@ -233,8 +233,8 @@ def _without_priorities(value: Json) -> Json:
 class Socket(Closing):
     """A WebSocket with many listens, at most one of them without a query, read in a thread.
 
-    A message without a tag could be of any of several. `events` are those of all its listens, in the
-    order in which they came, each with the place of its listen in `watched`.
+    A message without a tag could be of any of several. `events` are those of all its listens, in
+    the order in which they came, each with the place of its listen in `watched`.
     """
 
     def __init__(self, client: Client, watched: Sequence[Watched]) -> None:

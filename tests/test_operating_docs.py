@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 import trustme
 
+from tests.authority import serial_of
 from tests.command import run_command
 from tests.daemon import Daemon
 from tests.pages import DOCS, Block, read_blocks
@@ -147,14 +148,6 @@ class Machine:
         reached = socket.create_connection(("127.0.0.1", self.port), 30)
         connection.sock = context.wrap_socket(reached, server_hostname=NAME)
         return connection
-
-
-def serial_of(connection: HTTPSConnection) -> object:
-    """Return the serial number of the certificate that a connection was shown."""
-    assert isinstance(connection.sock, ssl.SSLSocket)
-    certificate = connection.sock.getpeercert()
-    assert certificate
-    return certificate["serialNumber"]
 
 
 def status_of(connection: HTTPSConnection) -> int:

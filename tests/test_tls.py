@@ -21,7 +21,7 @@ import trustme
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.access import reload
-from tests.authority import issue_like_public
+from tests.authority import issue_like_public, serial_of
 from tests.daemon import Daemon
 
 SSLYZE: Final = pathlib.Path(__file__).parent / "scanners/.venv/bin/sslyze"
@@ -231,14 +231,6 @@ def test_a_session_is_resumed_by_the_next_connection(
             session = secured.session
             resumed.append(secured.session_reused)
     assert resumed == [False, True, True]
-
-
-def serial_of(connection: http.client.HTTPSConnection) -> object:
-    """Return the serial number of the certificate that a connection was shown."""
-    assert isinstance(connection.sock, ssl.SSLSocket)
-    certificate = connection.sock.getpeercert()
-    assert certificate
-    return certificate["serialNumber"]
 
 
 def status_of(connection: http.client.HTTPSConnection, method: str, body: str | None = None) -> int:

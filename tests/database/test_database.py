@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 from tests.database.world import make_active_rules, make_database, run_at_once
 from tests.replica import Replica
 from tests.rules.evaluating import NOW, rules
+from tests.tree.queries import query
 from tests.tree.value_view import ValueView
 from treedbd.database.database import Database
 from treedbd.database.requests import (
@@ -53,7 +54,7 @@ from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
 from treedbd.tree.event import Position
 from treedbd.tree.hashes import etag, parse_etags
 from treedbd.tree.path import format_path
-from treedbd.tree.query import Query, parse_query, selection_to_json
+from treedbd.tree.query import Query, selection_to_json
 from treedbd.tree.types import Json, Path, Place, Value
 from treedbd.tree.value import members, plain
 
@@ -143,12 +144,6 @@ class TwoStepDisk:
     def report_one(self) -> None:
         """Fire with the oldest result."""
         self.unreported.pop(0)()
-
-
-def query(**parameters: str) -> Query:
-    parsed = parse_query(parameters)
-    assert parsed is not None
-    return parsed
 
 
 def child_values(nodes: Nodes, path: Path) -> list[tuple[str, Value]]:

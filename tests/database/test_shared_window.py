@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred
 
 from tests.database.world import Disk, TurnClock, World, logged_failures
 from tests.store.index_checks import check_entries
+from tests.tree.queries import query
 from tests.tree.value_view import ValueView
 from treedbd.database import shared_window
 from treedbd.database import shared_window as written_children
@@ -39,12 +40,6 @@ from treedbd.tree.value import from_plain, members, plain, value_at
 from treedbd.tree.window import LEAST_RESERVE, Window
 
 LIST: Path = ("list",)
-
-
-def query(**parameters: str) -> Query:
-    parsed = parse_query(parameters)
-    assert parsed is not None
-    return parsed
 
 
 FIRST = query(orderBy='"$value"', limitToFirst="2")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.database.test_shared_window import ALL, LIST, FollowedWorld, Follower, query
+from tests.database.test_shared_window import ALL, LIST, FollowedWorld, Follower
+from tests.tree.queries import query
 from treedbd.database.shared_window import CHARGED_BYTES
 from treedbd.held_bytes import HeldAccount, HeldBytes, HeldBytesRefused
 from treedbd.limits import Limits

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -23,15 +22,6 @@ MB = 1_048_576
 HEAD = b"head\r\n\r\n"
 BUFFERED = 8 * 1024
 TEXT = b"y" * 500_000
-
-
-@pytest.fixture
-def transport() -> Iterator[SocketTransport]:
-    """A transport with a small socket buffer."""
-    made = SocketTransport()
-    made.tcp.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    yield made
-    made.close()
 
 
 class Sending:

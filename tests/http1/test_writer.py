@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
-import pytest
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
@@ -11,15 +9,6 @@ from twisted.internet.testing import MemoryReactorClock
 
 from tests.http1.test_direct_send import SocketTransport
 from treedbd.http1.writer import ConnectionWriter, Ring
-
-
-@pytest.fixture
-def transport() -> Iterator[SocketTransport]:
-    """A transport with a small socket buffer."""
-    made = SocketTransport()
-    made.tcp.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    yield made
-    made.close()
 
 
 def test_a_client_is_not_stalled_if_nothing_waits(transport: SocketTransport) -> None:

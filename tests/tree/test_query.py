@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tree.queries import query as parse
 from tests.tree.strategies import FEW_KEYS, KEYS, NUMBERS, TEXTS, VALUES, normal
 from treedbd.tree import query
 from treedbd.tree import value as printing
@@ -54,13 +55,6 @@ RANKED = normal(
         "m": {"x": 1},
     }
 )
-
-
-def parse(**parameters: str) -> Query:
-    """Return the query in parameters that have one."""
-    parsed = parse_query(parameters)
-    assert parsed is not None
-    return parsed
 
 
 def keys_of(root: Value, **parameters: str) -> list[str]:

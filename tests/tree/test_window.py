@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tree.queries import query
 from tests.tree.strategies import normal
 from tests.tree.value_view import ValueView
 from treedbd.loop import finish
 from treedbd.tree.edit import set_value
 from treedbd.tree.path import rank_key
-from treedbd.tree.query import Query, parse_query
+from treedbd.tree.query import Query
 from treedbd.tree.types import Value
 from treedbd.tree.value import members
 from treedbd.tree.window import (
@@ -27,12 +28,6 @@ from treedbd.tree.window import (
     position_of_value,
     read_facts,
 )
-
-
-def query(**parameters: str) -> Query:
-    parsed = parse_query(parameters)
-    assert parsed is not None
-    return parsed
 
 
 def placed(watched: Query, children: Value) -> list[Placed]:
