@@ -193,9 +193,6 @@ def statuses_by_method(
     return found
 
 
-ask_all_ways = statuses_by_method  # tests/test_rules_access.py still uses this name
-
-
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)

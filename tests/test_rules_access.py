@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.access import Tree, ask_all_ways, at, token, trusting, user
+from tests.access import Tree, at, statuses_by_method, token, trusting, user
 from tests.daemon import Daemon
 from tests.expected import entity_tag
 from tests.rest import Client, check_error, escape
@@ -134,7 +134,7 @@ def test_a_request_that_no_rule_allows_is_denied_with_every_method(
             (firebase, "", 401),
             (firebase, user("firebase", "alice"), 401),
         ):
-            assert set(ask_all_ways(tree, path, bearer).values()) == {status}
+            assert set(statuses_by_method(tree, path, bearer).values()) == {status}
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "PATCH", "DELETE"])
