@@ -337,7 +337,7 @@ def test_a_stream_on_a_large_value_that_cannot_begin_leaves_nothing(
     assert world.kept == []
 
 
-def test_a_stream_of_a_query_that_is_refused_holds_nothing(world: World) -> None:
+def test_a_stream_of_a_query_that_is_refused_holds_nothing(world: DisconnectServer) -> None:
     held = world.resource.shared_reads.held
     before = held.total
     query = quote('"' + "x" * 700 + '"')
