@@ -208,7 +208,7 @@ def test_the_errors_are_those_of_the_page() -> None:
     replies = [each for each in vars(protocol).values() if isinstance(each, protocol.ErrorReply)]
     known = {*STATUS.values(), (500, "internal_error"), (400, "invalid_data")}
     known |= {(reply.status, reply.code) for reply in replies}
-    rows = rows_after("An error means that nothing was written, but for 504 `in_doubt`.\n")
+    rows = rows_after("An error means that nothing was written, except for 504 `in_doubt`.\n")
     shown = {
         (int(status), code.strip("`"))
         for statuses, code, _ in rows
