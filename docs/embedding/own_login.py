@@ -26,7 +26,7 @@ SETTINGS = Settings.from_values(
 
 
 def identify(request: Any) -> Auth:
-    """Return who sends a request: the `auth` of the rules, `ADMIN`, or None for nobody."""
+    """Return who sends a request: the `auth` of the rules, `ADMIN`, or None if not logged in."""
     user = SESSIONS.get(request.getCookie(b"session"))
     if user is None:
         return None
