@@ -1,9 +1,9 @@
 # make run      serves in development mode; ARGS="..." are more flags of `treedb serve`
 # make test     runs the whole gate
-# make develop  makes .venv with all that the tests need, and runs nothing
+# make develop  makes .venv with all that the tests need, and runs no tests
 # make lock     makes the lock files again after a change of pyproject.toml; ARGS="--upgrade" renews
 #               all versions (docs/dependencies.md)
-# make audit    says which of the locked packages have a known vulnerability
+# make audit    lists the locked packages that have a known vulnerability
 # They make what they need in .venv first, and next time only what is missing.
 
 VENV := .venv
@@ -44,8 +44,8 @@ audit: $(TESTABLE)
 $(BIN)/python:
 	@.ci/environment $(VENV)
 
-# The project itself is installed without an environment for its build, which would be filled from
-# outside of the lock files: they have what a build needs.
+# The project itself is installed without an environment for its build, whose packages would not be
+# those of the lock files: these have what a build needs.
 $(INSTALLED): | $(BIN)/python
 	@echo "Installing treedb and the packages it needs in $(VENV): once, in about a minute."
 	@.ci/install $(VENV) treedb

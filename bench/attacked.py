@@ -33,12 +33,12 @@ kept_answer_bytes = 8388608
 [projects.demo]
 databases = ["default", "other"]
 """
-"""The caches are small, so that what is in them is no memory that an attacker has left behind."""
+"""The caches are small, so that what they keep does not count as memory that an attack has left."""
 OPEN = {".read": True, ".write": True}
 
 
 class Attacked(Server):
-    """A treedb that counts its turns, and serves plain HTTP and TLS.
+    """A treedb that counts the turns of its reactor, and serves plain HTTP and TLS.
 
     Attributes:
         secure_url: of the endpoint with TLS.
@@ -90,7 +90,7 @@ class Attacked(Server):
         return sum(self._status(pid, "VmHWM") for pid in self.processes())
 
     def begin(self) -> None:
-        """Let the peak and the longest turn begin again."""
+        """Reset the peak of the memory and the longest turn."""
         for pid in self.processes():
             Path(f"/proc/{pid}/clear_refs").write_text("5")
         for file in self.folder.glob("turns-*"):
@@ -104,7 +104,7 @@ class Attacked(Server):
         return Turns(max(used) / 1e6, max(own) / 1e6, max(wall) / 1e6, sum(counts))
 
     def trim(self) -> None:
-        """Let the processes give back what is garbage, and wait until they have."""
+        """Make the processes free their garbage, and wait until they have."""
         files = [self.folder / f"trim-{pid}" for pid in self.processes()]
         files = [
             each for each in files if each.with_name(each.name.replace("trim", "turns")).exists()

@@ -4,9 +4,9 @@
                                         [--engine memory|postgresql]
 
 Each attack has a daemon of its own (all have one with `--quick`), with the default limits: only the
-caches are smaller, so that they are no memory that was left behind. It was restarted after its data
-had been loaded. The attacker is a process on another core, killed at the end. Meanwhile a neighbour
-reads a leaf of another database every few milliseconds. Printed are
+caches are smaller, so that they do not count as memory that is left. It was restarted after its
+data had been loaded. The attacker is a process on another core, killed at the end. Meanwhile a
+neighbour reads a leaf of another database every few milliseconds. Printed are
 
     GET     milliseconds that the neighbour waited: median, p99 and longest
     turn    milliseconds of the processor that the process used in the longest turn of the reactor,
@@ -219,7 +219,7 @@ def act(scene: Scene, each: Attack, pipe: Connection) -> None:
 
 @contextlib.contextmanager
 def neighbour(url: str) -> Iterator[list[float]]:
-    """Let a reader work within a block; yield what will be its seconds."""
+    """Run a reader within a block; yield the list to which its seconds are added."""
     times: list[float] = []
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=call, args=(url, "other", "GET", "leaf", theirs))

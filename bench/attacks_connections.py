@@ -121,7 +121,7 @@ def tiny_chunks(scene: Scene) -> str:
 
 
 def hold_unanswered(scene: Scene, count: int, pieces: list[bytes]) -> str:
-    """Send pieces over many connections in turn, and keep them open."""
+    """Send pieces over many connections, one after the other, and keep them open."""
     held = [dial(scene.url) for _ in range(scene.many(count))]
     broken = 0
     for piece in pieces:
@@ -224,7 +224,7 @@ def pipeline_long(scene: Scene) -> str:
 
 @attack("pipelined: front page and pages")
 def pipeline_pages(scene: Scene) -> str:
-    """Ask for pages, the description of the interface and the health, 64 over 50 connections."""
+    """Request pages, the description of the interface and the health, 64 over 50 connections."""
     four = b"".join(
         b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % target
         for target in (b"/", b"/.openapi.json", b"/.health", b"/.docs/interface")
@@ -272,7 +272,7 @@ def client_hello(version: int = SSL.TLS1_3_VERSION) -> bytes:
 
 @attack("TLS: renegotiations")
 def renegotiations(scene: Scene) -> str:
-    """Ask for renegotiation in TLS 1.2, again and again."""
+    """Request renegotiation in TLS 1.2, again and again."""
     port = int(scene.secure_url.rpartition(":")[2])
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
     context.set_max_proto_version(SSL.TLS1_2_VERSION)

@@ -135,7 +135,7 @@ def not_modified(scene: Scene) -> str:
 
 @attack("28 MiB: HEAD", load_large)
 def head(scene: Scene) -> str:
-    """Ask for the head of an answer of 28 MiB."""
+    """Request the head of an answer of 28 MiB."""
     return get_again(scene, "/large.json", "HEAD")
 
 
@@ -178,7 +178,7 @@ def load_escapes(scene: Scene) -> None:
 
 @attack("16 MB in one string: tags", load_escapes)
 def tags_of_a_string(scene: Scene) -> str:
-    """Ask for the tag of a string of 16 MB, which a write changes before each time."""
+    """Request the tag of a string of 16 MB, which a write changes before each time."""
     client, found = scene.client(), []
     for number in scene.repeatedly():
         found.append(client.ask("PUT", "/large/.priority.json?print=silent", number)[0])

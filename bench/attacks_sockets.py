@@ -126,7 +126,7 @@ def empty_frames(scene: Scene) -> str:
 
 @attack("sockets: pongs")
 def pongs(scene: Scene) -> str:
-    """Send pongs that nothing asked for over 8 sockets."""
+    """Send pongs without a ping over 8 sockets."""
     return flood(scene, struct.pack(">BB4x", 0x8A, 0x80) * 200_000)
 
 
@@ -259,7 +259,7 @@ def object_of_digits(scene: Scene) -> str:
 
 @attack("sockets: array of 300 KB")
 def short_arrays(scene: Scene) -> str:
-    """Put an array of 150,000 digits, which is no long message, over 20 sockets."""
+    """Put an array of 150,000 digits, which is not a long message, over 20 sockets."""
     digits = "1," * scene.many(150_000) + "1"
     return request_again(scene, 20, request(1, "p", f'{{"p":"/w","d":[{digits}]}}'))
 

@@ -3,9 +3,9 @@
     .venv/bin/python bench/big_trees.py [--records N] [--small N] [--rounds N] [--samples N]
 
 Both collections are in databases of one daemon, which keeps no answers. The records have about 250
-bytes; the rules name the indexes. Each round asks all requests of both in turn, each time for other
-records. Printed are medians of all samples in ms, and their ratio; 1.30 is the aim. A request that
-fails is printed with its status.
+bytes; the rules name the indexes. Each round sends all requests to both alternately, each time for
+other records. Printed are medians of all samples in ms, and their ratio; 1.30 is the aim. A request
+that fails is printed with its status.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Request = tuple[str, str, str, bytes | None]
 
 @attrs.frozen
 class Tree:
-    """One collection: its records, who asks, and the numbers of records to write or remove."""
+    """One collection: its records, its client, and the numbers of records to write or remove."""
 
     records: Records
     session: Session

@@ -24,7 +24,7 @@ WAIT_S = 30.0
 
 @attrs.frozen
 class Load:
-    """What is requested: GET of `url`, or PUT of `bodies` in turn.
+    """What is requested: GET of `url`, or PUT of `bodies`, one after the other.
 
     With `reconnects` each request has a connection of its own, which resumes the TLS session of the
     one before if the server allows it.

@@ -267,7 +267,7 @@ def measure(scene: Scene, run: Callable[[Scene], Done]) -> str:
 
 @contextlib.contextmanager
 def neighbours(url: str) -> Iterator[list[list[float]]]:
-    """Let a reader and a writer work within a block; yield what will be their seconds."""
+    """Run a reader and a writer within a block; yield the lists of their seconds."""
     times: list[list[float]] = []
     context = multiprocessing.get_context("fork")
     started = []

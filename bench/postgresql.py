@@ -3,7 +3,7 @@
     .venv/bin/python bench/postgresql.py [--seconds S] [--rounds N] [--standbys N]
 
 The same load on one daemon with the embedded engine and on one over PostgreSQL, with `reads` local
-and strict, in turn, round by round. The servers of PostgreSQL run here too, sync, and need the
+and strict, alternately, round by round. The servers of PostgreSQL run here too, sync, and need the
 extra `test`; they and the load take processor time from the daemon, so what is compared is what a
 daemon does in a second of its own processor time (`a core`): that is what limits it where
 PostgreSQL runs elsewhere. `ratio` is to the embedded engine, `measured` that of the rates as they

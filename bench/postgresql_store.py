@@ -62,7 +62,7 @@ def measure(engine: Engine, commits: int, rows: int) -> list[float]:
 
 
 def run(options: argparse.Namespace, folder: File, dsn: str) -> None:
-    """Measure both engines in turn, and print medians and ratios."""
+    """Measure both engines alternately, and print medians and ratios."""
     cluster = PostgresqlCluster(PostgresqlSettings(dsn), retain=RETAIN)
     database = cluster.projects.create_database("bench", folder.name)
     over = cluster.open_engine(folder / "copy.shelf", database.db, epoch=database.epoch)

@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/presence.py [--rounds N] [--workers N]
 
-In each round a client says that it is online, and leaves for its end that it is not. Then its
+In each round a client writes that it is online, with a disconnect write that it is not. Then its
 socket is closed, or its process is killed, or its network is cut, or it comes back with the name of
 its former session, or the daemon is stopped or killed, and started again. `online` must be right
 soon, after a restart in the first answer, and what was left must have been written once. The median

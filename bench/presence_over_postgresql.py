@@ -2,12 +2,12 @@
 
     .venv/bin/python bench/presence_over_postgresql.py [--rounds N] [--lease whole]
 
-In each round a client says that it is online, and leaves for its end that it is not. Then its
+In each round a client writes that it is online, with a disconnect write that it is not. Then its
 daemon is killed and its data directory removed, beside another daemon (`standby`) or with one
 that starts afterwards (`container`), or it is suspended until another one has found it dead
 (`suspended`), or all is moved from files to PostgreSQL (`in`) or back (`out`), with the command
-killed at one of its steps in turn and run again. What was left must have been written once; the
-time from the kill is printed, without the 15 seconds of the lease unless `--lease whole`.
+killed at one of its steps, another each time, and run again. What was left must have been written
+once; the time from the kill is printed, without the 15 seconds of the lease unless `--lease whole`.
 """
 
 from __future__ import annotations

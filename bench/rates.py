@@ -3,8 +3,8 @@
     .venv/bin/python bench/rates.py [--seconds S] [--rounds N] [--only PATTERN] [--streams N]
         [--record FILE] [--markdown]
 
-The servers share one core, the load has another. All cases are measured in turn, round by round, so
-that a machine that slows down slows all of them; a multiple is that of one round, and the median of
+The servers share one core, the load has another. Each round measures all cases one after the other,
+so that a machine that slows down slows all of them; a multiple is that of one round, and the median of
 the rounds is printed. "First read" is by a treedb that keeps no answers (`kept_answer_bytes = 0`);
 what a connection remembers of its requests is kept there too. `of the floor` compares with a
 constant reply of the same size by the HTTP server of treedb: Python, the parser and the system
@@ -75,7 +75,7 @@ def choose(cases: list[Case], only: re.Pattern[str]) -> list[Case]:
 
 
 def measure_all(cases: list[Case], rounds: int, seconds: float) -> dict[str, list[Sample]]:
-    """Measure all cases in turn, several times; return the samples of each."""
+    """Measure all cases one after the other, several times; return the samples of each."""
     found: dict[str, list[Sample]] = {case.name: [] for case in cases}
     for _ in range(rounds):
         for case in cases:

@@ -6,8 +6,8 @@ Events: one value is written over HTTP, and N listeners of its path receive it, 
 Server-Sent Events and once as listens over WebSockets. Round trips: one client puts a value and
 waits until it is durable, over HTTP and over a WebSocket. Messages: 32 WebSockets send requests
 without waiting, and receive an answer for each. The server has one core, the clients another; all
-is measured in turn, round by round, and medians and ratios are printed. `aim` is the ratio that the
-WebSocket should reach: of events at least 0.8, of the time of a round trip at most 1.2.
+is measured alternately, round by round, and medians and ratios are printed. `aim` is the ratio that
+the WebSocket should reach: of events at least 0.8, of the time of a round trip at most 1.2.
 """
 
 from __future__ import annotations

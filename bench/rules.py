@@ -4,8 +4,8 @@
 
 Two daemons share one core, the load has another. One has open rules and receives requests without a
 token; the other has the rules below (a token, two captures, four validations that a PUT evaluates)
-and receives requests with the token of a user whom they allow. Both are measured in turn, round by
-round; medians and ratios are printed. `aim` is the least ratio to reach.
+and receives requests with the token of a user whom they allow. Both are measured alternately, round
+by round; medians and ratios are printed. `aim` is the least ratio to reach.
 """
 
 from __future__ import annotations

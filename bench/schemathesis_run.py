@@ -1,4 +1,4 @@
-"""Let schemathesis send requests that follow from `/.openapi.json`, for as long as you want.
+"""Send requests that schemathesis derives from `/.openapi.json`, for as long as you want.
 
     .venv/bin/python bench/schemathesis_run.py [--seconds N] [--rate N] [--seed N]
         [--sender NAME]

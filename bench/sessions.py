@@ -65,7 +65,7 @@ class Session:
             raise RuntimeError(f"The rules were not accepted: {answer!r}.")
 
     def read_turns(self) -> dict[str, float]:
-        """Return what the daemon says of its turns; empty if it does not count them."""
+        """Return what the daemon reports of its reactor's turns; empty if it does not count them."""
         turns: dict[str, float] = json.loads(
             self._send("GET", f"/.health?ns={self._database}--demo", None)[1]
         ).get("turns")
@@ -222,5 +222,5 @@ class Server:
         return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 
     def forget_peak(self) -> None:
-        """Let the peak of its memory begin again."""
+        """Reset the peak of its memory."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")

@@ -4,7 +4,7 @@
 
 slowhttptest, a Debian package, sends heads and bodies and reads responses slowly, all three at the
 same time, against one treedb with its default limits. The good client opens a connection for each
-request, over TLS and without in turn.
+request, alternately over TLS and without.
 """
 
 from __future__ import annotations

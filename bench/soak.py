@@ -34,7 +34,7 @@ from sessions import Server
 
 from treedbd.web.auth.jwt import mint
 
-SECRET: Final = b"a secret of the soak that nobody else knows"
+SECRET: Final = b"a secret of the soak that no other program knows"
 CONFIG: Final = """
 default_project = "soak"
 workers = {workers}
@@ -155,7 +155,7 @@ class Client(threading.Thread):
                 self._receive_until(stream, b"event: put", received.partition(b"event: put")[2])
 
     def send_nonsense(self) -> None:
-        """Send what is no request, and see that the connection ends."""
+        """Send what is not a request, and check that the connection ends."""
         with socket.create_connection(self._address, 60) as peer:
             noise = self._dice.randbytes(self._dice.randrange(200))
             peer.sendall(self._dice.choice(PAYLOADS) + noise)
@@ -171,7 +171,7 @@ class Client(threading.Thread):
             peer.sendall(request[: self._dice.randrange(len(request) + 1)])
 
     def read_slowly(self) -> None:
-        """Ask for everything, read a little of it, and go."""
+        """Request everything, read a little of it, and disconnect."""
         with socket.create_connection(self._address, 60) as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             peer.sendall(self._head("GET", "", "", everything=True))
@@ -266,7 +266,7 @@ def parse() -> argparse.Namespace:
 def run(
     server: Server, temporary: Path, clients: Sequence[Client], seconds: float, samples: int
 ) -> Iterator[Sample]:
-    """Let the clients work for so long, reload now and then, and yield samples."""
+    """Run the clients for so long, reload now and then, and yield samples."""
     begin = time.monotonic()
     for client in clients:
         client.start()
@@ -327,7 +327,7 @@ def judge(samples: Sequence[Sample], seconds: float) -> Iterator[str]:
 
 
 def compare(url: str, token: str, clients: Sequence[Client]) -> Iterator[str]:
-    """Yield where the tree is not what the clients were told."""
+    """Yield where the tree differs from what the clients received."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
     connection.request("GET", f"/.json?auth={token}&format=export")
     tree = json.loads(connection.getresponse().read()) or {}
@@ -340,7 +340,7 @@ def compare(url: str, token: str, clients: Sequence[Client]) -> Iterator[str]:
 
 
 def stop(server: Server) -> None:
-    """Let the daemon end."""
+    """Stop the daemon, and wait for its end."""
     os.kill(server.pid, signal.SIGTERM)
     end = time.monotonic() + 20
     while Path(f"/proc/{server.pid}/fd").exists() and time.monotonic() < end:

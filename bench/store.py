@@ -182,7 +182,7 @@ def make_tasks(places: list[Path], record_bytes: int) -> list[Task]:
 
 
 def run(options: argparse.Namespace, folder: File) -> list[Bench]:
-    """Measure both stores in turn."""
+    """Measure both stores alternately."""
     names = [f"r{number:06}" for number in range(options.records)]
     records = {name: make_record(number, options.record_bytes) for number, name in enumerate(names)}
     whole = compact({COLLECTION: plain(records)})

@@ -6,8 +6,8 @@ One writer, N listeners: of one path, and of N paths that one PATCH sets. The re
 fan-out by the smallest `twisted.web` resource, with the same bytes. A write is sent when all have
 received the one before. Events of one path are printed as multiples of the requests of a bare Klein
 route too, in plain and over TLS, with the delays when ten values are written each second. Servers
-share one core, the listeners and the writer another; all are measured in turn, round by round, and
-medians and ratios are printed. `aim` is the most memory that an idle stream should take.
+share one core, the listeners and the writer another; all are measured alternately, round by round,
+and medians and ratios are printed. `aim` is the most memory that an idle stream should take.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def await_disconnects(folder: str) -> None:
 
 
 def prepare() -> None:
-    """Let this process have as many connections as it may, and keep it on the core of the load."""
+    """Raise the limit of connections of this process, and keep it on the core of the load."""
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     if hasattr(os, "sched_setaffinity"):

@@ -6,7 +6,7 @@
 One collection of small objects, a writer that sets one of them at a steady rate, and N streams,
 each of another query of the collection: half of them select by an owner, half a range of numbers
 with a limit. The processor time of the daemon for each write, the delay of its answer, and the
-events that the streams receive are measured in turn, round by round; medians are printed, and
+events that the streams receive are measured alternately, round by round; medians are printed, and
 how they compare with the same writes beside one plain stream of one of the objects. Then 1,000
 writes that are sent without waiting, so that they are committed in batches, are timed beside one
 watched query, and beside none. The server has one core, the clients another.

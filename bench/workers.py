@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/workers.py [--seconds S] [--rounds N] [--streams N] [--workers N]
 
-The same load on a daemon with one worker and on one with more, in turn, round by round, on all
+The same load on a daemon with one worker and on one with more, alternately, round by round, on all
 cores that this process may use; `wrk` makes the requests (`apt-get install wrk`). With one worker
 the load has a core of its own. With as many workers as cores it takes its time from them, so that
 is taken out: `ratio` is of the medians as they were measured, `alone` what it would be if the load
@@ -142,7 +142,7 @@ def reads(server: Server, seconds: float) -> Sample:
 
 
 def writes(databases: int) -> Callable[[Server, float], Sample]:
-    """Write 50 bytes over 128 connections, to so many databases in turn."""
+    """Write 50 bytes over 128 connections, to so many databases, one after the other."""
     script = WRITES.format(databases=databases, value="x" * 32)
 
     def measure(server: Server, seconds: float) -> Sample:

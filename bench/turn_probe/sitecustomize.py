@@ -3,8 +3,8 @@
 A turn is what the main thread does between two polls of its reactor. Each process keeps the longest
 one in the file `turns-<pid>` of the folder that TURN_PROBE names: nanoseconds of the processor that
 the process used meanwhile, with all its threads, and that the main thread used; nanoseconds of the
-clock; and in how many turns the process used more than 50 ms. Who reads them writes zeros there to
-begin again. With TURN_PROBE_WHERE a thread notes in `where-<pid>` what the longest turn was
+clock; and in how many turns the process used more than 50 ms. A reader writes zeros there to begin
+again. With TURN_PROBE_WHERE a thread notes in `where-<pid>` what the longest turn was
 doing. When a file `trim-<pid>` is made, cycles of garbage are collected, the allocator gives back
 what is free, and the file is removed. It works with any version of treedb, and with its workers.
 """
@@ -31,7 +31,7 @@ SAMPLE_S = 0.01
 
 
 class Probe:
-    """What one process knows of its turns."""
+    """What one process knows of the turns of its reactor."""
 
     def __init__(self, folder: str) -> None:
         """Prepare the file of this process."""
@@ -115,7 +115,7 @@ class ProbedPoller:
 
 
 def install(folder: str) -> None:
-    """Let the pollers that the main thread makes count its turns."""
+    """Make the pollers of the main thread count the turns of its reactor."""
     make_epoll = select.epoll
     probe = None
 
