@@ -4,9 +4,9 @@
         [--record FILE] [--markdown]
 
 The servers share one core, the load has another. Each round measures all cases one after the other,
-so that a machine that slows down slows all of them; a multiple is that of one round, and the median of
-the rounds is printed. "First read" is by a treedb that keeps no answers (`kept_answer_bytes = 0`);
-what a connection remembers of its requests is kept there too. `of the floor` compares with a
+so that a machine that slows down slows all of them; a multiple is that of one round, and the median
+of the rounds is printed. "First read" is by a treedb that keeps no answers (`kept_answer_bytes =
+0`); what a connection remembers of its requests is kept there too. `of the floor` compares with a
 constant reply of the same size by the HTTP server of treedb: Python, the parser and the system
 without the database. `--only` is a regular expression; the references that a row needs are measured
 too. `≥` marks rows in which the load was the bottleneck. docs/performance.md explains the rest.

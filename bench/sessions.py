@@ -65,7 +65,7 @@ class Session:
             raise RuntimeError(f"The rules were not accepted: {answer!r}.")
 
     def read_turns(self) -> dict[str, float]:
-        """Return what the daemon reports of its reactor's turns; empty if it does not count them."""
+        """Return what the daemon reports of its reactor's turns; empty if it counts none."""
         turns: dict[str, float] = json.loads(
             self._send("GET", f"/.health?ns={self._database}--demo", None)[1]
         ).get("turns")

@@ -131,7 +131,7 @@ def html_page(title: str, main: str, *, has_scripts: bool = False) -> Response:
 
 
 MAX_SHOWN_DATABASES: Final = 50
-_NEW_DATABASES: Final = "A database comes into being at its first write, whatever its name."
+_NEW_DATABASES: Final = "A database of any name is created at its first write."
 PLACEHOLDER: Final = "PROJECT"
 """What a line to paste has where the user has to name a project."""
 
@@ -139,13 +139,13 @@ _DEVELOPMENT: Final = read_template("front_development.html")
 _CONFIGURED: Final = read_template("front_configured.html")
 _JAVASCRIPT: Final = read_template("lines.js")
 _TOKENS: Final = (
-    "The rules of a project say who may read and write. A token goes into the header "
+    "The rules of a project say who may read and write. Send a token in the header "
     "<code>Authorization: Bearer …</code>."
 )
 _RULES_IN_FORCE: Final = f"<p>{_TOKENS} Where they deny, these lines need one.</p>"
 _ADMIN_NOTE: Final = (
-    '<p class="soft">Rules have been put, so these lines have the token of an admin, whom no rule '
-    "binds.</p>"
+    '<p class="soft">Rules have been put, so these lines have the token of an admin, who is '
+    "exempt from rules.</p>"
 )
 _NAME_PROJECT: Final = f"Put the name of a project in the place of <code>{PLACEHOLDER}</code>. "
 
