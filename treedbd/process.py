@@ -131,7 +131,7 @@ def freeze_objects() -> None:
 def report_long_turns(count: int, longest_s: float) -> None:
     """Log how long no client was answered, and how often since the last such line."""
     _log.warn(
-        "For up to {ms} ms nobody was answered, {count} times since the last such line: look "
+        "For up to {ms} ms no client was answered, {count} times since the last such line: look "
         "for a busy machine, or for large requests at this time.",
         ms=round(longest_s * 1000),
         count=count,
