@@ -118,8 +118,8 @@ def test_the_package_has_plain_words() -> None:
     assert len(found) <= MAX_IN_PACKAGE, "\n".join(found)
 
 
-def test_the_measurements_have_plain_words() -> None:
-    assert not words_below("bench")
+def test_measurements_and_examples_have_plain_words() -> None:
+    assert not [*words_below("bench"), *words_below("docs")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
