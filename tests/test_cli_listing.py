@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
+from typing import BinaryIO
 
 import pytest
 import pytest_twisted
@@ -124,7 +126,16 @@ async def test_colours_are_shown_on_a_terminal_only(
 class _Terminal:
     """A `sys` whose standard output is a terminal."""
 
-    stdout = type("Output", (), {"isatty": staticmethod(lambda: True)})
+    @property
+    def stdout(self) -> _Terminal:
+        return self
+
+    @property
+    def buffer(self) -> BinaryIO:
+        return sys.stdout.buffer
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest_twisted.ensureDeferred

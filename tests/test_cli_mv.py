@@ -182,5 +182,5 @@ def test_a_value_larger_than_a_body_stays_where_it_is(tmp_path: pathlib.Path) ->
 def test_the_shell_moves_and_needs_a_flag_to_replace(root: str) -> None:
     done = run_command("shell", f"{root}/users", "-c", "mv ada ../eve; ls; ls /")
     assert done.text.splitlines() == ["leaf", "eve", "users", "z"]
-    assert "mv -f replaces it" in run_command("shell", root, "-c", "mv eve z").errors
+    assert "--force replaces it" in run_command("shell", root, "-c", "mv eve z").errors
     assert run_command("shell", root, "-c", "mv -f eve z; ls").text.splitlines() == ["users", "z"]

@@ -32,6 +32,7 @@ from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import Body, HttpClient, UnreadResponse, run_once
 from treedbd.cli.options import (
     LOCALHOST,
+    OVERRIDE,
     SUFFIX,
     InvalidUrl,
     Url,
@@ -177,8 +178,8 @@ def _move(client: HttpClient, arguments: Namespace) -> None:
             "remove for two of them."
         )
     try:
-        _, source = split_url(arguments.source)
-        root, target = split_url(arguments.url)
+        _, source = split_url(arguments.source, OVERRIDE)
+        root, target = split_url(arguments.url, OVERRIDE)
     except InvalidUrl as error:
         raise CommandFailed(f"The URL {str(error).removesuffix('.')}.") from None
 
@@ -189,7 +190,7 @@ def _move(client: HttpClient, arguments: Namespace) -> None:
     try:
         Move(client, url_of, source, target).run(arguments.tries, replaces=arguments.force)
     except TargetExists as error:
-        raise CommandFailed(f"{error} --force replaces it.") from None
+        raise TargetExists(f"{error} --force replaces it.") from None
 
 
 @attrs.frozen

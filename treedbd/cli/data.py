@@ -18,6 +18,7 @@ refused rather than changed.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import json
@@ -27,11 +28,12 @@ import random
 import re
 import shlex
 import signal
+import sys
 import tempfile
 import time
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, Final, NoReturn
 from urllib.parse import unquote
 
@@ -42,6 +44,8 @@ from treedbd.cli.exit import (
     DONE,
     CommandFailed,
     Palette,
+    colour,
+    has_colour,
     make_printable,
     print_line,
     warn,
@@ -92,6 +96,8 @@ _PARAMETERS: Final = (
 _METHODS: Final = {"set": "PUT", "push": "POST", "update": "PATCH", "remove": "DELETE"}
 
 _MAX_CHARACTERS: Final = 200
+_JSON_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b')
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _WORD = re.compile(r"[^\s{}\[\]:,\"']+")
 
 PAGE_CHILDREN: Final = 1000
@@ -156,6 +162,10 @@ def _add_write_options(parser: ArgumentParser, method: str) -> None:
     parser.add_argument(
         "--if-match", metavar="TAG", help="write only if the value at the path has this entity tag"
     )
+    if method == "DELETE":
+        parser.add_argument(
+            "-f", "--force", action="store_true", help="do not ask, as the shell does otherwise"
+        )
     parser.set_defaults(run=run_once, request=_write, method=method, value=None)
 
 
@@ -284,12 +294,54 @@ def print_response(client: HttpClient, method: str, url: Url, body: Body | None)
 
 def print_body(response: UnreadResponse, write: Callable[[bytes], None]) -> None:
     """Write the body of a response as it arrives, with a line end after it."""
+    pieces = response.pieces()
+    if write is write_out and sys.stdout.isatty():
+        pieces = _styled_lines(pieces)
     last = b"\n"
-    for piece in response.pieces():
+    for piece in pieces:
         write(piece)
-        last = piece[-1:]
+        last = piece[-1:] or last
     if last != b"\n":
         write(b"\n")
+
+
+def _styled_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Show whole lines on a terminal: a token of JSON never spans two of them."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    rest: list[str] = []
+    for piece in pieces:
+        head, end, tail = decoder.decode(piece).rpartition("\n")
+        if end:
+            yield style_json("".join([*rest, head])).encode() + b"\n"
+            rest = []
+        rest.append(tail)
+    yield style_json("".join(rest)).encode()
+
+
+def style_json(text: str) -> str:
+    """Return JSON as standard output shows it: safe on a terminal, and in its colours."""
+    if not sys.stdout.isatty():
+        return text
+    return colour_json(make_safe(text)) if has_colour() else make_safe(text)
+
+
+def colour_json(text: str) -> str:
+    """Return JSON with the colours of its tokens."""
+    return _JSON_TOKEN.sub(_colour, text)
+
+
+def make_safe(text: str) -> str:
+    """Return text, or JSON, without characters that a terminal obeys."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _colour(found: re.Match[str]) -> str:
+    string: str
+    string, colon, number, word = found.groups()
+    if colon is not None:
+        return f"{colour(string, 'key')}{colon}"
+    kind = "string" if string is not None else "number" if number is not None else "word"
+    return colour(string or number or word, kind)
 
 
 def make_body(value: str) -> Body:

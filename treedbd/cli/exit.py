@@ -20,7 +20,16 @@ FAILED = 1
 INTERRUPTED = 130
 """By Ctrl-C, as shells say it: 128 and the number of the signal."""
 
-_CODES = {"object": "1;34", "string": "32", "number": "36", "boolean": "33", "dim": "2"}
+_CODES = {
+    "object": "1;34",
+    "key": "34",
+    "string": "32",
+    "number": "36",
+    "boolean": "33",
+    "word": "35",
+    "dim": "2",
+    "error": "31",
+}
 
 _INDENT = "    "
 _WIDTH = 100
@@ -96,6 +105,17 @@ def has_colour() -> bool:
     return is_wanted and sys.stdout.isatty()
 
 
+def colour(text: str, kind: str) -> str:
+    """Return a text in the colour of a kind."""
+    code = _CODES.get(kind)
+    return f"\x1b[{code}m{text}\x1b[0m" if code else text
+
+
+def paint(text: str, kind: str) -> str:
+    """Return a text in the colour of a kind, where standard output shows colours."""
+    return colour(text, kind) if has_colour() else text
+
+
 class Palette:
     """Colours text for standard output, if it is a terminal that shows colours."""
 
@@ -106,8 +126,7 @@ class Palette:
     def paint(self, text: str, kind: str) -> str:
         """Return a text in the colour of a kind; on a terminal it cannot move the cursor."""
         shown = make_printable(text) if self._is_terminal else text
-        code = _CODES.get(kind)
-        return f"\x1b[{code}m{shown}\x1b[0m" if self._is_on and code else shown
+        return colour(shown, kind) if self._is_on else shown
 
 
 def excerpt(document: str, line: int, column: int) -> tuple[str, str]:

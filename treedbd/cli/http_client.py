@@ -184,6 +184,12 @@ class HttpClient:
         self._timeout_s = timeout_s
         self._idle: _HostConnection | None = None
 
+    def within(self, timeout_s: float) -> HttpClient:
+        """Return a client of the same caller whose requests must be done within a time."""
+        client = HttpClient((), self._token, timeout_s)
+        client._context = self._context
+        return client
+
     def send(
         self,
         method: str,
@@ -287,11 +293,14 @@ class UnreadResponse:
         """Return the value of a header, None if there is none."""
         return self._response.getheader(name)
 
-    def pieces(self) -> Iterator[bytes]:
-        """Read the body piece by piece; raise `NoResponse` if it is cut off."""
+    def pieces(self, silence_s: float | None = None) -> Iterator[bytes]:
+        """Read the body piece by piece; raise `NoResponse` if it is cut off.
+
+        It is cut off, too, if nothing is received for `silence_s`.
+        """
         left = self._response.length
         while left != 0:
-            self._connection.wait()
+            self._connection.wait(silence_s)
             try:
                 piece = self._response.read1(
                     PIECE_BYTES if left is None else min(PIECE_BYTES, left)
@@ -373,10 +382,10 @@ class _HostConnection(HTTPConnection):
         left = max(_LEAST_S, self.end - time.monotonic())
         return left if most is None else min(left, most)
 
-    def wait(self) -> None:
+    def wait(self, most: float | None = None) -> None:
         """Set how long the socket waits from now on."""
         if self.sock is not None:  # else the response is the last one, and all of it is here
-            self.sock.settimeout(self.remaining(None))
+            self.sock.settimeout(self.remaining(most))
 
 
 def _framing(method: str, body: Body | None) -> dict[str, str]:

@@ -72,6 +72,7 @@ _WANTS_ADMIN: Final = "requires an admin's token."
 _HINT: Final = " Put one into the variable TREEDB_TOKEN; in development mode owner is one."
 
 NAMESPACE: Final = "ns"
+OVERRIDE: Final = "auth_variable_override"
 
 TOKEN_VARIABLE: Final = "TREEDB_TOKEN"  # noqa: S105 - the name of a variable
 PROJECT_VARIABLE: Final = "TREEDB_PROJECT"
@@ -294,8 +295,17 @@ def describe_tls_failure(reason: str, origin: str) -> CommandFailed:
     return NoResponse(f"The TLS connection to {origin} failed.")
 
 
+class SessionParser(ArgumentParser):
+    """The parser of a command in a session of the shell, whose connection is the session's.
+
+    So it has no options of a connection, and its URLs are paths, as text.
+    """
+
+
 def add_settings_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the configuration and the data."""
+    """Add the options that name the configuration and the data, but not in a session."""
+    if isinstance(parser, SessionParser):
+        return
     group = parser.add_argument_group("configuration and data")
     group.add_argument(
         "--config",
@@ -332,7 +342,9 @@ def parse_project(text: str) -> str:
 
 
 def add_network_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that send requests to a daemon."""
+    """Add the options of commands that send requests to a daemon, but not in a session."""
+    if isinstance(parser, SessionParser):
+        return
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--project",
@@ -670,10 +682,13 @@ def resolve_path(text: str, here: Path) -> Path:
         raise CommandFailed(str(error)) from None
 
 
-def split_url(url: Url) -> tuple[Url, Path]:
-    """Return the URL of the database of a URL, and the path in it; raise `InvalidUrl`."""
+def split_url(url: Url, *others: str) -> tuple[Url, Path]:
+    """Return the URL of the database of a URL, and the path in it; raise `InvalidUrl`.
+
+    `others` are parameters that it may have besides `ns`.
+    """
     given = parse_qs(url.query, keep_blank_values=True)
-    if not given.keys() <= {NAMESPACE}:
+    if not given.keys() <= {NAMESPACE, *others}:
         raise InvalidUrl("must have no other parameter than ns")
     segments = url.path.removesuffix(SUFFIX).split("/")
     try:

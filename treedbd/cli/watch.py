@@ -20,6 +20,7 @@ import math
 import random
 import re
 import signal
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -28,7 +29,9 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import orjson
 
+from treedbd.cli.data import style_json
 from treedbd.cli.exit import CommandFailed, warn, write_out
+from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import (
     ADDRESS_HELP,
     NoResponse,
@@ -37,6 +40,7 @@ from treedbd.cli.options import (
     add_query_options,
     add_settings_options,
     in_options,
+    number_from,
     parse_address,
     query_parameters,
     read_settings,
@@ -69,6 +73,9 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
     parser.add_argument("--json", action="store_true", help="print each event as a JSON object")
     parser.add_argument(
+        "-n", dest="count", metavar="N", type=number_from(1), help="end after N events"
+    )
+    parser.add_argument(
         "--keep-alive",
         metavar="SECONDS",
         type=_seconds,
@@ -77,7 +84,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     add_query_options(parser)
     add_network_options(parser)
     add_settings_options(parser)
-    parser.set_defaults(run=run_online, work=_watch)
+    parser.set_defaults(run=run_online, work=_watch, request=watch_stream)
 
 
 @attrs.frozen
@@ -212,15 +219,16 @@ async def _watch(reactor: Any, client: Client, arguments: Namespace) -> None:
     url: Url = arguments.url.to_json().with_parameters(query_parameters(arguments))
     if not url.has("resume"):
         url = url.with_parameters({"resume": "true"})
-    keep_alive_s = arguments.keep_alive or read_settings(arguments).streams.keep_alive_s
-    show = _print_json if arguments.json else _print_text
+    printer = _EventPrinter(arguments)
     over: Deferred[None] = Deferred()
 
     def note(sentence: str) -> None:
         if not over.called:  # the reactor ends streams, too, when it stops
             warn(sentence)
 
-    options = WatchOptions(url, keep_alive_s, show, note)
+    def show(event: StreamEvent) -> None:
+        if not over.called and printer.print(event):
+            end(None)
 
     def end(result: Any) -> None:
         if not over.called:
@@ -230,18 +238,51 @@ async def _watch(reactor: Any, client: Client, arguments: Namespace) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends even a blocked write
         reactor.callFromThread(end, None)
 
+    keep_alive_s = arguments.keep_alive or read_settings(arguments).streams.keep_alive_s
+    options = WatchOptions(url, keep_alive_s, show, note)
     signal.signal(signal.SIGINT, interrupt)
     Deferred.fromCoroutine(follow(client, options, reactor, random.SystemRandom())).addBoth(end)
     with in_options():
         await over
 
 
-def _print_text(event: StreamEvent) -> None:
-    write_out(event.print_text())
+class _EventPrinter:
+    """Prints events, as lines of text or of JSON, and counts them."""
+
+    def __init__(self, arguments: Namespace) -> None:
+        self._as_json: bool = arguments.json
+        self._left: int = arguments.count or -1
+
+    def print(self, event: StreamEvent) -> bool:
+        """Print an event; return whether it is the last one. Raises `InvalidEvent`."""
+        line = event.print_json() if self._as_json else event.print_text()
+        if sys.stdout.isatty():
+            line = style_json(line.decode(errors="replace")).encode()
+        write_out(line)
+        self._left -= 1
+        return self._left == 0
 
 
-def _print_json(event: StreamEvent) -> None:
-    write_out(event.print_json())
+def watch_stream(client: HttpClient, arguments: Namespace) -> None:
+    """Print the events of one stream, as many as are wanted; raise `CommandFailed` at its end."""
+    url: Url = arguments.url.to_json().with_parameters(query_parameters(arguments))
+    with in_options():
+        response = client.request("GET", url, {"Accept": STREAM})
+    silence_s = arguments.keep_alive and arguments.keep_alive * SILENT_KEEP_ALIVES
+    printer, parser = _EventPrinter(arguments), EventParser()
+    try:
+        require_stream(response.header("Content-Type") or "", url)
+        for piece in response.pieces(silence_s):
+            for event in parser.feed(piece):
+                if event.kind in FINAL_EVENTS:
+                    raise CommandFailed(FINAL_EVENTS[event.kind])
+                if event.kind in CHANGES and printer.print(event):
+                    return
+    except InvalidEvent:
+        raise CommandFailed(f"{url.origin} sent an event that treedb does not know.") from None
+    finally:
+        response.close()
+    raise CommandFailed(f"{url.origin} ended the stream.")
 
 
 def _seconds(text: str) -> float:

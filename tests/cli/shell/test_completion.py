@@ -51,7 +51,7 @@ def completed(line: str, fake: FakeTree | None = None) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "lines"),
     [
-        ("c", ["cd", "cat"]),
+        ("c", ["cd", "cat", "cp"]),
         ("who", ["whoami"]),
         ("cat ad", ["cat ada"]),
         ("cat a", ["cat ada", "cat alan", "cat 'a;b'"]),
@@ -65,7 +65,7 @@ def completed(line: str, fake: FakeTree | None = None) -> list[str]:
         ("cat say", ["cat 'say \"hi\"'"]),
         ("cat -N", ["cat -Nx"]),
         ("cat ./--", ["cat ./--raw"]),
-        ("cat --r", ["cat --raw"]),
+        ("cat --sh", ["cat --shallow"]),
         ("ls; cat al", ["ls; cat alan"]),
         ("set ad", ["set ada"]),
         ("set ada a", []),

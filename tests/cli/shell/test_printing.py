@@ -1,21 +1,40 @@
-"""How the shell prints values, names and sizes."""
+"""How values are printed on a terminal and in a pipe."""
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Sequence
 
 import pytest
 
-from treedbd.cli.shell.shell import (
-    Screen,
-    colour_json,
-    format_child,
-    in_columns,
-    make_safe,
-    make_screen,
-)
+from treedbd.cli.data import colour_json, make_safe, print_body
+from treedbd.cli.exit import has_colour, write_out
 
 COLOURS = re.compile("\x1b\\[[0-9]*m")
+
+
+class FakeResponse:
+    """A response with a body."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = pieces
+
+    def pieces(self) -> Sequence[bytes]:
+        return self._pieces
+
+
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make standard output a terminal without colours."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def printed(capture: pytest.CaptureFixture[bytes], *pieces: bytes) -> bytes:
+    """Return what is printed of a body."""
+    print_body(FakeResponse(pieces), write_out)  # type: ignore[arg-type]
+    return capture.readouterr().out
 
 
 def test_colours_change_nothing_but_colours() -> None:
@@ -35,39 +54,29 @@ def test_no_value_moves_the_cursor(character: str) -> None:
 
 
 def test_a_value_is_printed_as_it_arrives(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    Screen(is_terminal=False, has_colour=False).print_value([b'"\xc2', b'\x9bx"'])
-    assert capsysbinary.readouterr().out == b'"\xc2\x9bx"\n'
-    screen = Screen(is_terminal=True, has_colour=False)
-    screen.print_value([b'{\n  "a": "\xc2', b'\x9bx"\n', b"}"])
-    assert capsysbinary.readouterr().out == b'{\n  "a": "\\u009bx"\n}\n'
+    assert printed(capsysbinary, b'"\xc2', b'\x9bx"') == b'"\xc2\x9bx"\n'
+
+
+def test_a_value_is_safe_on_a_terminal(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    shown = printed(capsysbinary, b'{\n  "a": "\xc2', b'\x9bx"\n', b"}")
+    assert shown == b'{\n  "a": "\\u009bx"\n}\n'
 
 
 def test_a_coloured_value_is_coloured_across_pieces(
-    capsysbinary: pytest.CaptureFixture[bytes],
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Screen(is_terminal=True, has_colour=True).print_value([b'"ab', b'c"\n'])
-    assert capsysbinary.readouterr().out == b'\x1b[32m"abc"\x1b[0m\n'
-
-
-def test_names_stand_in_columns() -> None:
-    assert in_columns(["a", "bb", "c", "d", "e"], 12) == ["a   c   e", "bb  d"]
-    assert in_columns(["名前", "a"], 10) == ["名前  a"]
-    assert in_columns(["x" * 50, "y"], 10) == ["x" * 50, "y"]
-    assert in_columns([], 10) == []
-
-
-def test_a_child_is_shown_by_its_value_or_its_size() -> None:
-    assert format_child({".sz": 12345}, 20) == "(12,345 bytes)"
-    assert format_child("é", 20) == '"é"'
-    assert format_child("x" * 50, 10) == '"xxxxxxxx…'
+    use_terminal(monkeypatch)
+    monkeypatch.delenv("NO_COLOR")
+    assert printed(capsysbinary, b'"ab', b'c"\n') == b'\x1b[32m"abc"\x1b[0m\n'
 
 
 def test_a_pipe_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not make_screen().has_colour
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert make_screen().has_colour
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not make_screen().has_colour
-    assert make_screen().is_terminal
+    use_terminal(monkeypatch)
+    assert not has_colour()
+    monkeypatch.delenv("NO_COLOR")
+    assert has_colour()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    assert not has_colour()

@@ -25,8 +25,8 @@ from treedbd.cli.shell.prompt import (
 )
 from treedbd.cli.shell.shell import (
     KeyCache,
-    Screen,
     ShellSession,
+    run_line,
 )
 from treedbd.tree.types import Path
 
@@ -63,11 +63,10 @@ def read_keys(path: Path, after: str | None) -> list[str]:
 @pytest.fixture
 def session(shared_daemon: Daemon) -> ShellSession:
     """A session at `/users`, without colours."""
-    screen = Screen(is_terminal=False, has_colour=False)
     root = parse_url(shared_daemon.http)
-    session = ShellSession(HttpClient(), screen, root, ("users",), default_label="demo")
+    session = ShellSession(HttpClient(), root, ("users",), default_label="demo")
     value = '{"ada": {"age": 36}, "alan": 1, "two words": 2}'
-    session.write("PUT", session.place, value)
+    run_line(session, f"set --silent . {value}")
     return session
 
 
@@ -98,16 +97,14 @@ def test_an_error_is_a_sentence_and_the_shell_goes_on(
 ) -> None:
     output, errors = run(session, capsysbinary, ("", "caat\rset a b\rcat alan\rexit\r"))
     assert output == ["1"]
-    assert errors == [
-        "There is no command caat: did you mean cat?",
-        'b is not JSON: a string is written "b".',
-    ]
+    assert errors[0] == "There is no command caat. Did you mean cat?"
+    assert errors[1].endswith("""A JSON string has quotation marks: '"b"'.""")
 
 
 def test_json_goes_on_until_its_brackets_close(
     session: ShellSession, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    keys = 'set alan {\r"x": [1,\r2]\r}\rcat --raw alan\rexit\r'
+    keys = 'set --silent alan {\r"x": [1,\r2]\r}\rget alan\rexit\r'
     output, errors = run(session, capsysbinary, ("", keys))
     assert (output, errors) == (['{"x":[1,2]}'], [])
 
@@ -184,7 +181,7 @@ def test_without_history_no_file_is_made(
 def test_rm_asks_before_more_than_one_value_goes(
     session: ShellSession, capsysbinary: pytest.CaptureFixture[bytes], answer: str, left: str
 ) -> None:
-    keys = f"rm ada\r{answer}cat ada/age\rexit\r"
+    keys = f"rm --silent ada\r{answer}cat ada/age\rexit\r"
     output, errors = run(session, capsysbinary, ("", keys))
     assert output == [left]
     assert errors == ([] if left == "null" else ["Nothing is removed."])

@@ -14,13 +14,11 @@ import pytest_twisted
 
 from tests.command import CommandResult, mint, output_of, run_command, treedb
 from tests.daemon import Daemon
+from treedbd.cli import data
 from treedbd.cli.options import TOKEN_VARIABLE
-from treedbd.cli.parser import parse
+from treedbd.cli.parser import make_parser, parse
 from treedbd.cli.shell import shell
-from treedbd.cli.shell.shell import (
-    make_session,
-    run_line,
-)
+from treedbd.cli.shell.shell import COMMANDS, make_session, quote, run_line
 
 PEOPLE = {"ada": {"age": 36, "name": "Ada"}, "alan": {"age": 41}, "zoe": "a word"}
 
@@ -55,22 +53,23 @@ async def failure_of(url: str, script: str) -> str:
 
 
 def test_a_script_is_run_from_standard_input(people: str) -> None:
-    script = b'# A comment.\n\nset ada/age 37\ncd ada\nset . {"age":\n  38}\ncat --raw; pwd\n'
-    shown = f'{{"age":38}}\n/users/ada  {people}/ada'
+    script = b'# A comment.\n\nset ada/age 37\ncd ada\nset . {"age":\n  38}\nget; pwd\n'
+    shown = f'37\n{{"age":38}}\n{{"age":38}}\n/users/ada  {people}/ada'
     assert run_command("shell", people, stdin=script).text == shown
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_script_ends_at_its_first_error(people: str) -> None:
-    script = 'set a {\n"x": 1}\n\nset b hello\nset c 1\n'
+    script = 'set --silent a {\n"x": 1}\n\nset --silent b hello\nset --silent c 1\n'
     error = await failure_of(people, script)
-    assert error == 'Line 4: hello is not JSON: a string is written "hello".'
-    assert await lines_of(people, "cat --raw a; cat c") == ['{"x":1}', "null"]
-    assert (await failure_of(people, "sett a 1")).endswith("sett: did you mean set?")
-    for word, meant in {"remove": "rm", "get": "cat", "put": "set", "patch": "update"}.items():
-        assert (await failure_of(people, word)).endswith(f"{word}: did you mean {meant}?")
-    assert (await failure_of(people, "qqq")).endswith("qqq: try help.")
-    assert (await failure_of(people, "ls\nset a {")).startswith("Line 2: a bracket")
+    assert error.startswith("Line 4: 400 invalid_data: ")
+    assert error.endswith(""" A JSON string has quotation marks: '"hello"'.""")
+    assert await lines_of(people, "get a; cat c") == ['{"x":1}', "null"]
+    assert (await failure_of(people, "sett a 1")).endswith("sett. Did you mean set?")
+    for word, meant in {"del": "remove", "post": "push", "put": "set", "patch": "update"}.items():
+        assert (await failure_of(people, word)).endswith(f"{word}. Did you mean {meant}?")
+    assert (await failure_of(people, "qqq")).endswith("qqq. Try help.")
+    assert (await failure_of(people, "ls\nset --silent a {")).startswith("Line 2: a bracket")
     assert "400 invalid_query" in await failure_of(people, "cat --limit-to-first x")
     assert "not allowed" in await failure_of(people, "cd a.b")
     assert (await treedb("shell", people, stdin=b"ls \xff")).errors.endswith("not UTF-8.\n")
@@ -98,73 +97,68 @@ async def test_places_are_walked_through(people: str) -> None:
 async def test_children_are_listed(people: str) -> None:
     assert await lines_of(people, "ls") == ["ada", "alan", "zoe"]
     assert await lines_of(people, "ls -l") == [
-        *("ada   (23 bytes)", "alan  (10 bytes)", 'zoe   "a word"')
+        *("object            23 ada", "object            10 alan", "string             8 zoe")
     ]
-    assert await lines_of(people, "ls -l zoe; ls ada") == ['zoe  "a word"', "age", "name"]
-    assert await lines_of(people, "set list [1,2]; ls list") == ["0", "1"]
-    assert (await treedb("shell", people, "-c", "ls nothing")).output == b""
+    assert await lines_of(people, "ls ada") == ["age", "name"]
+    assert "is a string, without children" in await failure_of(people, "ls -l zoe")
+    assert await lines_of(people, "set --silent list [1,2]; ls list") == ["0", "1"]
+    assert "There is nothing at" in await failure_of(people, "ls nothing")
 
 
 @pytest_twisted.ensureDeferred
 async def test_many_children_are_listed_in_pages(
     people: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell, "PAGE_KEYS", 3)
-    monkeypatch.setattr(shell, "PAGE_CHILDREN", 2)
+    monkeypatch.setattr(data, "PAGE_CHILDREN", 2)
     keys = ["1", "a b", "k", "k1", "k2", "z"]
     value = json.dumps(dict.fromkeys(keys, 1))
-    assert await lines_of(people, f"set /many {value}; ls /many") == keys
+    assert await lines_of(people, f"set --silent /many {value}; ls /many") == keys
     shown = await lines_of(people, "ls -l /many")
-    assert [line[:3].rstrip() for line in shown] == keys
+    assert [line[21:] for line in shown] == keys
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_tree_has_a_depth_and_a_width(people: str) -> None:
     assert await lines_of(people, "tree") == [
-        "/users",
-        "├── ada",
+        "users (3 children)",
+        "├── ada (2 children, 23 bytes)",
         "│   ├── age: 36",
         '│   └── name: "Ada"',
-        "├── alan",
+        "├── alan (1 child, 10 bytes)",
         "│   └── age: 41",
         '└── zoe: "a word"',
     ]
     assert await lines_of(people, "tree --depth 1 --children 2 /users") == [
-        *("/users", "├── ada (23 bytes)", "├── alan (10 bytes)", "└── …")
+        "users (3 children)",
+        "├── ada (23 bytes)",
+        "├── alan (10 bytes)",
+        "└── … 1 more",
     ]
-    assert await lines_of(people, "tree zoe") == ["/users/zoe", '└── "a word"']
-    assert await lines_of(people, "tree nothing") == ["/users/nothing"]
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_tree_has_a_bounded_number_of_lines(
-    people: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shell, "MAX_TREE_LINES", 2)
-    done = await treedb("shell", people, "-c", "tree")
-    assert len(done.output.splitlines()) == 3
-    assert done.errors == "There is more: 2 lines are shown.\n"
+    assert await lines_of(people, "tree zoe") == ['zoe: "a word"']
+    assert "There is nothing at" in await failure_of(people, "tree nothing")
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_value_is_shown_in_lines_or_raw(people: str) -> None:
     assert await lines_of(people, "cat alan") == ["{", '  "age": 41', "}"]
-    assert await lines_of(people, "cat --raw alan") == ['{"age":41}']
-    query = "cat --raw --order-by age --start-at 40 --limit-to-first 1"
+    assert await lines_of(people, "get alan") == ['{"age":41}']
+    query = "get --order-by age --start-at 40 --limit-to-first 1"
     assert await lines_of(people, query) == ['{"alan":{"age":41}}']
-    shallow = "cat --raw --shallow"
+    shallow = "get --shallow"
     assert await lines_of(people, shallow) == ['{"ada":true,"alan":true,"zoe":true}']
 
 
 @pytest_twisted.ensureDeferred
 async def test_values_are_written(people: str) -> None:
-    script = """set ada '{"age": 1}'; update ada {"name": "A", "x/y": 2}; cat --raw ada"""
-    assert await lines_of(people, script) == ['{"age":1,"name":"A","x":{"y":2}}']
-    (key, shown) = await lines_of(people, 'push /log "hello"; cat --raw /log')
+    script = """set ada '{"age": 1}'; update --silent ada {"name": "A", "x/y": 2}; get ada"""
+    assert await lines_of(people, script) == ['{"age":1}', '{"age":1,"name":"A","x":{"y":2}}']
+    (key, shown) = await lines_of(people, 'push /log "hello"; get /log')
+    key = json.loads(key)["name"]
     assert json.loads(shown) == {key: "hello"}
-    assert await lines_of(people, f"cd /log; cat {key}; rm {key}; cat") == ['"hello"', "null"]
-    assert "an object" in await failure_of(people, "update ada 5")
-    assert await lines_of(people, "set 'two words' 1; cat 'two words'") == ["1"]
+    script = f"cd /log; cat {key}; rm --silent {key}; cat"
+    assert await lines_of(people, script) == ['"hello"', "null"]
+    assert "400 invalid_data" in await failure_of(people, "update ada 5")
+    assert await lines_of(people, "set --silent 'two words' 1; cat 'two words'") == ["1"]
 
 
 @pytest_twisted.ensureDeferred
@@ -172,8 +166,10 @@ async def test_more_than_one_value_is_removed_only_if_it_is_meant(people: str) -
     error = await failure_of(people, "rm ada")
     assert error == "Line 1: rm would remove /users/ada and everything below it: write rm -f."
     assert "the whole database" in await failure_of(people, "rm -f ada; rm /")
-    assert await lines_of(people, "rm zoe; rm nothing; cat --raw") == ['{"alan":{"age":41}}']
-    assert await lines_of(people, "rm -f /; cat /") == ["null"]
+    assert await lines_of(people, "rm zoe; rm --silent nothing; get") == [
+        *("null", '{"alan":{"age":41}}')
+    ]
+    assert await lines_of(people, "rm -f --silent /; cat /") == ["null"]
 
 
 @pytest_twisted.ensureDeferred
@@ -186,7 +182,7 @@ async def test_changes_are_watched(people: str) -> None:
 @pytest_twisted.ensureDeferred
 async def test_another_database_is_used_by_its_name(shared_daemon: Daemon, people: str) -> None:
     label = people.removeprefix("http://").partition(".")[0]
-    script = f"use eu--{label}; pwd; cat; set a 1; cd a; use {label}; pwd; ls"
+    script = f"use eu--{label}; pwd; cat; set --silent a 1; cd a; use {label}; pwd; ls"
     port = people.removesuffix("/users").rpartition(":")[2]
     assert await lines_of(people, script) == [
         f"/  http://eu--{label}.localhost:{port}/",
@@ -218,9 +214,9 @@ async def test_help_names_every_command(people: str) -> None:
     names = [line.split()[0] for line in await lines_of(people, "help")]
     assert {"cd", "ls", "cat", "set", "watch", "use", "as", "exit"} <= set(names)
     (usage, *more) = await lines_of(people, "help cat")
-    assert usage == "cat [--raw] [--shallow] [QUERY] [PATH]"
+    assert usage == "cat [OPTIONS] [PATH]"
     assert "--order-by" in more[-1]
-    assert "did you mean cat?" in await failure_of(people, "help caat")
+    assert "Did you mean cat?" in await failure_of(people, "help caat")
 
 
 @pytest_twisted.ensureDeferred
@@ -267,7 +263,7 @@ def test_tab_reads_the_keys_of_the_database_in_use(people: str) -> None:
     session, keys = make_session(parse(["shell", people]))
     assert keys.find(session.place, "a") == ["ada", "alan"]
     assert keys.find((*session.place, "zoe"), "") == []
-    run_line(session, "set abe 1")
+    run_line(session, "set --silent abe 1")
     assert keys.find(session.place, "a") == ["abe", "ada", "alan"]
     run_line(session, "use another")
     assert keys.find(("users",), "") == []
@@ -295,7 +291,7 @@ def test_only_the_prompt_loads_prompt_toolkit(people: str) -> None:
 
 def test_the_result_of_a_script_is_a_process_s(people: str) -> None:
     done = run_command("shell", people, stdin=b"cat zoe\nxyz\ncat zoe\n")
-    expected = b'"a word"\n', "treedb: Line 2: There is no command xyz: try help.\n"
+    expected = b'"a word"\n', "treedb: Line 2: There is no command xyz. Try help.\n"
     assert done == CommandResult(1, *expected)
 
 
@@ -311,3 +307,56 @@ def test_the_prompt_names_the_project_of_the_server(
             assert shell._ask_label(arguments, session) == label
         assert session.label == daemon.http.removeprefix("http://")
     assert shell._ask_label(arguments, session) == ""
+
+
+OF_CONNECTIONS = {"-h", "--help", "--project", "--token-file", "--cacert", "--config", "--data"}
+SHARED: tuple[tuple[str, list[str], list[str], list[str]], ...] = (
+    ("get", [], ["ada"], []),
+    ("get", ["--pretty"], ["ada"], []),
+    ("get", ["--json"], ["ada"], []),
+    ("get", ["--order-by", "age", "--limit-to-first", "1"], [""], []),
+    ("ls", [], [""], []),
+    ("ls", ["-l"], ["ada"], []),
+    ("ls", ["--json"], [""], []),
+    ("tree", [], [""], []),
+    ("tree", ["--depth", "1", "--json"], ["ada"], []),
+    ("set", [], ["ada/age"], ["37"]),
+    ("set", ["--silent"], ["ada/age"], ["37"]),
+    ("update", [], ["ada"], ['{"age": 37}']),
+    ("push", ["--silent"], ["log"], ["1"]),
+    ("remove", [], ["zoe"], []),
+    ("cp", [], ["ada", "eve"], []),
+    ("mv", [], ["ada", "eve"], []),
+    ("transaction", ["--json"], ["ada/age"], [". + 1"]),
+    ("watch", ["-n", "1"], ["alan"], []),
+    ("watch", ["-n", "1", "--json"], ["alan"], []),
+)
+
+
+@pytest.mark.parametrize("name", sorted({row[0] for row in SHARED}))
+def test_a_command_has_the_options_that_it_has_as_a_program(name: str) -> None:
+    (choices,) = (each.choices for each in make_parser()._actions if each.choices)
+    program = dict(choices)[name]
+    program.load()
+    assert COMMANDS[name].parser.known.keys() == program._option_string_actions.keys() - (
+        OF_CONNECTIONS
+    )
+
+
+@pytest.mark.parametrize(("name", "options", "paths", "rest"), SHARED)
+def test_a_command_prints_what_it_prints_as_a_program(
+    shared_daemon: Daemon,
+    people: str,
+    name: str,
+    options: list[str],
+    paths: list[str],
+    rest: list[str],
+) -> None:
+    words = [*options, *(f"./{path}" for path in paths)]
+    value = [quote(each) if name == "transaction" else each for each in rest]
+    line = " ".join([name, *words, *value])
+    in_shell = run_command("shell", people, "-c", line)
+    host = {"Host": people.removeprefix("http://").removesuffix("/users")}
+    shared_daemon.request("PUT", "/users.json", json.dumps(PEOPLE), host)
+    program = run_command(name, *options, *(f"{people}/{path}" for path in paths), *rest)
+    assert in_shell == program == CommandResult(0, program.output, "")

@@ -121,8 +121,8 @@ def test_a_terminal_has_colours(url: str, tmp_path: pathlib.Path) -> None:
     with Terminal(url, tmp_path) as terminal:
         terminal.await_text("demo:/users>")
         terminal.send(b"ls -l\r")
-        assert "\x1b[34mzoe\x1b[0m" in terminal.await_text(r"zoe\s+1[^>]*demo:/users>")
+        assert "\x1b[36mzoe\x1b[0m" in terminal.await_text(r"1 zoe[^>]*demo:/users>")
         terminal.send(b"nothing\r")
-        terminal.await_text(r"There is no command nothing: try help\.[^>]*demo:/users>")
+        terminal.await_text(r"There is no command nothing\. Try help\.[^>]*demo:/users>")
         terminal.send(b"exit\r")
         assert terminal.wait() == 0

@@ -30,6 +30,7 @@ from treedbd.cli.shell.shell import (
     ShellSession,
     complete,
     is_open,
+    note,
     run_line,
 )
 from treedbd.files import create_directory, open_private, write_atomically
@@ -151,9 +152,9 @@ def run_prompt(session: ShellSession, keys: KeyCache, file: pathlib.Path | None)
         except ShellEnded:
             return
         except KeyboardInterrupt:
-            session.screen.note("Interrupted.")
+            note("Interrupted.")
         except CommandFailed as error:
-            session.screen.note(str(error), is_error=True)
+            note(str(error), is_error=True)
 
 
 def make_prompt(session: ShellSession) -> str:

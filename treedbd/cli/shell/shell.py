@@ -27,55 +27,47 @@ from __future__ import annotations
 
 import base64
 import binascii
-import codecs
-import difflib
-import json
-import os
 import re
 import shlex
-import shutil
 import signal
 import sys
 import threading
 import time
-import unicodedata
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import attrs
 import orjson
 
-from treedbd.cli.cp import (
-    Move,
-    TargetExists,
-)
-from treedbd.cli.data import FORBIDDEN, JSON_HEADERS, SIZE, read_pages
+from treedbd.cli.cp import TargetExists
+from treedbd.cli.data import FORBIDDEN, make_safe, read_itself, read_pages, style_json
 from treedbd.cli.exit import (
     DONE,
     CommandFailed,
     Status,
-    has_colour,
     make_printable,
-    write_out,
+    paint,
+    print_line,
 )
-from treedbd.cli.http_client import Body, HttpClient, parse_json
+from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import (
     ADDRESS_HELP,
+    OVERRIDE,
+    STANDARD_INPUT,
     Address,
     InvalidUrl,
+    SessionParser,
     Url,
     add_network_options,
-    add_query_options,
     add_settings_options,
     choose_authorities,
-    in_options,
     is_json,
     label_of,
     parse_address,
-    query_parameters,
     read_settings,
     read_token,
     resolve,
@@ -85,15 +77,9 @@ from treedbd.cli.options import (
     with_host,
     with_parameter,
 )
-from treedbd.cli.watch import (
-    CHANGES,
-    FINAL_EVENTS,
-    STREAM,
-    EventParser,
-    InvalidEvent,
-    StreamEvent,
-    require_stream,
-)
+from treedbd.cli.parser import COMMANDS as TREEDB_COMMANDS
+from treedbd.cli.parser import MEANINGS as TREEDB_MEANINGS
+from treedbd.cli.parser import did_you_mean
 from treedbd.names import parse_label
 from treedbd.tree.path import format_path
 from treedbd.tree.types import ROOT, Path
@@ -104,34 +90,17 @@ KEPT_S: Final = 5.0
 MAX_KEPT: Final = 64
 _MAX_HEALTH_BYTES: Final = 65_536
 MAX_COMMAND_BYTES: Final = 256 * 1024 * 1024
-_RESET: Final = "\x1b[0m"
-_KEY: Final = "\x1b[34m"
-_STRING: Final = "\x1b[32m"
-_NUMBER: Final = "\x1b[36m"
-_WORD: Final = "\x1b[35m"
-_ERROR: Final = "\x1b[31m"
-_DIM: Final = "\x1b[2m"
-_GAP: Final = 2
-_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b')
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 OWNER: Final = "owner"
 _MAX_UID_CHARACTERS: Final = 256
 
-_OVERRIDE: Final = "auth_variable_override"
 
 _WORD_OR_SIGN = re.compile(r""""(?:[^"\\\n]|\\.)*"?|'[^']*'?|\\.|[\[\]{};]""", re.DOTALL)
 _BLANK = re.compile(r"\s*")
 _UNSAFE = re.compile(r"""[\s"'\\;{}\[\]]""")
 
-PAGE_KEYS: Final = 1000
-PAGE_CHILDREN: Final = 100
-MAX_TREE_LINES: Final = 1000
-DEPTH: Final = 3
-CHILDREN: Final = 20
-MAX_COUNT: Final = 1_000_000
-_SHOWN_CHARACTERS: Final = 60
 
+_CONNECTION: Final = ("config", "data", "token_file", "cacert", "ns")
 _BACK: Final = "-"
 
 
@@ -139,129 +108,19 @@ class ShellEnded(Exception):
     """The user leaves the shell."""
 
 
-class Screen:
-    """Standard output and standard error, as a terminal or as files."""
-
-    def __init__(self, *, is_terminal: bool, has_colour: bool) -> None:
-        """Print for a terminal or not, in colours or not."""
-        self.is_terminal: Final = is_terminal
-        self.has_colour: Final = has_colour
-
-    def print(self, text: str) -> None:
-        """Print lines of text, which hold no value of the database."""
-        write_out(os.fsencode(text) + b"\n")
-
-    def note(self, sentence: str, *, is_error: bool = False) -> None:
-        """Print a sentence for the user, which is no result."""
-        text = make_printable(sentence)
-        style = _ERROR if is_error else _DIM
-        print(self._paint(style, text), file=sys.stderr, flush=True)
-
-    def print_names(self, names: Sequence[str]) -> None:
-        """Print names: in columns on a terminal, else one on each line."""
-        if not self.is_terminal:
-            lines: Iterable[str] = names
-        else:
-            lines = in_columns(list(map(make_safe, names)), shutil.get_terminal_size().columns)
-        for line in lines:
-            self.print(line)
-
-    def print_value(self, pieces: Iterable[bytes]) -> None:
-        """Print JSON as it arrives, and a line end."""
-        last = b"\n"
-        for piece in self._show_lines(pieces) if self.is_terminal else pieces:
-            write_out(piece)
-            last = piece[-1:] or last
-        if last != b"\n":
-            write_out(b"\n")
-
-    def style_json(self, text: str) -> str:
-        """Return JSON as it is shown."""
-        if not self.is_terminal:
-            return text
-        return colour_json(make_safe(text)) if self.has_colour else make_safe(text)
-
-    def style_name(self, text: str) -> str:
-        """Return a key or a path as it is shown."""
-        return self._paint(_KEY, make_safe(text)) if self.is_terminal else text
-
-    def _show_lines(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Show whole lines: a token of JSON never spans two of them."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        rest: list[str] = []
-        for piece in pieces:
-            text = decoder.decode(piece)
-            head, end, tail = text.rpartition("\n")
-            if end:
-                yield self.style_json("".join([*rest, head])).encode() + b"\n"
-                rest = []
-            rest.append(tail)
-        yield self.style_json("".join(rest)).encode()
-
-    def _paint(self, style: str, text: str) -> str:
-        return f"{style}{text}{_RESET}" if self.has_colour else text
+def note(sentence: str, *, is_error: bool = False) -> None:
+    """Print a sentence for the user, which is no result, to standard error."""
+    print(paint(make_printable(sentence), "error" if is_error else "dim"), file=sys.stderr)
 
 
-def make_screen() -> Screen:
-    """Return the screen of this process."""
-    return Screen(is_terminal=sys.stdout.isatty(), has_colour=has_colour())
-
-
-def colour_json(text: str) -> str:
-    """Return JSON with the colours of its tokens."""
-    return _TOKEN.sub(_colour, text)
-
-
-def make_safe(text: str) -> str:
-    """Return text, or JSON, without characters that a terminal obeys."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def in_columns(names: Sequence[str], width: int) -> list[str]:
-    """Return lines of names, which are in order down each column."""
-    widest = max(map(width_of, names), default=0) + _GAP
-    columns = max(1, (width + _GAP) // widest)
-    rows = -(-len(names) // columns)
-    return ["".join(pad(name, widest) for name in names[row::rows]).rstrip() for row in range(rows)]
-
-
-def pad(text: str, width: int) -> str:
-    """Return text with blanks up to a width on a terminal."""
-    return text + " " * (width - width_of(text))
-
-
-def width_of(text: str) -> int:
-    """Return how many columns a text takes on a terminal."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(each) in {"W", "F"} for each in text)
-    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+def paint_name(text: str) -> str:
+    """Return a key or a path as standard output shows it."""
+    return paint(make_safe(text), "key") if sys.stdout.isatty() else text
 
 
 def shorten(text: str, most: int) -> str:
-    """Return the beginning of a text, as many characters as are asked for."""
+    """Return the beginning of a text, at most so many characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def size_of(child: Any) -> int | None:
-    """Return the bytes below a child of a shallow read; None for a leaf."""
-    return child.get(SIZE, 0) if isinstance(child, dict) else None
-
-
-def format_child(child: Any, most: int) -> str:
-    """Return a child of a shallow read as one short line: its value, or its size."""
-    size = size_of(child)
-    if size is not None:
-        return f"({size:,} bytes)"
-    return shorten(json.dumps(child, ensure_ascii=False), most)
-
-
-def _colour(found: re.Match[str]) -> str:
-    string, colon, number, word = found.groups()
-    if colon is not None:
-        return f"{_KEY}{string}{_RESET}{colon}"
-    style = _STRING if string is not None else _NUMBER if number is not None else _WORD
-    return f"{style}{string or number or word}{_RESET}"
 
 
 def describe_token(token: str | None) -> str:
@@ -312,14 +171,14 @@ class ShellSession:
         previous: where `cd -` goes.
         auth: the JSON that rules see as `auth`; None for what the token says.
         default_label: what the prompt calls a database whose URL does not name it.
-        confirm: asks a question that is answered by yes or no; None if there is no terminal.
+        confirm: returns whether the user answers a question by yes; None if there is no terminal.
+        connection: the options of the connection, for commands that open another one.
         identity: what is known of the token.
         on_change: is called when what was read may have changed.
 
     """
 
     client: HttpClient
-    screen: Screen
     root: Url
     place: Path
     default_label: str = ""
@@ -328,6 +187,7 @@ class ShellSession:
     on_change: Callable[[], None] | None = None
     previous: Path | None = None
     auth: str | None = None
+    connection: Namespace = attrs.field(factory=Namespace)
 
     @property
     def label(self) -> str:
@@ -343,38 +203,10 @@ class ShellSession:
         """Return the path that a text names; raise `CommandFailed`."""
         return resolve_path(text, self.place)
 
-    def url_of(self, path: Path, parameters: dict[str, str] | None = None) -> Url:
+    def url_of(self, path: Path) -> Url:
         """Return the URL of a path, as the caller that the shell is now."""
-        url = self.root.below(path).to_json()
-        if self.auth is not None:
-            url = url.with_parameters({_OVERRIDE: self.auth})
-        return url.with_parameters(parameters or {})
-
-    def children(self, path: Path, limit: int, *, with_values: bool = False) -> Any:
-        """Return the first children of a path, as `read_pages` yields them, in one dict.
-
-        What has no children is returned as it is. Raises `CommandFailed`.
-        """
-        found: Any = None
-        url = self.url_of(path)
-        for page in read_pages(self.client, url, limit, with_values=with_values, limit=limit):
-            found = page if found is None else found | page
-        return found
-
-    def write(
-        self, method: str, path: Path, value: str | None = None, *, is_silent: bool = True
-    ) -> bytes:
-        """Send a write; return the body of its response. Raises `CommandFailed`."""
-        url = self.url_of(path, {"print": "silent"} if is_silent else {})
-        body = None
-        if value is not None:
-            content = value.encode()
-            body = Body((content,), len(content))
-        headers = None if body is None else JSON_HEADERS
-        try:
-            return self.client.request(method, url, headers, body).content()
-        finally:
-            self.changed()
+        url = self.root.below(path)
+        return url if self.auth is None else url.with_parameters({OVERRIDE: self.auth})
 
     def changed(self) -> None:
         """Note that what was read before may be different now."""
@@ -496,23 +328,10 @@ def quote(text: str) -> str:
     return shlex.quote(text) if not text or _UNSAFE.search(text) else text
 
 
-def read_json(text: str) -> str:
-    """Return the JSON of a value, which may have single quotation marks around it.
-
-    Raises `CommandFailed` with a hint.
-    """
-    if is_json(text):
-        return text
+def read_value(text: str) -> str:
+    """Return a value without the single quotation marks that may be around it."""
     words = split_words(text) if text.startswith("'") else []
-    if len(words) == 1 and words[0].is_closed and is_json(words[0].text):
-        return words[0].text
-    if not text:
-        raise CommandFailed('A value is missing; it is JSON, such as 36 or "hello".')
-    shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-    if text[0] in "[{\"'":
-        raise CommandFailed(f"{shown} is not valid JSON.")
-    hint = json.dumps(shown.strip("\"'"), ensure_ascii=False)
-    raise CommandFailed(f"{shown} is not JSON: a string is written {hint}.")
+    return words[0].text if len(words) == 1 and words[0].is_closed else text
 
 
 def _end_of_blank(line: str, position: int) -> int:
@@ -534,96 +353,84 @@ def _quoted(line: str, start: int) -> tuple[str, int | None]:
     return "".join(text), None
 
 
-_END_OF_OPTIONS: Final = "--"
+class ShellParser(SessionParser):
+    """The parser of a command of the shell; an error is a `CommandFailed` with the usage."""
 
-
-def _query_attributes() -> Namespace:
-    parser = ArgumentParser(add_help=False)
-    add_query_options(parser)
-    return parser.parse_args([])
-
-
-QUERY_OPTIONS: Final = tuple(f"--{name.replace('_', '-')}" for name in vars(_query_attributes()))
-
-
-@attrs.frozen
-class Shape:
-    """Which arguments a command has: options without and with a value, how many words, a value."""
-
-    flags: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    least: int = 0
-    most: int = 1
-    has_value: bool = False
+    def __init__(self, name: str, add_options: Callable[[ArgumentParser], None]) -> None:
+        super().__init__(prog=name, add_help=False, allow_abbrev=False)
+        add_options(self)
+        self.positionals: Final = [each for each in self._actions if not each.option_strings]
+        for each in self.positionals:
+            if each.dest in _PATHS:
+                each.type = None  # it is relative to the place of the session
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """All options."""
-        return self.flags + self.options
+    def known(self) -> dict[str, Action]:
+        """The options by their names."""
+        return self._option_string_actions
+
+    @property
+    def usage_line(self) -> str:
+        """How the command is written, as in `get [OPTIONS] [PATH]`."""
+        words = [self.prog, "[OPTIONS]"] if self.known else [self.prog]
+        for each in self.positionals:
+            name = str(each.metavar).replace("-URL", "").replace("URL", "PATH")
+            can_be_omitted = each.nargs == "?" or _is_place(self.prog, each)
+            words.append(f"[{name}]" if can_be_omitted else name)
+        return " ".join(words)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `CommandFailed` for wrong arguments."""
+        sentence = message.removeprefix("argument ").replace(": must", " must", 1)
+        raise CommandFailed(f"{sentence[:1].upper()}{sentence[1:]}: {self.usage_line}.")
+
+    def parse(self, text: str, namespace: Namespace) -> Namespace:
+        """Parse what follows the name of a command; raise `CommandFailed`."""
+        takes_rest = bool(self.positionals) and self.positionals[-1].dest in _RESTS
+        options: list[str] = []
+        words: list[str] = []
+        has_ended, at = False, 0
+        while not takes_rest or len(words) < len(self.positionals) - 1:
+            word = _next(text, at)
+            if word is None:
+                break
+            at = word.end
+            name, equals, _ = word.text.partition("=")
+            option = None if has_ended else self.known.get(name)
+            if option is not None and option.nargs is None and not equals:
+                value = _next(text, at)
+                if value is None:
+                    raise CommandFailed(f"{name} needs a value: {self.usage_line}.")
+                options.append(f"{name}={value.text}")
+                at = value.end
+            elif option is not None:
+                options.append(word.text)
+            elif not has_ended and word.text == _END_OF_OPTIONS:
+                has_ended = True
+            elif not has_ended and name.startswith("--"):
+                raise CommandFailed(f"There is no option {name}: {self.usage_line}.")
+            else:
+                words.append(word.text)
+        if takes_rest and text[at:].strip():
+            words.append(read_value(text[at:].strip()))
+        return self._parse_words(options, words, namespace)
+
+    def _parse_words(self, options: list[str], words: list[str], given: Namespace) -> Namespace:
+        if not words and self.positionals and _is_place(self.prog, self.positionals[0]):
+            words = ["."]
+        if len(words) > len(self.positionals):
+            raise CommandFailed(f"The command is written {self.usage_line}.")
+        return self.parse_args([*options, *([_END_OF_OPTIONS] if words else []), *words], given)
 
 
-@attrs.frozen
-class Given:
-    """The arguments that were given."""
-
-    words: list[str]
-    flags: frozenset[str]
-    options: dict[str, str]
-    value: str = ""
-
-    def path(self) -> str:
-        """Return the first word, or the present place."""
-        return self.words[0] if self.words else "."
-
-    def query(self) -> dict[str, str]:
-        """Return the parameters of the query."""
-        attributes = _query_attributes()
-        for name, value in self.options.items():
-            if name in QUERY_OPTIONS:
-                setattr(attributes, name[2:].replace("-", "_"), value)
-        return query_parameters(attributes)
-
-    def number(self, name: str, default: int, most: int) -> int:
-        """Return the number of an option; raise `CommandFailed`."""
-        text = self.options.get(name)
-        if text is None:
-            return default
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:16]) <= most):
-            raise CommandFailed(f"{name} must be a number from 1 to {most:,}.")
-        return int(text)
+_END_OF_OPTIONS: Final = "--"
+_RESTS: Final = frozenset({"value", "auth"})
+"""The arguments that are the rest of a command, as JSON."""
 
 
-def parse_arguments(shape: Shape, text: str, usage: str) -> Given:
-    """Parse what follows the name of a command; raise `CommandFailed`."""
-    words: list[str] = []
-    flags: set[str] = set()
-    options: dict[str, str] = {}
-    has_ended, at = False, 0
-    while not (shape.has_value and len(words) == shape.most):
-        word = _next(text, at)
-        if word is None:
-            break
-        at = word.end
-        name, equals, given = word.text.partition("=")
-        if has_ended or not word.text.startswith("-"):
-            words.append(word.text)
-        elif word.text == _END_OF_OPTIONS:
-            has_ended = True
-        elif word.text in shape.flags:
-            flags.add(word.text)
-        elif name in shape.options:
-            following = None if equals else _next(text, at)
-            if not equals and following is None:
-                raise CommandFailed(f"{name} needs a value: {usage}.")
-            options[name] = given if following is None else following.text
-            at = at if following is None else following.end
-        elif name.startswith("--"):
-            raise CommandFailed(f"There is no option {name}: {usage}.")
-        else:
-            words.append(word.text)
-    if not shape.least <= len(words) <= shape.most:
-        raise CommandFailed(f"The command is written {usage}.")
-    return Given(words, frozenset(flags), options, text[at:].strip())
+def _is_place(command: str, argument: Action) -> bool:
+    """Return whether a command without this argument means the present place."""
+    return argument.dest == "url" and command in _READS
 
 
 def _next(text: str, position: int) -> Word | None:
@@ -633,197 +440,97 @@ def _next(text: str, position: int) -> Word | None:
     return word
 
 
-def ls(session: ShellSession, given: Given) -> None:
-    """Print the keys of the children, with `-l` their values or sizes."""
-    path = session.resolve(given.path())
-    is_long = "-l" in given.flags
-    size = PAGE_CHILDREN if is_long else PAGE_KEYS
-    for page in read_pages(session.client, session.url_of(path), size, with_values=is_long):
-        if is_long and isinstance(page, dict):
-            _print_long(session, page)
-        elif isinstance(page, dict):
-            session.screen.print_names(list(page))
-        elif page is not None:
-            _print_long(session, {path[-1] if path else "/": page})
+@attrs.frozen
+class ShellCommand:
+    """A command: its name, what runs it, what it does, and what adds its arguments to a parser.
+
+    `before` are options that an alias implies.
+    """
+
+    name: str
+    run: Callable[[ShellSession, Namespace], None]
+    summary: str
+    add_options: Callable[[ArgumentParser], None]
+    before: str = ""
+
+    @cached_property
+    def parser(self) -> ShellParser:
+        """The parser of its arguments."""
+        return ShellParser(self.name, self.add_options)
 
 
-def _print_long(session: ShellSession, children: dict[str, Any]) -> None:
-    screen = session.screen
-    widest = max(width_of(make_safe(key)) for key in children)
-    for key, child in children.items():
-        gap = pad("", widest - width_of(make_safe(key)))
-        shown = format_child(child, _SHOWN_CHARACTERS)
-        shown = shown if size_of(child) is not None else screen.style_json(shown)
-        screen.print(f"{screen.style_name(key)}{gap}  {shown}")
+_PATHS: Final = ("source", "url", "path")
+_READS: Final = frozenset({"get", "cat", "ls", "tree", "watch"})
 
 
-def tree(session: ShellSession, given: Given) -> None:
-    """Print children, and theirs, down to a depth."""
-    path = session.resolve(given.path())
-    depth = given.number("--depth", DEPTH, 32)
-    width = given.number("--children", CHILDREN, PAGE_KEYS)
-    screen = session.screen
-    screen.print(screen.style_name(format_path(path)))
-    for count, line in enumerate(_tree_lines(session, path, depth, width, "")):
-        if count >= MAX_TREE_LINES:
-            screen.note(f"There is more: {MAX_TREE_LINES:,} lines are shown.")
-            return
-        screen.print(line)
+def _run_shared(session: ShellSession, arguments: Namespace) -> None:
+    """Run the function of a command of `treedb` with the connection of the shell."""
+    client = session.client
+    timeout = getattr(arguments, "timeout", None)
+    if timeout is not None:
+        client = client.within(timeout.client_s)
+    for name in _PATHS:
+        if hasattr(arguments, name):
+            setattr(arguments, name, session.url_of(session.resolve(getattr(arguments, name))))
+    arguments.request(client, arguments)
 
 
-def _tree_lines(
-    session: ShellSession, path: Path, depth: int, width: int, indent: str
-) -> Iterator[str]:
-    screen = session.screen
-    found = session.children(path, width + 1, with_values=True)
-    if not isinstance(found, dict):
-        if found is not None:
-            yield f"{indent}└── {screen.style_json(format_child(found, _SHOWN_CHARACTERS))}"
-        return
-    children = list(found.items())
-    for number, (key, child) in enumerate(children[:width], 1):
-        is_last = number == len(children)
-        name = f"{indent}{'└' if is_last else '├'}── {screen.style_name(key)}"
-        shown = format_child(child, _SHOWN_CHARACTERS)
-        if size_of(child) is None:
-            yield f"{name}: {screen.style_json(shown)}"
-        elif depth == 1:
-            yield f"{name} {shown}"
-        else:
-            yield name
-            below = f"{indent}{' ' if is_last else '│'}   "
-            yield from _tree_lines(session, (*path, key), depth - 1, width, below)
-    if len(children) > width:
-        yield f"{indent}└── …"
-
-
-def cat(session: ShellSession, given: Given) -> None:
-    """Print a value, or what a query of it selects."""
-    parameters = given.query()
-    if "--raw" not in given.flags:
-        parameters["print"] = "pretty"
-    if "--shallow" in given.flags:
-        parameters["shallow"] = "true"
-    url = session.url_of(session.resolve(given.path()), parameters)
-    with in_options():
-        response = session.client.request("GET", url)
-    session.screen.print_value(response.pieces())
-
-
-def watch(session: ShellSession, given: Given) -> None:
-    """Print the events of a path until Ctrl-C, or as many as are asked for."""
-    path = session.resolve(given.path())
-    left = given.number("-n", 0, MAX_COUNT)
-    url = session.url_of(path, given.query())
-    if session.screen.is_terminal:
-        session.screen.note(f"{format_path(path)} is watched until Ctrl-C.")
-    for event in _events(session.client, url):
-        _show_event(session, event)
-        left -= 1
-        if left == 0:
-            return
-    raise CommandFailed(f"{url.origin} ended the stream.")
-
-
-def _events(client: HttpClient, url: Url) -> Iterator[StreamEvent]:
-    """Iterate over the changes of a stream, which is closed when the caller has enough of them."""
-    with in_options():
-        response = client.request("GET", url, {"Accept": STREAM})
+def _write(session: ShellSession, arguments: Namespace) -> None:
+    if getattr(arguments, "value", None) == STANDARD_INPUT:
+        raise CommandFailed("- is not JSON: the shell reads its commands from standard input.")
     try:
-        require_stream(response.header("Content-Type") or "", url)
-        parser = EventParser()
-        for piece in response.pieces():
-            for event in parser.feed(piece):
-                if event.kind in FINAL_EVENTS:
-                    raise CommandFailed(FINAL_EVENTS[event.kind])
-                if event.kind in CHANGES:
-                    yield event
-    finally:
-        response.close()
-
-
-def _show_event(session: ShellSession, event: StreamEvent) -> None:
-    try:
-        kind, path, data = event.print_text().decode().rstrip("\n").split("\t", 2)
-    except (InvalidEvent, ValueError):
-        raise CommandFailed(
-            f"{session.root.origin} sent an event that treedb does not know."
-        ) from None
-    screen = session.screen
-    screen.print(f"{kind}\t{screen.style_name(path)}\t{screen.style_json(data)}")
-
-
-def set_value(session: ShellSession, given: Given) -> None:
-    """Replace the value at a path."""
-    session.write("PUT", session.resolve(given.path()), read_json(given.value))
-
-
-def update(session: ShellSession, given: Given) -> None:
-    """Change some children of a path and keep the others."""
-    path, value = session.resolve(given.path()), read_json(given.value)
-    if not value.lstrip().startswith("{"):
-        raise CommandFailed('update needs the children as an object, such as {"age": 37}.')
-    session.write("PATCH", path, value)
-
-
-def push(session: ShellSession, given: Given) -> None:
-    """Add a child with a new key, and print the key."""
-    path, value = session.resolve(given.path()), read_json(given.value)
-    answer = session.write("POST", path, value, is_silent=False)
-    added = parse_json(answer, session.root)
-    if isinstance(added, dict):
-        session.screen.print(make_safe(str(added.get("name"))))
-
-
-def rm(session: ShellSession, given: Given) -> None:
-    """Remove the value at a path; ask first if it has children."""
-    path = session.resolve(given.path())
-    if "-f" not in given.flags and not path:
-        _require_consent(session, "the whole database")
-    elif "-f" not in given.flags:
-        found = session.children(path, 2)
-        if isinstance(found, dict):
-            _require_consent(session, f"{format_path(path)} and everything below it")
-    session.write("DELETE", path)
-
-
-def mv(session: ShellSession, given: Given) -> None:
-    """Move the value at a path to another one; ask first if something is there."""
-    source, target = map(session.resolve, given.words)
-    move = Move(session.client, session.url_of, source, target)
-    try:
-        move.run(replaces="-f" in given.flags)
-    except TargetExists as error:
-        if session.confirm is None:
-            raise CommandFailed(f"{error} mv -f replaces it.") from None
-        if not session.confirm(f"Replace what is at {format_path(target)}? [y/N] "):
-            raise CommandFailed("Nothing is moved.") from None
-        move.run(replaces=True)
+        _run_shared(session, arguments)
     finally:
         session.changed()
 
 
-def _require_consent(session: ShellSession, what: str) -> None:
-    if session.confirm is None:
-        raise CommandFailed(f"rm would remove {what}: write rm -f.")
-    if not session.confirm(f"Remove {what}? [y/N] "):
-        raise CommandFailed("Nothing is removed.")
+def _remove(session: ShellSession, arguments: Namespace) -> None:
+    """Remove a value; ask first if it has children."""
+    path = session.resolve(arguments.url)
+    what = f"{format_path(path)} and everything below it" if path else "the whole database"
+    if not arguments.force and (not path or _has_children(session, path)):
+        if session.confirm is None:
+            raise CommandFailed(f"rm would remove {what}: write rm -f.")
+        if not session.confirm(f"Remove {what}? [y/N] "):
+            raise CommandFailed("Nothing is removed.")
+    _write(session, arguments)
 
 
-@attrs.frozen
-class ShellCommand:
-    """A command: what runs it, how it is written, what it does, and its arguments."""
-
-    run: Callable[[ShellSession, Given], None]
-    usage: str
-    summary: str
-    shape: Shape
-    has_path: bool = True
+def _has_children(session: ShellSession, path: Path) -> bool:
+    child = read_itself(session.client, session.url_of(path))
+    return child is not None and child.kind == "object"
 
 
-def cd(session: ShellSession, given: Given) -> None:
+def _move(session: ShellSession, arguments: Namespace) -> None:
+    """Move a value; ask first if something is at the target."""
+    target = session.resolve(arguments.url)
+    paths = {name: getattr(arguments, name) for name in _PATHS if hasattr(arguments, name)}
+    try:
+        _write(session, arguments)
+    except TargetExists:
+        if session.confirm is None:
+            raise
+        if not session.confirm(f"Replace what is at {format_path(target)}? [y/N] "):
+            raise CommandFailed("Nothing is moved.") from None
+        vars(arguments).update(paths, force=True)
+        _write(session, arguments)
+
+
+def _shared(name: str, alias: str = "", before: str = "") -> ShellCommand:
+    """Return the command of the shell that is one of `treedb`."""
+    command = TREEDB_COMMANDS[name]
+
+    def add_options(to: ArgumentParser) -> None:
+        getattr(import_module(f"treedbd.cli.{command.module}"), command.options)(to, name)
+
+    runs = {"remove": _remove, "mv": _move, **dict.fromkeys(_READS, _run_shared)}
+    summary = f"{name} {before}".strip() if alias else command.summary
+    return ShellCommand(alias or name, runs.get(name, _write), summary, add_options, before)
+
+
+def cd(session: ShellSession, given: Namespace) -> None:
     """Go to a path, which need not exist."""
-    target = given.words[0] if given.words else "/"
+    target = given.path or "/"
     if target == _BACK:
         if session.previous is None:
             raise CommandFailed("There is no previous place yet.")
@@ -832,19 +539,19 @@ def cd(session: ShellSession, given: Given) -> None:
         path = session.resolve(target)
     session.previous, session.place = session.place, path
     if target == _BACK:
-        session.screen.print(session.screen.style_name(format_path(path)))
+        print_line(paint_name(format_path(path)))
 
 
-def pwd(session: ShellSession, _: Given) -> None:
+def pwd(session: ShellSession, _: Namespace) -> None:
     """Print the path and the URL of the place."""
     url = session.root.below(session.place)
     shown = attrs.evolve(url, path=url.path or "/")
-    session.screen.print(f"{session.screen.style_name(format_path(session.place))}  {shown}")
+    print_line(f"{paint_name(format_path(session.place))}  {shown}")
 
 
-def use(session: ShellSession, given: Given) -> None:
+def use(session: ShellSession, given: Namespace) -> None:
     """Go to the root of another database."""
-    label = given.words[0].lower()
+    label = given.name.lower()
     if parse_label(label) is None:
         raise CommandFailed("A database is written PROJECT or DATABASE--PROJECT, such as eu--shop.")
     session.root = _find_database(session, label)
@@ -877,116 +584,96 @@ def _probe(session: ShellSession, root: Url) -> tuple[int, str]:
     return response.status, response.read_error()
 
 
-def as_auth(session: ShellSession, given: Given) -> None:
+def as_auth(session: ShellSession, given: Namespace) -> None:
     """Let rules see another `auth`, as admins may; without an argument as before."""
-    auth = read_json(given.value) if given.value else None
-    if auth is not None and not (auth == "null" or auth.startswith("{")):
+    auth = None if given.auth is None else given.auth.lstrip()
+    is_auth = auth is None or auth == "null" or (auth.startswith("{") and is_json(auth))
+    if not is_auth:
         raise CommandFailed('as needs an object, such as {"uid": "ada"}, or null.')
     session.auth = auth
     session.changed()
 
 
-def whoami(session: ShellSession, _: Given) -> None:
+def whoami(session: ShellSession, _: Namespace) -> None:
     """Print as whom requests are sent."""
-    session.screen.print(session.identity)
+    print_line(session.identity)
     if session.auth is not None:
-        session.screen.print(f"rules see auth = {session.screen.style_json(session.auth)}")
+        print_line(f"rules see auth = {style_json(session.auth)}")
 
 
-def leave(_session: ShellSession, _given: Given) -> None:
+def leave(_session: ShellSession, _given: Namespace) -> None:
     """Leave the shell."""
     raise ShellEnded
 
 
-def show_help(session: ShellSession, given: Given) -> None:
+def show_help(session: ShellSession, given: Namespace) -> None:
     """Print what the commands do, or how one is written."""
-    if given.words:
-        command = find_command(given.words[0])
-        session.screen.print(f"{command.usage}\n    {command.summary}")
-        options = [each for each in command.shape.names if each not in command.usage]
-        if options:
-            session.screen.print(f"    options: {' '.join(options)}")
+    if given.command is not None:
+        command = find_command(given.command)
+        print_line(f"{command.parser.usage_line}\n    {command.summary}")
+        if command.parser.known:
+            print_line(f"    options: {' '.join(command.parser.known)}")
         return
-    widest = max(len(command.usage) for command in COMMANDS.values())
-    for command in COMMANDS.values():
-        session.screen.print(f"{command.usage:{widest}}  {command.summary}")
+    lines = {command.parser.usage_line: command.summary for command in COMMANDS.values()}
+    for usage, summary in lines.items():
+        print_line(f"{usage:{max(map(len, lines))}}  {summary}")
 
 
-_NOTHING: Final = Shape(most=0)
-_PATH: Final = Shape()
-_ONE_WORD: Final = Shape(least=1)
-_WRITE: Final = Shape(least=1, has_value=True)
+def _argument(name: str, metavar: str, nargs: str | None = None) -> Callable[..., None]:
+    """Return what adds one argument to a parser."""
+
+    def add(to: ArgumentParser) -> None:
+        to.add_argument(name, metavar=metavar, nargs=nargs)
+
+    return add
+
+
+def _nothing(_: ArgumentParser) -> None:
+    """Add no argument."""
+
+
 COMMANDS: Final = {
-    "cd": ShellCommand(cd, "cd [PATH]", "go to a path: .. is above, / the root, - back", _PATH),
-    "pwd": ShellCommand(pwd, "pwd", "print where one is", _NOTHING, has_path=False),
-    "ls": ShellCommand(
-        ls, "ls [-l] [PATH]", "print keys, with -l values and sizes", Shape(flags=("-l",))
-    ),
-    "tree": ShellCommand(
-        tree,
-        "tree [--depth N] [--children N] [PATH]",
-        f"print what is below, {DEPTH} deep and {CHILDREN} children of each",
-        Shape(options=("--depth", "--children")),
-    ),
-    "cat": ShellCommand(
-        cat,
-        "cat [--raw] [--shallow] [QUERY] [PATH]",
-        "print a value; QUERY as in --order-by age --limit-to-first 3",
-        Shape(flags=("--raw", "--shallow"), options=QUERY_OPTIONS),
-    ),
-    "watch": ShellCommand(
-        watch,
-        "watch [-n N] [QUERY] [PATH]",
-        "print changes until Ctrl-C, or N of them",
-        Shape(options=("-n", *QUERY_OPTIONS)),
-    ),
-    "set": ShellCommand(
-        set_value, "set PATH VALUE", 'replace a value; VALUE is JSON: 1, "a", {…}', _WRITE
-    ),
-    "update": ShellCommand(
-        update, "update PATH OBJECT", "change some children, keep the others", _WRITE
-    ),
-    "push": ShellCommand(
-        push, "push PATH VALUE", "add a child with a new key, print the key", _WRITE
-    ),
-    "rm": ShellCommand(
-        rm,
-        "rm [-f] PATH",
-        "remove; asks before more than one value goes, but not with -f",
-        Shape(flags=("-f",), least=1),
-    ),
-    "mv": ShellCommand(
-        mv,
-        "mv [-f] PATH PATH",
-        "move to another path; asks before it replaces a value, but not with -f",
-        Shape(flags=("-f",), least=2, most=2),
-    ),
-    "use": ShellCommand(
-        use, "use NAME", "go to another database, as PROJECT or DATABASE--PROJECT", _ONE_WORD, False
-    ),
-    "as": ShellCommand(
-        as_auth,
-        "as [OBJECT]",
-        'let rules see this auth, as in as {"uid": "ada"}; as alone ends it (admins)',
-        Shape(most=0, has_value=True),
-        has_path=False,
-    ),
-    "whoami": ShellCommand(whoami, "whoami", "print whom the token names", _NOTHING, False),
-    "help": ShellCommand(
-        show_help, "help [COMMAND]", "print this, or about a command", _PATH, False
-    ),
-    "exit": ShellCommand(leave, "exit", "leave (or Ctrl-D)", _NOTHING, has_path=False),
+    command.name: command
+    for command in (
+        ShellCommand(
+            "cd",
+            cd,
+            "go to a path: .. is above, / the root, - back",
+            _argument("path", "PATH", "?"),
+        ),
+        ShellCommand("pwd", pwd, "print where one is", _nothing),
+        *map(_shared, ("ls", "tree", "get")),
+        _shared("get", "cat", "--pretty"),
+        *map(_shared, ("watch", "set", "update", "push", "remove")),
+        _shared("remove", "rm"),
+        *map(_shared, ("cp", "mv", "transaction")),
+        ShellCommand(
+            "use",
+            use,
+            "go to another database, as PROJECT or DATABASE--PROJECT",
+            _argument("name", "NAME"),
+        ),
+        ShellCommand(
+            "as",
+            as_auth,
+            'make rules see this auth, as in as {"uid": "ada"}; as alone ends it (admins)',
+            _argument("auth", "OBJECT", "?"),
+        ),
+        ShellCommand("whoami", whoami, "print whom the token names", _nothing),
+        ShellCommand(
+            "help",
+            show_help,
+            "print this, or about a command",
+            _argument("command", "COMMAND", "?"),
+        ),
+        ShellCommand("exit", leave, "leave (or Ctrl-D)", _nothing),
+    )
 }
 
 MEANINGS: Final = {
-    **dict.fromkeys(("remove", "del", "delete"), "rm"),
-    "get": "cat",
-    "put": "set",
-    "post": "push",
-    "patch": "update",
-    "move": "mv",
-    "rename": "mv",
-    "quit": "exit",
+    word: meant
+    for word, meant in (TREEDB_MEANINGS | {"move": "mv", "quit": "exit"}).items()
+    if word not in COMMANDS
 }
 """What other programs call the commands."""
 
@@ -996,13 +683,8 @@ def find_command(name: str) -> ShellCommand:
     command = COMMANDS.get(name)
     if command is not None:
         return command
-    near = (
-        [MEANINGS[name.lower()]]
-        if name.lower() in MEANINGS
-        else difflib.get_close_matches(name.lower(), COMMANDS, 1, 0.5)
-    )
-    hint = f"did you mean {near[0]}?" if near else "try help."
-    raise CommandFailed(f"There is no command {name[:40]}: {hint}")
+    hint = did_you_mean(name.lower(), COMMANDS, MEANINGS).strip() or "Try help."
+    raise CommandFailed(f"There is no command {name[:40]}. {hint}")
 
 
 def run_line(session: ShellSession, line: str) -> None:
@@ -1013,8 +695,8 @@ def run_line(session: ShellSession, line: str) -> None:
         name = next_word(text, 0)
         if name is not None:
             command = find_command(name.text)
-            given = parse_arguments(command.shape, text[name.end :], command.usage)
-            command.run(session, given)
+            given = f"{command.before} {text[name.end :]}"
+            command.run(session, command.parser.parse(given, Namespace(**vars(session.connection))))
 
 
 class KeyCache:
@@ -1087,15 +769,25 @@ def complete(line: str, resolve: Callable[[str], Path], keys: KeyCache) -> list[
     command = COMMANDS.get(words[0].text)
     if words[0].text == "help":
         return _names(last, start, list(COMMANDS))
-    if command is None or words[-2].text in command.shape.options:
+    if command is None or _awaits_value(command, words[-2].text):
         return []
     if last.startswith("--"):
-        return _names(last, start, list(command.shape.names))
-    paths = [word for word in words[1:-1] if word.text not in command.shape.names]
-    is_value = command.shape.has_value and paths
-    if not command.has_path or is_value or not is_text(line):
+        return _names(last, start, [each for each in command.parser.known if each[:2] == "--"])
+    known = command.parser.known
+    given = [word.text for word in words[1:-1]]
+    before = sum(
+        word not in known and not _awaits_value(command, previous)
+        for previous, word in zip(["", *given], given, strict=False)
+    )
+    arguments = command.parser.positionals
+    if before >= len(arguments) or arguments[before].dest not in _PATHS or not is_text(line):
         return []
     return _paths(last, start, command, resolve, keys)
+
+
+def _awaits_value(command: ShellCommand, word: str) -> bool:
+    option = command.parser.known.get(word)
+    return option is not None and option.nargs is None
 
 
 def _names(last: str, start: int, names: list[str]) -> list[Candidate]:
@@ -1111,11 +803,11 @@ def _paths(
     except CommandFailed:
         return []
     found = keys.find(above, prefix)
-    return [Candidate(start, _write(head + slash, key, command), key) for key in found]
+    return [Candidate(start, _complete_key(head + slash, key, command), key) for key in found]
 
 
-def _write(head: str, key: str, command: ShellCommand) -> str:
-    is_like_option = key.startswith("--") or key == "-" or key in command.shape.names
+def _complete_key(head: str, key: str, command: ShellCommand) -> str:
+    is_like_option = key.startswith("--") or key == "-" or key in command.parser.known
     return quote(f"./{key}" if not head and is_like_option else head + key)
 
 
@@ -1191,10 +883,12 @@ def make_session(arguments: Namespace) -> tuple[ShellSession, KeyCache]:
     root, place = split_url(arguments.url)
     session = ShellSession(
         HttpClient(authority, token),
-        make_screen(),
         root,
         place,
         identity=describe_token(token),
+        connection=Namespace(
+            **{name: getattr(arguments, name) for name in _CONNECTION if hasattr(arguments, name)}
+        ),
     )
 
     def read_keys(path: Path, after: str | None) -> list[str]:
