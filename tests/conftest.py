@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import pathlib
 import shutil
@@ -52,6 +53,49 @@ def pass_on_no_ignored_signals() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda _signal, _frame: None)
+
+
+LONGEST = (
+    "test_bench",
+    "test_history_trials",
+    "test_cluster_faults",
+    "test_streams_readers",
+    "test_presence_over_postgresql",
+    "test_cli_migrate",
+    "test_crashes",
+    "store/postgresql/test_servers",
+    "test_streams_bounds",
+    "test_history_faults",
+    "test_daemon",
+    "clients/test_firebase_tools",
+    "test_faults",
+    "test_embedding_docs",
+    "clients/test_sdk_browser",
+    "test_workers",
+    "test_presence",
+    "test_told_writes",
+    "test_realtime_presence_rounds",
+    "test_streams_lines",
+    "clients/test_sdk_calls",
+    "test_packaging",
+    "clients/test_moving_docs",
+    "test_realtime_hostile",
+    "test_board_docs",
+)
+"""The files that take longest, with the longest first, as their paths below this folder."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first, so that all processes of a run end together."""
+    tests = pathlib.Path(__file__).parent
+    places = {tests / f"{path}.py": place for place, path in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """Take all that the collection has made out of what is searched for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 use_memory_disk()
