@@ -21,7 +21,7 @@ PROJECT: Final = pathlib.Path(__file__).parent.parent
 FORBIDDEN: Final = re.compile(
     r"""
       \b(?-i:Let)\ (?!me\b)[a-z]+                            # the verb that is meant
-    | (?<!there\ )\b(?:is|are|was|were)\ no\b(?!\ longer)    # is not a; has no
+    | (?<!there\ )\b(?:is|are|was|were)\ no\b(?!\s+longer)   # is not a; has no
     | \b(?:no|any|some)body\b | \bwho(?:m)?ever\b            # no client; a client that …
     | \bno\ more\b                                           # no longer; at most
     | \b(?:told|tells?|hears?|heard)\b                       # is notified; receives
@@ -47,9 +47,6 @@ ALLOWED: Final = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-
-MAX_IN_PACKAGE: Final = 201
-"""In how many places the package may have such words."""
 
 PAGES: Final = sorted(
     [*(PROJECT / "docs").glob("*.md"), *PROJECT.glob("*.md"), *(PROJECT / "docs/rules").iterdir()]
@@ -114,8 +111,7 @@ def test_a_plain_sentence_is_allowed(sentence: str) -> None:
 
 
 def test_the_package_has_plain_words() -> None:
-    found = words_below("treedbd")
-    assert len(found) <= MAX_IN_PACKAGE, "\n".join(found)
+    assert not words_below("treedbd")
 
 
 def test_measurements_and_examples_have_plain_words() -> None:

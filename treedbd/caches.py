@@ -1,6 +1,6 @@
 """Caches of results by what callers send: bounded, and emptied together when a load is over.
 
-What they hold is little. But it lies among what the load had allocated, and the allocator of the
+What they hold is little. But it is among what the load had allocated, and the allocator of the
 interpreter gives back only MiB in which nothing is left.
 """
 

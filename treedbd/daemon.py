@@ -526,7 +526,7 @@ def lan_urls(listen: Iterable[Endpoint], network: LocalNetwork, urls: Iterable[s
 
 
 def _reachable(endpoint: Endpoint, network: LocalNetwork) -> list[str]:
-    """Return the addresses of the family of an endpoint, as they stand in URLs."""
+    """Return the addresses of the family of an endpoint, as URLs have them."""
     six = [f"[{each}]" for each in network.addresses if ":" in each]
     four = [each for each in network.addresses if ":" not in each]
     return six if endpoint.interface == "::" else four

@@ -53,7 +53,7 @@ BUDGET_LINES: Final = 20
 BUDGET_S: Final = 60.0
 
 NO_FIELDS: Final[Mapping[str, object]] = MappingProxyType({})
-"""Of an entry of the log that has no more than its text."""
+"""The fields of an entry of the log that is only a text."""
 
 
 class LineBudget:
@@ -73,7 +73,7 @@ class LineBudget:
     def take(self) -> str | None:
         """Return what to append to a line that may be logged; None if it must not be.
 
-        It is empty, or says how many lines were left out before, or that no more follow for now.
+        It is empty, or says how many lines were left out before, or that the next ones will be.
         """
         now = self._seconds()
         if now - self._began >= self._per_s:

@@ -236,7 +236,13 @@ def read_installation() -> Installation:
     # PEP 610; what came from the index has no such file.
     origin = json.loads(found.read_text("direct_url.json") or "{}")
     checkout = _CHECKOUT if origin.get("dir_info", {}).get("editable") else None
-    return Installation(prefix, sys.executable, installer, _source(origin), checkout)
+    return Installation(
+        prefix=prefix,
+        python=sys.executable,
+        installer=installer,
+        source=_source(origin),
+        checkout=checkout,
+    )
 
 
 def find_project_file(path: str) -> Traversable:

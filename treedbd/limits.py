@@ -174,8 +174,8 @@ class Limits:
         streams: open streams; beyond it 503.
         streams_per_database: open streams of one database; beyond it 429.
         streams_per_address: open streams of one client address; beyond it 429.
-        streams_per_uid: open streams of one user of a project; beyond it 429. 0 is no limit.
-        streams_per_project: open streams of one project; beyond it 429. 0 is no limit.
+        streams_per_uid: open streams of one user of a project; beyond it 429. 0 means no limit.
+        streams_per_project: open streams of one project; beyond it 429. 0 means no limit.
         sockets: open WebSockets of the real-time protocol; beyond it 503.
         sockets_per_address: open WebSockets of one client address; beyond it 503.
         listens_per_connection: listens of one WebSocket; beyond it `unavailable`.
@@ -232,7 +232,7 @@ class Limits:
 
 @attrs.frozen
 class RateLimits:
-    """`[rates]`: how much callers may do in each second; 0 is no limit, beyond one 429.
+    """`[rates]`: how much callers may do in each second; 0 means no limit, beyond one 429.
 
     What a caller has not used for `burst_s` seconds may be used at once. Bytes are those of bodies
     that were received, of responses and of events; they are counted when they have been sent, so a

@@ -1,8 +1,8 @@
-"""The event loop: how long its turns last, and work that is divided so that they are short.
+"""The event loop: how long each turn lasts, and work that is divided so that they are short.
 
 A turn is the time from the end of one wait for events to the beginning of the next; while one
 lasts, everything else waits. `Turns` counts turns by their length, in nanoseconds of a monotonic
-clock, so that counting one takes less than a microsecond. `TurnPoller` stands in for the poller of
+clock, so that counting one takes less than a microsecond. `TurnPoller` replaces the poller of
 a loop, and sees where turns begin and end.
 
 The poller also bounds what is done in a turn for the connections that are ready. Each has its

@@ -168,7 +168,7 @@ def find_trim() -> Trim | None:
 
 
 def share_arena() -> None:
-    """Let all threads allocate from the memory of the first; to be called before there are others.
+    """Make all threads allocate from the memory of the first; to be called before there are others.
 
     Threads that each have memory of their own would allocate without waiting for each other, but
     here one at a time runs, but for calls of the database and of the system.

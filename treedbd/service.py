@@ -90,6 +90,7 @@ from treedbd.web.auth.verifier import (
     Identify,
     identity_of,
 )
+from treedbd.web.context import make_parts
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.realtime.opening import RealtimeEndpoint
 from treedbd.web.request import RequestParser
@@ -174,18 +175,17 @@ class TreeService(MultiService):
 
     def _make_resource(self, requests: RequestCounts, login: HostLogin | None) -> TreeResource:
         settings, context = self._settings, self._context
-        resource = TreeResource(
-            catalog=self._catalog,
+        parts = make_parts(
             settings=settings,
             authenticator=self._authenticator,
             clock=self._reactor,
             wall_clock=time.time,
-            activity=self._activity,
-            login=login,
             counts=None if context is None else context.counts,
             levels=None if context is None else context.levels,
-            refused=requests.note_refusal if settings.ops_listen else None,
+            login=login,
         )
+        refused = requests.note_refusal if settings.ops_listen else None
+        resource = TreeResource(parts, self._catalog, self._activity, refused)
         if self._cluster is not None and settings.reads == "local":
             resource.writer.lag_ms = self._cluster.lag_ms
         return resource
@@ -560,7 +560,7 @@ async def drain(
     clock: Any,
     follow: Callable[[], None] | None,
 ) -> None:
-    """Let requests under way finish, then end streams and sockets, which receive until then.
+    """Wait for requests under way, then end streams and sockets, which receive until then.
 
     `follow` is called before, if other processes write too, so that what they have acknowledged is
     sent. After `DRAIN_SECONDS` all connections that are left are dropped. At last, what streams and
@@ -684,7 +684,7 @@ class WorkerContext(Protocol):
         ...
 
     def report_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
-        """Let the others refuse a database that this worker has found damaged."""
+        """Make the others refuse a database that this worker has found damaged."""
         ...
 
     def rules_of(self, project: str) -> RulesExchange:

@@ -56,7 +56,7 @@ class Options(UsageOptions):
     opt_l = opt_listen
 
     def opt_origin(self, url: str) -> None:
-        """Let pages of this origin, such as https://app.example.com, write; may be repeated."""
+        """Allow writes of pages of this origin, as https://app.example.com; may be repeated."""
         self.setdefault("origin", []).append(url)
 
     def opt_workers(self, number: str) -> None:

@@ -1,7 +1,7 @@
 """What is recorded of a request for OpenTelemetry: the seam between the service and the exporter.
 
 A request that is sampled has a `Trace`, which is handed down with it; every other one has None, and
-costs no more than that. A part of its work is recorded when it is over, as a span below that of the
+costs nothing else. A part of its work is recorded when it is over, as a span below that of the
 request. What is recorded must not hold a token or data.
 """
 

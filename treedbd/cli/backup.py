@@ -374,7 +374,13 @@ def _describe(source: _Source, target: pathlib.Path) -> SavedFile:
     if source.moment is None:
         return SavedFile(str(source.path), size, digest)
     position = source.moment.position
-    return SavedFile(str(source.path), size, digest, position.sequence, position.op_id.hex())
+    return SavedFile(
+        path=str(source.path),
+        size=size,
+        sha256=digest,
+        sequence=position.sequence,
+        op_id=position.op_id.hex(),
+    )
 
 
 def add_restore_options(parser: ArgumentParser, _: str) -> None:

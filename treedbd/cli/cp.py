@@ -127,7 +127,7 @@ def _source_client(arguments: Namespace) -> HttpClient:
 
 
 def database_of(url: Url) -> tuple[str, int, str, str]:
-    """Return what tells the database of a URL from others, as far as the URL says it."""
+    """Return what identifies the database of a URL, as far as the URL says it."""
     ns = dict(parse_qsl(url.query)).get("ns", "").lower()
     host = url.host.lower()
     if is_local(host):

@@ -145,7 +145,7 @@ def secure(opened: socket.socket, url: Url, context: ssl.SSLContext) -> ssl.SSLS
 def _require_local_name(wrapped: ssl.SSLSocket, url: Url) -> None:
     """Raise `CommandFailed` unless a certificate is for a name of this machine or `localhost`.
 
-    A wildcard stands for one label, and is not directly under a top-level name (RFC 9525).
+    A wildcard matches one label, and is not directly under a top-level name (RFC 9525).
     """
     host = url.host.lower().removesuffix(".")
     rest = host.partition(".")[2]
@@ -338,7 +338,7 @@ class UnreadResponse:
     def json_text(self, most: int) -> tuple[bytes, Any]:
         """Return the whole body, of at most so many bytes, and the JSON in it.
 
-        Raises `CommandFailed`, also for what is no JSON.
+        Raises `CommandFailed`, also if the text is not JSON.
         """
         text = self.content_up_to(most)
         if text is None:

@@ -226,13 +226,13 @@ def _init(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
     if not str(folder.absolute()).isprintable():
         raise CommandFailed("The name of the folder cannot be printed: choose another one.")
     plan = Plan(
-        folder,
-        arguments.project,
-        arguments.domain or "",
-        _find_free_port(),
-        _user_name(),
-        _command_words(),
-        pathlib.Path(sys.executable).resolve(),
+        folder=folder,
+        project=arguments.project,
+        domain=arguments.domain or "",
+        port=_find_free_port(),
+        user=_user_name(),
+        command=_command_words(),
+        interpreter=pathlib.Path(sys.executable).resolve(),
     )
     files = plan.files(read_sample(UNIT_FILE))
     write_new(folder, files)

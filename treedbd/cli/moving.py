@@ -469,21 +469,28 @@ def move_outward(source: Settings, target: Settings, *, replace: bool, is_quiet:
                 f"The data was moved away to {gone}: move it from there, or, if that is lost, let "
                 "PostgreSQL have it again by --undo."
             )
-        if data.is_mount():
-            raise CommandFailed(f"{data} is a mount point: choose a directory in it.")
-        lock = DirectoryLock(data)
-        closing.callback(lock.release)
-        if not replace and not _is_free(data):
-            raise CommandFailed(
-                f"{data} is not empty: choose another data directory, or add --replace to give "
-                "that one another name."
-            )
+        _lock_target(data, closing, replace=replace)
         work = data.with_name(data.name + WORK)
         work_lock = DirectoryLock(work)  # it becomes that of the data directory
         closing.callback(work_lock.release)
         cluster = PostgresqlCluster(settings, retain=_ALL_ENTRIES)
         closing.callback(cluster.close)
-        _OutwardMove(connection, cluster, work, work_lock, report).run(data)
+        _OutwardMove(
+            move=connection, cluster=cluster, work=work, lock=work_lock, report=report
+        ).run(data)
+
+
+def _lock_target(data: pathlib.Path, closing: contextlib.ExitStack, *, replace: bool) -> None:
+    """Lock a data directory that a move may fill, until `closing`; raise `CommandFailed`."""
+    if data.is_mount():
+        raise CommandFailed(f"{data} is a mount point: choose a directory in it.")
+    lock = DirectoryLock(data)
+    closing.callback(lock.release)
+    if not replace and not _is_free(data):
+        raise CommandFailed(
+            f"{data} is not empty: choose another data directory, or add --replace to give "
+            "that one another name."
+        )
 
 
 def undo_outward(source: Settings, target: Settings, *, is_quiet: bool) -> None:

@@ -228,7 +228,13 @@ def parse_url(text: str) -> Url:
     if parts.scheme == _UNIX:
         url = _at_socket(parts, path, query)
     else:
-        url = Url(parts.scheme, _host(parts), port or _PORTS[parts.scheme], path, query)
+        url = Url(
+            scheme=parts.scheme,
+            host=_host(parts),
+            port=port or _PORTS[parts.scheme],
+            path=path,
+            query=query,
+        )
     if parts.username is not None or any(map(url.has, _TOKENS)):
         raise InvalidUrl("must not contain a token; use TREEDB_TOKEN or --token-file")
     return url
@@ -238,7 +244,9 @@ def _at_socket(parts: SplitResult, quoted: str, query: str) -> Url:
     socket, _, path = quoted.partition(":")
     if parts.netloc or not socket or (path and not path.startswith("/")):
         raise InvalidUrl("must be unix:SOCKET:/PATH, as in unix:/run/treedb.sock:/users/ada")
-    return Url(_UNIX, LOCALHOST, 0, path or "/", query, unquote(socket))
+    return Url(
+        scheme=_UNIX, host=LOCALHOST, port=0, path=path or "/", query=query, socket=unquote(socket)
+    )
 
 
 def is_local_name(host: str) -> bool:

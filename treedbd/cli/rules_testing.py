@@ -292,7 +292,9 @@ class _SuiteParser:
             trial = RulesTrial(rules, document.get("data"), self.now)
         except InvalidData as error:
             raise InvalidCase(f'"data" is not valid: {error}') from None
-        return RulesSuite(self.file, rules_file, rules, trial, parsed)
+        return RulesSuite(
+            file=self.file, rules_file=rules_file, rules=rules, trial=trial, cases=parsed
+        )
 
     def load(self) -> dict[str, Any]:
         try:
@@ -346,7 +348,14 @@ class _SuiteParser:
             raise InvalidCase('"allowed" must be true or false: what you expect of the rules.')
         now = _parse_now(case.get("now", self.now))
         request = parse_request(case, now)
-        return RulesCase(number, name, _parse_caller(case), request, now, case["allowed"])
+        return RulesCase(
+            number=number,
+            name=name,
+            caller=_parse_caller(case),
+            request=request,
+            now=now,
+            allowed=case["allowed"],
+        )
 
 
 def name_case(number: int, case: object) -> str:
@@ -534,7 +543,9 @@ def _judge(suite: RulesSuite, case: RulesCase, coverage: Coverage) -> CaseResult
     shown = explanation(
         verdict.explained, is_admin=caller.is_admin, auth=caller.auth, shows_all=True
     )
-    return CaseResult(suite, case, verdict.allowed, shown, seconds)
+    return CaseResult(
+        suite=suite, case=case, allowed=verdict.allowed, explanation=shown, seconds=seconds
+    )
 
 
 def _request(suite: RulesSuite, case: RulesCase) -> TrialVerdict:

@@ -98,11 +98,11 @@ def parse_counted(content: dict[str, Any]) -> Counted:
     """Return what a daemon sends."""
     databases = {
         each["name"]: CountedDatabase(
-            each["bytes"],
-            each["streams"],
-            each["sockets"],
-            each["requests"],
-            each["busy_ms"],
+            bytes=each["bytes"],
+            streams=each["streams"],
+            sockets=each["sockets"],
+            requests=each["requests"],
+            busy_ms=each["busy_ms"],
         )
         for each in content["databases"]
     }

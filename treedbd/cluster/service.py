@@ -122,7 +122,13 @@ class ClusterService:
         _: OtherProcesses | None,
     ) -> ClusterFiles:
         """Return the files of a catalog."""
-        self._files = ClusterFiles(self.connections, folder, bounds, runtime, catalog)
+        self._files = ClusterFiles(
+            connections=self.connections,
+            folder=folder,
+            bounds=bounds,
+            runtime=runtime,
+            catalog=catalog,
+        )
         return self._files
 
     def run_in_thread(self, work: Callable[[], None]) -> Deferred[None]:

@@ -260,12 +260,12 @@ def _make_provider(settings: ProviderSettings, location: SettingLocation) -> Pro
     try:
         authority = None if settings.ca_file is None else read_authority(settings.ca_file)
         return Provider(
-            settings.issuer,
-            settings.audience,
-            settings.jwks_uri or None,
-            authority,
-            settings.name,
-            settings.uid_prefix or "",
+            issuer=settings.issuer,
+            audience=settings.audience,
+            jwks_uri=settings.jwks_uri or None,
+            authority=authority,
+            name=settings.name,
+            uid_prefix=settings.uid_prefix or "",
         )
     except BadAuthority as error:
         raise BadCredentials(

@@ -158,7 +158,13 @@ class WriteApplier:
         nodes = self._make_writer(transaction if counted is None else counted.rows)
         nodes.checks_room = True
         with closing(database.hold()) as before:
-            applied = AppliedBody(nodes, write, body, before, partial(self._check_time, write))
+            applied = AppliedBody(
+                writer=nodes,
+                write=write,
+                body=body,
+                before=before,
+                check=partial(self._check_time, write),
+            )
             edit = attrs.evolve(
                 write.edit,
                 changes=applied.changes,
@@ -396,7 +402,13 @@ class AppliedBody:
             self.has_placeholders = put.has_placeholders
             self.printed = put.printed
             return
-        patch = BulkPatch(writer, place.path, resolver, body.max_string_bytes, EVENT_BYTES)
+        patch = BulkPatch(
+            writer=writer,
+            path=place.path,
+            resolver=resolver,
+            max_string_bytes=body.max_string_bytes,
+            shown_bytes=EVENT_BYTES,
+        )
         _apply(patch, body, check)
         self.has_placeholders = patch.has_placeholders
         self.changes, self.printed, self.echo = patch.changes, patch.event, patch.sent

@@ -103,8 +103,8 @@ class WrittenDatabases:
             of_project += sum(each.project == project for each in coming - self._names)
             if project == name.project and of_project >= project_limit:
                 raise CannotCreateStore(
-                    f"The project {project} has {project_limit} databases, and no more can be "
-                    "created."
+                    f"The project {project} has {project_limit} databases, "
+                    "and no more can be created."
                 )
         if len(self._names | coming) >= self._limit:
             raise CannotCreateStore(

@@ -235,7 +235,15 @@ class LocalDatabase:
         `async with` is entered: the watch begins only then.
         """
         wanted = self._make(b"GET", path, make_parameters(query))
-        return Watch(WatchQueue(self._access, self.name, wanted, self._identity, resume_after))
+        return Watch(
+            WatchQueue(
+                access=self._access,
+                name=self.name,
+                wanted=wanted,
+                identity=self._identity,
+                resume_after=resume_after,
+            )
+        )
 
     async def _write(
         self,

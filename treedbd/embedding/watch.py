@@ -344,7 +344,9 @@ class WatchQueue:
         self._is_held = True
         may_continue = partial(self._grant.held_through, judged)
         path = self._wanted.place.path
-        self._resumption = Resumption(path, after, self, may_continue, self._resumed)
+        self._resumption = Resumption(
+            path=path, after=after, watcher=self, may_continue=may_continue, begin=self._resumed
+        )
         database.resume(self._resumption)
 
     def _judge(self, nodes: Nodes) -> int:

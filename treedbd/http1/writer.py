@@ -448,7 +448,7 @@ class ConnectionWriter:
         self._transport.abortConnection()
 
     def release(self) -> None:
-        """Stop the producer and make no more calls: the connection is gone."""
+        """Stop the producer and call nothing again: the connection is gone."""
         self.stopProducing()
         self._on_writable = _do_nothing
 

@@ -108,13 +108,13 @@ def entry_of(event: LogEvent) -> LogRecord:
     if traceback and traceback in message:  # an event of the older log of Twisted
         message = message.replace(traceback, "").strip()
     return LogRecord(
-        float(event.get("log_time", 0.0)),
-        level.name,
-        str(logger),
-        message,
-        event.get(FIELDS, NO_FIELDS),
-        traceback,
-        event.get(LINE, ""),
+        time=float(event.get("log_time", 0.0)),
+        level=level.name,
+        logger=str(logger),
+        message=message,
+        fields=event.get(FIELDS, NO_FIELDS),
+        traceback=traceback,
+        line=event.get(LINE, ""),
     )
 
 
@@ -167,7 +167,16 @@ def decode_entry(line: bytes, worker: int) -> LogRecord:
         LogLevel.levelWithName(level)
     except InvalidLogLevelError:
         raise NotAnEntry from None
-    return LogRecord(time, level, logger, message, fields, traceback, shown, worker)
+    return LogRecord(
+        time=time,
+        level=level,
+        logger=logger,
+        message=message,
+        fields=fields,
+        traceback=traceback,
+        line=shown,
+        worker=worker,
+    )
 
 
 FormatEntry: TypeAlias = Callable[[LogRecord], str]

@@ -170,7 +170,7 @@ _Read = Callable[[Sources], Reading]
 
 
 def _counter(name: str, text: str, read: _Read, *labels: str) -> Metric:
-    return Metric(name, "counter", text, read, labels)
+    return Metric(name=name, kind="counter", help=text, read=read, labels=labels)
 
 
 def _gauge(
@@ -180,12 +180,12 @@ def _gauge(
     *labels: str,
     combine: Callable[[Iterable[float]], float] = sum,
 ) -> Metric:
-    return Metric(name, "gauge", text, read, labels, combine=combine)
+    return Metric(name=name, kind="gauge", help=text, read=read, labels=labels, combine=combine)
 
 
 def _fact(name: str, text: str, read: _Read, *labels: str) -> Metric:
     """Return a gauge that is the same for all processes."""
-    return Metric(name, "gauge", text, read, labels, combine=None)
+    return Metric(name=name, kind="gauge", help=text, read=read, labels=labels, combine=None)
 
 
 def _histogram(name: str, text: str, read: _Read, bounds: tuple[float, ...] = SECONDS) -> Metric:
@@ -432,11 +432,11 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _gauge("treedb_processes", "Processes that serve.", lambda _: 1),
     Metric(
-        "treedb_build_info",
-        "gauge",
-        "Always 1; the versions are in the labels.",
-        lambda _: {_BUILD: 1},
-        ("version", "python", "twisted", "sqlite"),
+        name="treedb_build_info",
+        kind="gauge",
+        help="Always 1; the versions are in the labels.",
+        read=lambda _: {_BUILD: 1},
+        labels=("version", "python", "twisted", "sqlite"),
         combine=None,
     ),
     _counter("process_cpu_seconds_total", "CPU time.", _process("process_cpu_seconds_total")),

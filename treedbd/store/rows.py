@@ -23,8 +23,9 @@ a member of a page if it is short and is neither a bucket nor a priority row. Th
 members are either all integers or all text.
 
 A page is stored at the key of its first member with `PAGE_END` appended. No other row's key ends
-so, and none sorts between the two, so a scan of keys alone tells pages from rows, and the stored
-row with the greatest key up to `key + PAGE_END` is the row `key` or the only page that may hold it.
+so, and none sorts between the two, so a scan of keys alone distinguishes pages from rows, and the
+stored row with the greatest key up to `key + PAGE_END` is the row `key` or the only page that may
+hold it.
 
 The content of a page, numbers with the most significant byte first:
 

@@ -159,7 +159,14 @@ class Activity:
         self, question: Question, method: bytes, status: int, seconds: float, now: float
     ) -> None:
         name, wanted = question.name, question.wanted
-        slow = SlowRequest(seconds, now, name, method.decode("ascii"), wanted, status)
+        slow = SlowRequest(
+            seconds=seconds,
+            at=now,
+            name=name,
+            method=method.decode("ascii"),
+            path=wanted,
+            status=status,
+        )
         keep = heapq.heappush if len(self._slowest) < SLOWEST else heapq.heapreplace
         keep(self._slowest, slow)
 

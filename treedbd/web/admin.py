@@ -31,7 +31,6 @@ from treedbd.tree.query import parse_limit
 from treedbd.tree.types import PRIORITY, InvalidQuery, Json
 from treedbd.tree.value import compact
 from treedbd.web.activity import Activity, ProjectActivity
-from treedbd.web.context import WebParts
 from treedbd.web.listeners import (
     SocketRegistry,
 )
@@ -60,14 +59,13 @@ class AdminHandlers:
 
     def __init__(
         self,
-        parts: WebParts,
-        catalog: Catalog,
         data: DataHandlers,
+        catalog: Catalog,
         sockets: SocketRegistry,
         activity: Activity | None,
     ) -> None:
         """Serve `catalog`; `activity` is what clients do with its databases."""
-        self._data = data
+        self._data, parts = data, data.parts
         self._catalog = catalog
         self._body_limit = parts.settings.limits.write_body_bytes
         self._clock = parts.clock

@@ -84,14 +84,15 @@ def make_parts(
     authenticator: Authenticator,
     clock: IReactorTime,
     wall_clock: Callable[[], float],
-    counts: Counting | None,
-    levels: Levelling | None,
-    login: HostLogin | None,
+    counts: Counting | None = None,
+    levels: Levelling | None = None,
+    login: HostLogin | None = None,
 ) -> WebParts:
     """Return the parts of a service with these settings.
 
-    `levels` are what callers have used of their rates in all processes, None if there is one;
-    `login` is that of the program that embeds the service.
+    `wall_clock` returns the seconds since 1970. `counts` and `levels` are those that processes
+    share which serve the same clients. `login` says who sends a request, before its token does;
+    None if only tokens do.
     """
     reads = SharedReads(settings.limits, clock)
     cors = Cors(settings.http.cors_origins)

@@ -136,7 +136,13 @@ class DataHandlers:
             await Stream.open(request, wanted, self, database, identity)
             return None
         caller = Caller(identity.auth, identity.is_admin)
-        read = ReadRequest(caller, wanted.place.path, options.facts, self.now_ms, wanted.trace)
+        read = ReadRequest(
+            caller=caller,
+            path=wanted.place.path,
+            query=options.facts,
+            now=self.now_ms,
+            trace=wanted.trace,
+        )
         if options.query is not None:
             self.missing_indexes.check(database, options.query, read)
         kept = self._find_kept(wanted, database, read)

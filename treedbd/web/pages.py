@@ -235,12 +235,12 @@ class FrontPage:
             label = name.label if has_label else None
         host = first(request.headers, b"host") or ""
         return _Visit(
-            _is_secure(request, host),
-            host,
-            "".join(f"/{quote(each, safe='')}" for each in request.prepath if each) + "/",
-            name,
-            label,
-            by_host is not None,
+            is_secure=_is_secure(request, host),
+            host=host,
+            base="".join(f"/{quote(each, safe='')}" for each in request.prepath if each) + "/",
+            name=name,
+            label=label,
+            is_named_by_host=by_host is not None,
         )
 
     def _show_development(self, visit: _Visit, is_near: bool) -> Response:

@@ -125,7 +125,14 @@ def _make_buckets(rates: RateLimits, kind: str, whom: str, levels: Levelling) ->
             return None
         # However short a burst is, a full bucket holds one.
         burst = max(rates.burst_s, 1 / rate)
-        return _Bucket(levels, setting, f"{measure} {whom}", rate, 1 / rate, burst)
+        return _Bucket(
+            levels=levels,
+            setting=setting,
+            what=f"{measure} {whom}",
+            rate=rate,
+            interval=1 / rate,
+            burst=burst,
+        )
 
     made = make("requests"), make("writes"), make("bytes")
     return _Buckets(*made, is_any=any(made))
@@ -277,4 +284,10 @@ def make_rates(
     plain = RateLimits(burst_s=rates.burst_s)
     if rates == plain and all(each == plain for each in of_projects.values()):
         return None
-    return Rates(rates, of_projects, authenticator, seconds, levels)
+    return Rates(
+        rates=rates,
+        of_projects=of_projects,
+        authenticator=authenticator,
+        seconds=seconds,
+        levels=levels,
+    )

@@ -16,7 +16,7 @@ slowly cost a temporary file and nothing else. A large read continues with what 
 when that was found out. If too many are under way, nothing is kept or held: it begins later, and
 until then any caller can join who wants the same; when it begins, the rules are evaluated once more
 for each caller for whom they were evaluated against an older state. Once it has begun, only callers
-who have seen the very state that is rendered can join. Those who may flow begin to read before all
+who have seen the same state that is rendered can join. Those who may flow begin to read before all
 of it is rendered.
 
 A stream, and a listen of the real-time protocol, begins with a `FirstValue`, which is rendered the
@@ -159,12 +159,12 @@ def make_source(database: object, request: DataRequest, tag: str | None = None) 
     """Return what renders the response to a read of a database; `tag` is known of the value."""
     options = request.read_options
     return ReadSource(
-        database,
-        request.place,
-        options,
-        request.dialect if request.print == "pretty" else None,
-        ComputedTag(tag) if is_tagged(request) else None,
-        request.print == "silent",
+        database=database,
+        place=request.place,
+        options=options,
+        layout=request.dialect if request.print == "pretty" else None,
+        tag=ComputedTag(tag) if is_tagged(request) else None,
+        is_silent=request.print == "silent",
     )
 
 
@@ -499,7 +499,7 @@ class LargeRead:
                 yield from self._let_flow(begun.source, writer)
 
     def _let_flow(self, source: RenderingSource, writer: RenderingWriter) -> Iterator[None]:
-        """Let those read who may flow, from what is rendered so far."""
+        """Start the reads of those who may flow, from what is rendered so far."""
         for waiting, waiter in list(self._waiters.items()):
             if waiter.may_flow and waiting in self._waiters:
                 if self._flow is None:
@@ -686,7 +686,7 @@ class SharedReads:
                 del self._under_way[key]
 
     def _find(self, source: RenderingSource, nodes: Nodes) -> Rendering | TooMuchWork | None:
-        """Return what shows the very state that `nodes` show, if anything does or will."""
+        """Return what shows the same state as `nodes`, if anything does or will."""
         key = source.key
         known, read = self._being_read.get(key), self._under_way.get(key)
         if known is None and read is None:

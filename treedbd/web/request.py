@@ -473,8 +473,8 @@ class ReadOptions:
         return _query_facts(self.shallow, self.query)
 
 
-PLAIN: Final = ReadOptions(None, None, False, None, None)
-EXPORT: Final = ReadOptions(None, None, True, None, None)
+PLAIN: Final = ReadOptions(shallow=None, query=None, is_export=False, callback=None, download=None)
+EXPORT: Final = ReadOptions(shallow=None, query=None, is_export=True, callback=None, download=None)
 """A whole value, as it is and in export form."""
 
 
@@ -496,11 +496,11 @@ def parse_read_options(
         raise InvalidQuery("format=export does not work with shallow.")
     callback = parameters.get("callback")
     return ReadOptions(
-        shallow,
-        query,
-        is_export,
-        None if callback is None else parse_callback(callback),
-        parameters.get("download"),
+        shallow=shallow,
+        query=query,
+        is_export=is_export,
+        callback=None if callback is None else parse_callback(callback),
+        download=parameters.get("download"),
     )
 
 

@@ -250,7 +250,9 @@ class RequestLog:
         fields.update({key: shown for key, shown in sent if shown})
         method = in_one_line(request.method.decode("latin-1"))
         path = _cut(in_one_line(request.shown_path), MAX_PATH)
-        return _Head(method, path, fields, name, token, is_stream)
+        return _Head(
+            method=method, path=path, fields=fields, name=name, token=token, is_stream=is_stream
+        )
 
 
 def _identity_kept(request: Request) -> Identity | None:
@@ -406,7 +408,7 @@ class TracedRequest(Request):
     """One request and its reply, with a span if it is sampled.
 
     Names and attributes are those of the semantic conventions of OpenTelemetry for HTTP servers; of
-    the target there is no more than a log may show. Of requests that are not sampled nothing is
+    the target there is only what a log may show. Of requests that are not sampled nothing is
     kept.
 
     Attributes:

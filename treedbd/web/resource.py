@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 from klein import Klein
-from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
@@ -25,12 +24,11 @@ from treedbd.database.requests import SHUTTING_DOWN, Unavailable, UnknownDatabas
 from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.content import WaitingBytesRefused
 from treedbd.http1.request import IHttp1Request, IHttp1Resource, Request, size_of_body
-from treedbd.loop import Counting, Levelling, Turns
+from treedbd.loop import Turns
 from treedbd.names import DatabaseName
 from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
-from treedbd.web.auth.verifier import Authenticator, HostLogin
-from treedbd.web.context import make_parts
+from treedbd.web.context import WebParts
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
 from treedbd.web.handlers import DataHandlers, Handler, RepeatedReads, drive
 from treedbd.web.openapi import DeclaredRoute, OpenApi
@@ -151,6 +149,16 @@ def declared_routes(app: Klein, without: frozenset[str]) -> list[DeclaredRoute]:
     ]
 
 
+def make_openapi(app: Klein, settings: Settings, without: frozenset[str]) -> OpenApi:
+    """Return what answers with the OpenAPI document of the routes, but those of `without`."""
+    return OpenApi(
+        routes=declared_routes(app, without),
+        limits=settings.limits,
+        etag_headers=settings.http.etag_headers,
+        codes=codes_by_status(),
+    )
+
+
 def missing_endpoints(settings: Settings) -> frozenset[str]:
     """Return the endpoints that a service with these settings is without."""
     pages = frozenset() if settings.http.page else PAGES
@@ -181,62 +189,36 @@ class TreeResource(Resource):
 
     def __init__(
         self,
-        *,
+        parts: WebParts,
         catalog: Catalog,
-        settings: Settings,
-        authenticator: Authenticator,
-        clock: IReactorTime,
-        wall_clock: Callable[[], float],
         activity: Activity | None = None,
-        login: HostLogin | None = None,
-        counts: Counting | None = None,
-        levels: Levelling | None = None,
         refused: NoteRefusal | None = None,
     ) -> None:
-        """Serve `catalog`; `wall_clock` returns the seconds since 1970.
+        """Serve `catalog`; `activity` is shown to admins.
 
-        `activity` is shown to admins. `login` says who sends a request, before its token does; None
-        if only tokens do. `counts` and `levels` are those that processes share which serve the same
-        clients. `refused` is called with each request that is answered with an error, that error,
-        and its code.
+        `refused` is called with each request that is answered with an error, that error, and its
+        code.
         """
         Resource.__init__(self)
+        settings = parts.settings
         self._catalog = catalog
         self._moment = catalog.moment
         self._body_limit = settings.limits.write_body_bytes
         self._proxies = settings.trusted_proxies
-        parts = make_parts(
-            settings=settings,
-            authenticator=authenticator,
-            clock=clock,
-            wall_clock=wall_clock,
-            counts=counts,
-            levels=levels,
-            login=login,
-        )
         self._parser, self._guard, self._users = parts.parser, parts.guard, parts.users
         self.shared_reads, self.rates, self.writer = parts.reads, parts.rates, parts.writer
-        self._health = Health(catalog, authenticator, self._parser, self._users)
+        self._health = Health(catalog, parts.authenticator, self._parser, self._users)
         self._refuse = ErrorSender(self._parser, self.writer, catalog.dialect, refused)
         self._front_page = FrontPage(settings, self._parser, catalog)
-        self._documents = Documents(clock)
+        self._documents = Documents(parts.clock)
         without = missing_endpoints(settings)
-        self._openapi = OpenApi(
-            routes=declared_routes(self.app, without),
-            limits=settings.limits,
-            etag_headers=settings.http.etag_headers,
-            codes=codes_by_status(),
-        )
+        self._openapi = make_openapi(self.app, settings, without)
         self.data: Final = DataHandlers(parts, self._refuse)
         self.streams: Final = self.data.streams
-        self.realtime: Final = RealtimeEndpoint(parts, self.data, catalog, self._refuse, self.find)
-        self._admin = AdminHandlers(
-            parts=parts,
-            catalog=catalog,
-            data=self.data,
-            sockets=self.realtime.sockets,
-            activity=activity,
+        self.realtime: Final = RealtimeEndpoint(
+            web=parts, data=self.data, catalog=catalog, refuse=self._refuse, find=self.find
         )
+        self._admin = AdminHandlers(self.data, catalog, self.realtime.sockets, activity)
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
         self._repeated_reads = RepeatedReads(parts, self.data, catalog, self._refuse)

@@ -161,7 +161,9 @@ class ResponseWriter:
             length = body.size if coding is None else None
         request.start(response.status, response.headers, length)
         encoder = None if coding is None else make_encoder(coding)
-        sender = FlowSender(request, reader, self._clock, encoder, self._slices)
+        sender = FlowSender(
+            request=request, reader=reader, clock=self._clock, encoder=encoder, slices=self._slices
+        )
         sender.start(response.cut_off_at)
 
     def check_room(self, request: IHttp1Request, size: int) -> None:
@@ -201,7 +203,7 @@ class ResponseWriter:
 def _may_be_encoded(response: Response) -> bool:
     body = response.body
     if response.status == 304:
-        return True  # it has the header Vary of the response that it stands for
+        return True  # it has the header Vary of the response that it replaces
     if isinstance(body, bytes):
         return len(body) > MIN_BYTES and response.may_be_encoded
     return isinstance(body, Flow | tuple) or body.size > MIN_BYTES
@@ -335,7 +337,7 @@ class Cors:
     """
 
     def __init__(self, origins: tuple[str, ...]) -> None:
-        """Let pages of `origins` read responses; `*` means all."""
+        """Allow pages of `origins` to read responses; `*` means all."""
         self.fixed: Final = _ANY_MAY_READ if ANY_ORIGIN in origins else None
         self._origins = frozenset(origin.encode() for origin in origins)
 

@@ -175,7 +175,7 @@ class SendQueue(FrameSender):
     """The bytes of one stream on their way to its request.
 
     Attributes:
-        is_paused: set while the transport accepts no more.
+        is_paused: set while the transport does not accept data.
         is_held: set while what is sent next is not ready.
         has_overflowed: whether frames were dropped; what is sent then is dropped too.
         last_sent: when something was sent last, in seconds of the clock.
@@ -662,7 +662,11 @@ class Stream:
             self._queue.is_held = True
             may_continue = partial(self._grant.held_through, judged)
             self._resumption = Resumption(
-                wanted.place.path, last_received, self, may_continue, self._send_missed
+                path=wanted.place.path,
+                after=last_received,
+                watcher=self,
+                may_continue=may_continue,
+                begin=self._send_missed,
             )
             self._database.resume(self._resumption)
         else:

@@ -77,7 +77,7 @@ Others are parsed, brought into normal form and printed in one step each, which 
 milliseconds at most, whatever they hold.
 """
 DECODED_AT_ONCE_BYTES: Final = 64 * KIB
-"""A compressed body that has no more bytes when it is decoded waits as it is then.
+"""A compressed body that has at most so many bytes when it is decoded waits as it is then.
 
 Longer ones wait as they were sent, because decoded they would fill the memory.
 """
@@ -278,7 +278,7 @@ class BodyGate:
     """Admits bodies to be parsed, as many at a time as there is memory for."""
 
     def __init__(self, limit: int, clock: IReactorTime, slices: Slices) -> None:
-        """Let bodies of `limit` bytes of memory be parsed at a time, large ones and others each."""
+        """Admit bodies of `limit` bytes of memory at a time, of large ones and of others each."""
         self._clock = clock
         self._small = _BodyQueue(limit, clock, slices)
         self._large = _BodyQueue(limit, clock, slices)
@@ -497,7 +497,14 @@ class WriteHandlers:
         else:
             identity = await self._data.identify(wanted, database)
         contender = None if wanted.condition is None else request.contender
-        return _BegunWrite(contender, wanted, database, identity, now, deadline)
+        return _BegunWrite(
+            contender=contender,
+            wanted=wanted,
+            database=database,
+            identity=identity,
+            now=now,
+            deadline=deadline,
+        )
 
     async def _do(self, begun: _BegunWrite, edit: Edit) -> Response:
         """Do or explain an edit, and return the response."""
@@ -649,11 +656,11 @@ def make_write(
     etags = request.condition
     condition = None if etags is None else Condition(request.place, etags)
     return Write(
-        edit,
-        now,
-        caller,
-        condition,
-        deadline,
+        edit=edit,
+        now=now,
+        caller=caller,
+        condition=condition,
+        deadline=deadline,
         wants_echo=request.print != "silent" and request.method != b"POST",
         wants_etag=request.wants_etag or condition is not None,
         is_push=request.method == b"POST",

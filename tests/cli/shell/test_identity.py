@@ -23,7 +23,7 @@ SECRET = "s" * 32
         ({"sub": "ada", "exp": 0}, 'uid "ada", until 1970-01-01 00:00:00 UTC (as the token says)'),
         ({"admin": True, "uid": "me"}, 'admin, uid "me" (as the token says)'),
         ({"v": 0, "d": {"uid": "old"}}, 'uid "old" (as the token says)'),
-        ({}, "nobody by name (as the token says)"),
+        ({}, "without a name (as the token says)"),
     ],
 )
 def test_a_token_is_described_by_its_claims(claims: dict[str, Any], described: str) -> None:

@@ -58,7 +58,7 @@ def is_kept(line: str) -> bool:
 class BoundedHistory(History):
     """The last lines, in a file that only its owner can read.
 
-    A file that cannot be read or written is no error: the history is that of this shell then.
+    If the file cannot be read or written, the history is that of this shell only.
     """
 
     def __init__(self, file: pathlib.Path) -> None:

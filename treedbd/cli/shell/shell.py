@@ -109,7 +109,7 @@ class ShellEnded(Exception):
 
 
 def note(sentence: str, *, is_error: bool = False) -> None:
-    """Print a sentence for the user, which is no result, to standard error."""
+    """Print a sentence for the user to standard error: it is not part of the result."""
     print(paint(make_printable(sentence), "error" if is_error else "dim"), file=sys.stderr)
 
 
@@ -141,7 +141,7 @@ def describe_token(token: str | None) -> str:
     until = _format_time(claims.get("exp"))
     if until:
         parts.append(f"until {until}")
-    return f"{', '.join(parts) or 'nobody by name'} (as the token says)"
+    return f"{', '.join(parts) or 'without a name'} (as the token says)"
 
 
 def _read_claims(token: str) -> dict[str, Any] | None:
@@ -216,7 +216,7 @@ class ShellSession:
 
 @attrs.frozen
 class Word:
-    """A word of a command: its text without quotation marks, and where it stands in the line."""
+    """A word of a command: its text without quotation marks, and its place in the line."""
 
     text: str
     start: int
@@ -525,7 +525,13 @@ def _shared(name: str, alias: str = "", before: str = "") -> ShellCommand:
 
     runs = {"remove": _remove, "mv": _move, **dict.fromkeys(_READS, _run_shared)}
     summary = f"{name} {before}".strip() if alias else command.summary
-    return ShellCommand(alias or name, runs.get(name, _write), summary, add_options, before)
+    return ShellCommand(
+        name=alias or name,
+        run=runs.get(name, _write),
+        summary=summary,
+        add_options=add_options,
+        before=before,
+    )
 
 
 def cd(session: ShellSession, given: Namespace) -> None:
@@ -585,7 +591,7 @@ def _probe(session: ShellSession, root: Url) -> tuple[int, str]:
 
 
 def as_auth(session: ShellSession, given: Namespace) -> None:
-    """Let rules see another `auth`, as admins may; without an argument as before."""
+    """Set the `auth` that rules see, as admins may; without an argument, end that."""
     auth = None if given.auth is None else given.auth.lstrip()
     is_auth = auth is None or auth == "null" or (auth.startswith("{") and is_json(auth))
     if not is_auth:

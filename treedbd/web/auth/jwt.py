@@ -136,6 +136,20 @@ def parse(text: str) -> Token:
         raise _malformed("its claims are not a JSON object without repeated members")
     if signature is None:
         raise _malformed("its signature is not base64url")
+    algorithm, key_id = _read_header(header)
+    if exceeds_levels(claims, MAX_CLAIM_LEVELS):
+        raise _malformed(f"its claims are nested deeper than {MAX_CLAIM_LEVELS} levels")
+    return Token(
+        algorithm=algorithm,
+        key_id=key_id,
+        claims=claims,
+        signed=text[: found.end(2)].encode(),
+        signature=signature,
+    )
+
+
+def _read_header(header: dict[str, Any]) -> tuple[str, str | None]:
+    """Return the algorithm that a header names, and the id of the key, None if it has none."""
     refused = sorted(_REFUSED_MEMBERS & header.keys())
     if refused:
         raise _malformed(f"its header must not have {refused[0]}")
@@ -144,9 +158,7 @@ def parse(text: str) -> Token:
         raise _malformed("its header must name its algorithm")
     if not isinstance(key_id, str | None) or (key_id is None and "kid" in header):
         raise _malformed("the kid in its header must be a string")
-    if exceeds_levels(claims, MAX_CLAIM_LEVELS):
-        raise _malformed(f"its claims are nested deeper than {MAX_CLAIM_LEVELS} levels")
-    return Token(algorithm, key_id, claims, text[: found.end(2)].encode(), signature)
+    return algorithm, key_id
 
 
 def lifetime(claims: Claims, now: float, max_life_s: float | None = None) -> Lifetime:

@@ -571,7 +571,9 @@ class SessionListens:
             session.context.registry.refused["listens_per_connection"] += 1
             raise LimitReached("There are too many listens of this connection.")
         query_object = None if query is None else body["q"]
-        listen = Listen(session, key, path, query, query_object, tag)
+        listen = Listen(
+            session=session, key=key, path=path, query=query, query_object=query_object, tag=tag
+        )
         warning: Json = {}
         try:
             if query is not None and not self._check_index(listen.read_request, query):

@@ -260,7 +260,7 @@ def parse_query_object(json: object) -> Query | None:
     if side not in ("l", "r"):
         raise InvalidQuery('The side of a limit (vf) must be "l" or "r".')
     first, last = (limit, None) if side == "l" else (None, limit)
-    return Query(order, low, high, first, last)
+    return Query(order=order, low=low, high=high, limit_to_first=first, limit_to_last=last)
 
 
 def _parse_order(name: object) -> Order:

@@ -102,7 +102,11 @@ class RealtimeContext:
         self.limits: Final = settings.limits
         self.buffer_bytes: Final = settings.streams.buffer_bytes
         self.registry: Final = SocketRegistry(
-            settings.limits, settings.streams, web.clock, web.wall_clock, web.counts
+            limits=settings.limits,
+            stream_limits=settings.streams,
+            clock=web.clock,
+            wall_clock=web.wall_clock,
+            counts=web.counts,
         )
         self.hashes: Final = KnownHashes()
         self.authenticator: Final = web.authenticator

@@ -102,7 +102,7 @@ class Outbox(FrameSender):
     """What one WebSocket has to send: in one order, at once while its client reads, within bounds.
 
     Attributes:
-        is_paused: set while the transport accepts no more.
+        is_paused: set while the transport does not accept data.
 
     """
 
