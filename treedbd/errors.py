@@ -1,16 +1,35 @@
 """Errors for operators, and text that is safe in a log: one line, and not too many of them.
 
 An `OperatorError` is what an operator has to correct: a file, an endpoint or a setting that cannot
-be used. `in_one_line` makes text of unknown origin safe to print in a log, a sentence or a
-terminal. A `LineBudget` bounds how many lines of one kind are logged, so that no caller can fill a
-disk with them.
+be used. `find_similar` finds the name that a mistyped one means. `in_one_line` makes text of
+unknown origin safe to print in a log, a sentence or a terminal. A `LineBudget` bounds how many
+lines of one kind are logged, so that no caller can fill a disk with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Final
+
+LIKENESS: Final = 0.6
+"""How alike two names are of which one is taken for the other, from 0 to 1."""
+_LONGEST_NAME: Final = 40
+"""Characters of a name that is compared; the comparison takes quadratic time."""
+
+
+def find_similar(name: str, known: Iterable[str], likeness: float = LIKENESS) -> str | None:
+    """Return the known name that is most like a mistyped one, in any case; None if none is."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    by_folded = {each.casefold(): each for each in known}
+    folded = name.casefold()
+    if folded in by_folded:
+        return by_folded[folded]
+    # Loaded only for a mistyped name, because commands have to start fast.
+    found = import_module("difflib").get_close_matches(folded, by_folded, 1, likeness)
+    return by_folded[found[0]] if found else None
 
 
 class OperatorError(Exception):

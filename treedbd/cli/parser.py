@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from treedbd import __version__
 from treedbd.cli.exit import DONE, Status, print_line
+from treedbd.errors import find_similar
 
 _EPILOG: Final = (
     "A URL names a path of a database, as in https://localhost:8443/users/ada; a path alone is one "
@@ -137,10 +138,8 @@ def did_you_mean(
     """
     names = {name: name for name in known}
     names |= {name: meant for name, meant in meanings.items() if meant in names}
-    similar = (
-        [word] if word in names else import_module("difflib").get_close_matches(word, names, 1)
-    )
-    return f" Did you mean {names[similar[0]]}?" if similar else ""
+    similar = find_similar(word, names)
+    return f" Did you mean {names[similar]}?" if similar else ""
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -36,6 +36,7 @@ from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, Unavailable
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.database.write_lock import LogFollower, SharedWriteLock
 from treedbd.limits import KIB
+from treedbd.loop import do_nothing
 from treedbd.store.engine import (
     Conflict,
     DiskFull,
@@ -214,7 +215,7 @@ class Replica(SharedWriteLock):
 
     def hinted(self) -> None:
         """Look how far the database is, because another daemon has committed."""
-        Deferred.fromCoroutine(self.find_and_reach()).addErrback(_do_nothing)
+        Deferred.fromCoroutine(self.find_and_reach()).addErrback(do_nothing)
 
     def end(self) -> Deferred[None]:
         """Bring nothing further into the copy; fires when nothing is being brought in."""
@@ -397,7 +398,7 @@ class LocalCopy:
         self._file: PostgresqlEngine | None = None
         self._engine = engine
         self.shown_rev = 0
-        self.on_moment: Callable[[ReadView], None] = _do_nothing
+        self.on_moment: Callable[[ReadView], None] = do_nothing
         self._connections = connections
         self._clock = clock
         self._arrived = arrived
@@ -551,10 +552,6 @@ def _is_little(fetched: Fetched) -> bool:
         return False
     size = sum(len(value) for _, value in fetched.rows)
     return size + sum(len(entry.content) for entry in fetched.entries) <= BYTES_AT_ONCE
-
-
-def _do_nothing(*_: object) -> None:
-    pass
 
 
 def answer_when_late(clock: IReactorTime, batch: Sequence[QueuedWrite]) -> Callable[[], None]:

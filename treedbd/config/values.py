@@ -7,7 +7,6 @@ name of its key, and a field is made by `key`, or by `limits.limit` for a limit.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import pathlib
@@ -17,7 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 
-from treedbd.errors import OperatorError
+from treedbd.errors import OperatorError, find_similar
 from treedbd.limits import Bounds, bounds_of, has_bounds
 from treedbd.names import HTTPS_URL, ISSUER_URL, is_https_url, is_issuer_url
 
@@ -85,8 +84,8 @@ def read_table(
     values = {}
     for name, value in raw.items():
         if name not in readers:
-            close = difflib.get_close_matches(name, readers, 1)
-            known = f"did you mean {close[0]}?" if close else "the keys are " + ", ".join(readers)
+            close = find_similar(name, readers)
+            known = f"did you mean {close}?" if close else "the keys are " + ", ".join(readers)
             raise location.at(name).error(f"is not a key ({known})")
         values[name] = readers[name](value, location.at(name))
     return values

@@ -42,6 +42,7 @@ from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.database.slices import Steps
 from treedbd.limits import KIB
+from treedbd.loop import do_nothing
 from treedbd.names import DatabaseName
 from treedbd.store import changelog
 from treedbd.store.engine import Arrivals, DiskFull, Engine, LogEntry, ReadView, StoreFailed
@@ -82,7 +83,7 @@ class SharedWriteLock(WriteLock):
         super().__init__(run_in_thread)
         self._clock = clock
         self._timer: IDelayedCall | None = None
-        self._try_again: Callable[[], None] = _do_nothing
+        self._try_again: Callable[[], None] = do_nothing
 
     @property
     def is_in_use(self) -> bool:
@@ -130,10 +131,6 @@ class SharedWriteLock(WriteLock):
     def _try_again_after(self, pause: float) -> None:
         if self._timer is None or not self._timer.active():
             self._timer = self._clock.callLater(pause, self._try_again)
-
-
-def _do_nothing() -> None:
-    pass
 
 
 class FileWriteLock(SharedWriteLock):

@@ -28,6 +28,7 @@ from typing import IO, Final, Protocol, TypeAlias
 from treedbd.files import close_temporary
 from treedbd.held_bytes import ByteCount
 from treedbd.limits import KIB
+from treedbd.loop import do_nothing
 
 SMALL_BYTES: Final = 16 * KIB
 """Content up to this size is never refused, and need not be counted for one connection."""
@@ -398,7 +399,7 @@ class FlowReader:
         self.address = address
         self.counted = 0
         self.has_failed = False
-        self.on_more: Callable[[], None] = _do_nothing
+        self.on_more: Callable[[], None] = do_nothing
         self._flow = flow
         self._content = content
         self._at = 0
@@ -436,7 +437,7 @@ class FlowReader:
 
     def close(self) -> None:
         """Read no longer; a second call does nothing."""
-        self.on_more = _do_nothing
+        self.on_more = do_nothing
         self._leave()
         if self._content is not None:
             self._content.close()
@@ -445,7 +446,3 @@ class FlowReader:
         flow, self._flow = self._flow, None
         if flow is not None:
             flow.leave(self)
-
-
-def _do_nothing() -> None:
-    pass

@@ -53,6 +53,7 @@ from treedbd.database.slices import Slices, Steps
 from treedbd.http1.content import Buffer, Content, ContentReader, FlowReader, FrameReader
 from treedbd.http1.parser import CutOff
 from treedbd.limits import KIB, MIB
+from treedbd.loop import do_nothing
 
 if TYPE_CHECKING:
     from treedbd.http1.connection import Connections, Http1Connection
@@ -450,7 +451,7 @@ class ConnectionWriter:
     def release(self) -> None:
         """Stop the producer and call nothing again: the connection is gone."""
         self.stopProducing()
-        self._on_writable = _do_nothing
+        self._on_writable = do_nothing
 
 
 @implementer(IPushProducer)
@@ -492,10 +493,6 @@ class PullProducerAdapter:
             _log.failure("A producer failed in the middle of a reply.")
             self.pauseProducing()
             self._writer.abort()
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def _bound_buffers(descriptor: FileDescriptor | None) -> None:

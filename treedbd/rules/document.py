@@ -20,11 +20,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import attrs
 
+from treedbd.errors import find_similar
 from treedbd.loop import Steps
 from treedbd.tree.types import Json
 
@@ -85,17 +85,12 @@ def with_hint(error: BaseException) -> str:
 _LIKENESS: Final = 0.75
 """How alike two names must be: `.raed` and `.read` are at 0.8, which is meant; `numChildren` and
 `hasChildren` at 0.73, which is not."""
-_LONGEST_NAME: Final = 40
-"""Characters of a name that is compared; the comparison takes quadratic time."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the known name which is most like `name`; empty if none is."""
-    if len(name) > _LONGEST_NAME:
-        return ""
-    by_folded = {each.casefold(): each for each in known}
-    found = get_close_matches(name.casefold(), by_folded, n=1, cutoff=_LIKENESS)
-    return f"Did you mean '{by_folded[found[0]]}'?" if found else ""
+    similar = find_similar(name, known, _LIKENESS)
+    return f"Did you mean '{similar}'?" if similar else ""
 
 
 # Atomic groups, not possessive ones; the patterns of tokens in `grammar` say why.

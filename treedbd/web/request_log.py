@@ -20,7 +20,6 @@ In a service that traces, each request that is sampled has the span of OpenTelem
 
 from __future__ import annotations
 
-import difflib
 import re
 import select
 import time
@@ -39,7 +38,7 @@ from twisted.web.http import OK, SWITCHING
 
 from treedbd.database.database import Database
 from treedbd.database.requests import PermissionDenied, TooLarge
-from treedbd.errors import LineBudget, in_one_line
+from treedbd.errors import LineBudget, find_similar, in_one_line
 from treedbd.http1.connection import NO_LOGGING, Http1Connection, RequestLogging
 from treedbd.http1.parser import Http1Parser, decode_leniently
 from treedbd.http1.request import (
@@ -494,7 +493,6 @@ _OTHER_PARAMETERS: Final = frozenset({b"/.ws", b"/.lp"})
 _ENDED: Final = {OK: "stream ended after", SWITCHING: "WebSocket closed after"}
 """What is said of a request that has lasted, by its status."""
 _STANDARD_OUTPUT: Final = 1
-_BY_LOWER_CASE: Final = {name.lower(): name for name in KNOWN}
 
 Explain: TypeAlias = Callable[[IHttp1Request, DataRequest, Database], Awaitable[Response | None]]
 """Handles a request that wants an explanation, as the handler of its method does."""
@@ -608,9 +606,7 @@ def _unknown_parameters(request: IHttp1Request) -> list[str]:
 def _describe_unknown(name: str) -> str:
     if not _NAME.fullmatch(name):
         return "A parameter is ignored whose name is not shown, because it may be a token."
-    close = _BY_LOWER_CASE.get(name.lower()) or next(
-        iter(difflib.get_close_matches(name, KNOWN, 1)), None
-    )
+    close = find_similar(name, KNOWN)
     hint = f" (did you mean {close}?)" if close else ""
     return f"The interface has no parameter {name}{hint}: it is ignored."
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from treedbd.files import open_private
+from treedbd.loop import do_nothing
 from treedbd.store.engine import ReadView, StoreFailed
 
 if TYPE_CHECKING:  # a parent of workers opens no file
@@ -214,7 +215,7 @@ class SharedShelf:
     def __init__(self, path: pathlib.Path) -> None:
         """Share the shelf at `path`; nothing is opened yet."""
         self.is_held = False
-        self.on_moment: Callable[[ReadView], None] = _do_nothing
+        self.on_moment: Callable[[ReadView], None] = do_nothing
         self._path: Final = path
         self._lock: ShelfLock | None = None
         # Both threads of a process have the same lock, so they must keep each other out.
@@ -415,7 +416,3 @@ class SharedShelf:
         if self._lock is None:
             raise StoreFailed("The lock file of the database is not open.")
         return self._lock
-
-
-def _do_nothing(_: ReadView) -> None:
-    pass

@@ -38,6 +38,7 @@ from treedbd.http1.headers import Headers
 from treedbd.http1.request import IHttp1Request
 from treedbd.http1.writer import UpgradedConnection
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CLAIM_LEVELS
+from treedbd.loop import do_nothing
 from treedbd.names import DatabaseName
 from treedbd.rules.evaluate import Verdict, explanation
 from treedbd.rules.ruleset import format_explanation
@@ -155,10 +156,6 @@ def explain_write(database: Database, write: Write) -> str:
 
 def _print_verdict(verdict: Verdict, auth: Json) -> str:
     return "\n".join(format_explanation(explanation(verdict, is_admin=False, auth=auth)))
-
-
-def _do_nothing() -> None:
-    pass
 
 
 @attrs.define(eq=False)
@@ -627,7 +624,7 @@ class RealtimeSession:
         self.send(messages.print_answer(number, status, data))
 
     def answer_when_notified(
-        self, number: int, sequence: int | None = None, answered: Callable[[], None] = _do_nothing
+        self, number: int, sequence: int | None = None, answered: Callable[[], None] = do_nothing
     ) -> None:
         """Answer a request with `ok`, after the events of what is durable by now.
 
@@ -646,7 +643,7 @@ class RealtimeSession:
         number: int,
         error: BaseException | None,
         write: Write | None,
-        answered: Callable[[], None] = _do_nothing,
+        answered: Callable[[], None] = do_nothing,
     ) -> None:
         """Answer a request with an error, after the events of what is durable by now.
 
