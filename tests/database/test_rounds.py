@@ -106,6 +106,19 @@ def test_waiting_writes_and_other_work_take_turns() -> None:
     assert world.log == ["round 0", "first", "done", "round 1", "second", "done"]
 
 
+def test_a_round_to_which_other_work_adds_is_not_over() -> None:
+    world = LoggedRounds()
+
+    def other() -> Steps:
+        world.is_writer_waiting = True
+        world.rounds.add(world.steps("notify"))
+        yield
+
+    world.rounds.run_later(other())
+    world.clock.run()
+    assert world.log == ["notify", "done"]
+
+
 def test_a_failure_ends_neither_the_round_nor_the_rounds() -> None:
     def fail() -> Steps:
         raise OSError("a watcher of a test")
