@@ -2,12 +2,12 @@
 
 database         one database: read the last durable state, write, watch, close
 requests         writes and their outcomes, and the errors that refuse them
-slices           long work in slices, between which the reactor serves others
+slices           runs the steps of all long work, some milliseconds in each turn
 runtime          what databases are given and share: clock, threads, statistics
-session_owners   what the sessions of a process belong to, and what dead ones have left
-group_commit     the way of all writes: queue, batch, commit, round; maintenance and recovery
-write_lock       whose process may write; what other processes have written
-apply            one write in a transaction: conditions, rules, rows, quotas, indexes
+session_owners   which process has which disconnect writes; those of a process that died
+group_commit     the way of all writes: queue, batch, commit, round; a full disk, recovery
+write_lock       the write lock, held for each batch; what other processes have written
+apply            one write in a transaction: If-Match, rules, rows, quotas; indexes built
 rights           what rules allow callers; trials of rules, without a daemon
 watchers         watchers by path, their rights, and what a commit means to each
 shared_window    windows of watched queries, one for all streams of a query

@@ -4,11 +4,11 @@ resource          all routes, and the dispatch of requests to what answers them
 handlers          the handlers that read; reads that a connection repeats
 write             the handlers that write; bodies of any size
 request           requests parsed: database and place, parameters, what a read shows, dialects
-reading           reads rendered, shared, continued in slices; missing indexes
+reading           reads rendered, shared, long ones into a file, in slices; missing indexes
 response          responses with their headers, codings, CORS, JSONP and downloads
 errors            from exceptions to responses: the table of statuses and codes
 listeners         the open streams and WebSockets: limits, and what is due with the time
-streams           one stream of Server-Sent Events: its frames, its send queue, `onDisconnect`
+streams           one stream of Server-Sent Events: frames, what waits for a slow client, its end
 rates             what callers do in a second: 429; bodies that wait to be parsed
 origins           which pages of browsers may send requests
 context           what handlers share, users whom the application has logged in

@@ -2,11 +2,11 @@
 
 engine    the engine of one file: created, opened and closed; its reserve on the disk
 reader    the reading connections, and rows read over them at one moment
-writer    the writing connection: transactions, space, checkpoints, failure, recovery
+writer    the writing connection: transactions, checkpoints, room on the disk, a failed sync
 file      the file: created, recognised, connected to; page check sums; what errors of SQLite mean
 history   whether changes are missing that the file once held: the mark, frames of the log
 convert   files and rows of older formats brought to the present one
-shared    a file that several processes have open: write lock, and news of commits
+shared    which of several processes may write a file, and whether others have committed
 check     damage looked for in a whole file, at once or while it is in use
 copy      a copy of a file at one moment, for backups
 """
