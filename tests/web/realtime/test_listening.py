@@ -23,7 +23,7 @@ class CountedListen:
     made: ClassVar[list[CountedListen]] = []
     released: ClassVar[list[CountedListen]] = []
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, **_: object) -> None:
         self.query = None
         self.is_closed = False
         self.made.append(self)
