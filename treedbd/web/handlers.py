@@ -55,8 +55,6 @@ from treedbd.web.response import Response, counted_address_of
 from treedbd.web.streams import Stream
 from treedbd.web.write import WriteHandlers
 
-ANYONE: Final = Caller(None)
-
 Handler: TypeAlias = Callable[[IHttp1Request, DataRequest, Database], Awaitable[Response | None]]
 
 
@@ -364,12 +362,12 @@ class RepeatedReads:
         if database is None or question.rules is not database.rules.current:
             return False
         wanted = question.wanted
-        identity, caller = ANONYMOUS, ANYONE
+        identity = ANONYMOUS
         if wanted.token is not None:
             known = self._authenticator.recall(database.name.project, wanted.token)
             if known is None:
                 return False
-            identity, caller = known, Caller(known.auth, known.is_admin)
+            identity = known
         answer = database.answers.find(wanted.place, wanted.form)
         if answer is None:
             return False
@@ -379,7 +377,12 @@ class RepeatedReads:
         if self._rates is not None:
             self._rates.take_project(request, database.name.project, is_write=False)
             self._rates.take_user(database.name.project, identity, is_write=False)
-        path, facts = wanted.place.path, wanted.read_options.facts
-        database.check_read(ReadRequest(caller, path, facts, self._now_ms))
+        read = question.read
+        if read is None or question.identity is not identity:
+            caller = Caller(identity.auth, identity.is_admin)
+            path, facts = wanted.place.path, wanted.read_options.facts
+            read = ReadRequest(caller, path, facts, self._now_ms)
+            question.identity, question.read = identity, read
+        database.check_read(read)
         self._writer.send(request, response, no_store=wanted.token is not None)
         return True

@@ -58,6 +58,7 @@ from treedbd.web.auth.identity import AuthOverride, Identity, parse_override
 if TYPE_CHECKING:  # they are of a layer above, or load Twisted
     from treedbd.config.settings import Settings
     from treedbd.database.database import Database
+    from treedbd.database.rights import ReadRequest
     from treedbd.http1.request import IHttp1Request
 
 Parameters: TypeAlias = dict[str, str]
@@ -740,12 +741,15 @@ class DataRequest:
 class Question:
     """What a head asks of the database `name`: remembered as long as a connection repeats it.
 
-    `rules` are those under which it has been answered as a simple read before, None if it has not.
+    `rules` are those under which it has been answered as a simple read before, None if it has not;
+    `read` is what they are evaluated for, for `identity`, once it has been repeated.
     """
 
     name: DatabaseName
     wanted: DataRequest
     rules: object = None
+    identity: Identity | None = None
+    read: ReadRequest | None = None
 
 
 class RequestParser:
