@@ -37,7 +37,6 @@ from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
 from treedbd.config.settings import Settings, load_settings
 from treedbd.config.values import ConfigError
 from treedbd.names import parse_label
-from treedbd.tree.path import check_depth, check_key
 from treedbd.tree.types import InvalidPath, Path
 
 SUFFIX: Final = ".json"
@@ -678,6 +677,8 @@ def _served_at(data: pathlib.Path) -> list[Url]:
 
 def resolve_path(text: str, here: Path) -> Path:
     """Return the path that a text names, relative to another one; raise `CommandFailed`."""
+    from treedbd.tree.path import check_depth, check_key
+
     keys = [] if text.startswith("/") else list(here)
     try:
         for segment in text.split("/"):
@@ -695,6 +696,8 @@ def split_url(url: Url, *others: str) -> tuple[Url, Path]:
 
     `others` are parameters that it may have besides `ns`.
     """
+    from treedbd.tree.path import check_depth, check_key
+
     given = parse_qs(url.query, keep_blank_values=True)
     if not given.keys() <= {NAMESPACE, *others}:
         raise InvalidUrl("must have no other parameter than ns")
