@@ -31,6 +31,7 @@ from treedbd.cli.data import (
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import Body, HttpClient, UnreadResponse, run_once
 from treedbd.cli.options import (
+    DEFAULT_TRIES,
     LOCALHOST,
     OVERRIDE,
     SUFFIX,
@@ -39,9 +40,9 @@ from treedbd.cli.options import (
     add_network_options,
     add_settings_options,
     add_timeout_option,
+    add_tries_option,
     choose_authorities,
     is_local,
-    number_from,
     parse_address,
     read_settings,
     read_token,
@@ -52,7 +53,6 @@ from treedbd.cli.options import (
 from treedbd.tree.path import format_path
 from treedbd.tree.types import Path
 
-DEFAULT_TRIES: Final = 25
 _MAX_BYTES: Final = 268_435_456
 _CONTAINERS: Final = (b"{", b"[")
 _ONE_CHILD: Final = {"shallow": "true", "limitToFirst": "1"}
@@ -158,13 +158,7 @@ def add_mv_options(parser: ArgumentParser, _: str) -> None:
     )
     parser.add_argument("url", metavar="TARGET-URL", type=parse_address, help="the path to move to")
     parser.add_argument("-f", "--force", action="store_true", help="replace what is at the target")
-    parser.add_argument(
-        "--tries",
-        metavar="N",
-        type=number_from(1, 1_000_000),
-        default=DEFAULT_TRIES,
-        help="how often it is tried while others write (default: %(default)s)",
-    )
+    add_tries_option(parser)
     add_timeout_option(parser)
     add_network_options(parser)
     add_settings_options(parser)

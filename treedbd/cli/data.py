@@ -70,6 +70,7 @@ from treedbd.cli.options import (
     add_query_options,
     add_settings_options,
     add_timeout_option,
+    add_tries_option,
     in_options,
     is_json,
     number_from,
@@ -116,7 +117,6 @@ _SHOWN_CHARACTERS: Final = 60
 POLL_S: Final = 1.0
 """How long `--follow` waits when there is nothing new."""
 PAGE_ENTRIES: Final = 1000
-_DEFAULT_TRIES: Final = 25
 _EXACT: Final = 2**53
 _MAX_EXACT_BYTES: Final = 268_435_456
 
@@ -697,13 +697,7 @@ def add_transaction_options(parser: ArgumentParser, _: str) -> None:
         help="jq, such as '. + 1', '.age = 37' or '. + [\"new\"]'; null removes the value, empty "
         "leaves it",
     )
-    parser.add_argument(
-        "--tries",
-        metavar="N",
-        type=number_from(1, 1_000_000),
-        default=_DEFAULT_TRIES,
-        help="how often it is tried while others write (default: %(default)s)",
-    )
+    add_tries_option(parser)
     parser.add_argument("--export", action="store_true", help="let it see and keep priorities")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--silent", action="store_true", help="print nothing")

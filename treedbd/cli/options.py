@@ -52,6 +52,7 @@ _UNIX: Final = "unix"
 _HEALTH: Final = "/.health"
 _TOKENS: Final = frozenset({"auth", "access_token"})
 
+DEFAULT_TRIES: Final = 25
 CONNECT_S: Final = 30.0
 """How long a connection may take to open."""
 LOOPBACK: Final = ("127.0.0.1", "::1")
@@ -373,6 +374,17 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
         type=pathlib.Path,
         help="certificates in PEM that verify the server (default: those of the system; for this "
         "machine, that of development mode)",
+    )
+
+
+def add_tries_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that limits how often a write on a condition is tried."""
+    parser.add_argument(
+        "--tries",
+        metavar="N",
+        type=number_from(1, 1_000_000),
+        default=DEFAULT_TRIES,
+        help="how often it is tried while others write (default: %(default)s)",
     )
 
 
