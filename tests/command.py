@@ -11,20 +11,15 @@ import signal
 import subprocess
 import sys
 import threading
-from argparse import Namespace
 from typing import Any, NamedTuple
 
 import pytest
-from twisted.internet import reactor as installed_reactor
 
 from tests.closing import Closing
 from tests.daemon import Daemon
-from treedbd.cli.client import make_client, run_online
 from treedbd.cli.exit import CommandFailed, OutputClosed, report_failure
 from treedbd.cli.options import TOKEN_VARIABLE
 from treedbd.cli.parser import parse
-
-reactor: Any = installed_reactor
 
 COMMAND = (sys.executable, "-m", "treedbd.cli")
 PATIENCE_S = 120
@@ -61,7 +56,7 @@ def environment(token: str = "") -> dict[str, str]:
 async def treedb(*words: str | pathlib.Path, token: str = "", stdin: bytes = b"") -> CommandResult:
     """Run a command in this process; `stdin` is its standard input.
 
-    Two things differ from a process of its own: the reactor runs already, and signals are not set.
+    Signals are not set, which differs from a process of its own.
     """
     buffer, errors = io.BytesIO(), io.StringIO()
     output = io.TextIOWrapper(buffer)
@@ -73,22 +68,14 @@ async def treedb(*words: str | pathlib.Path, token: str = "", stdin: bytes = b""
         patch.setattr(sys, "stderr", errors)
         patch.setattr(signal, "signal", lambda *_: None)
         try:
-            status = await _run(parse([str(word) for word in words]))
+            arguments = parse([str(word) for word in words])
+            status = arguments.run(arguments)
         except (CommandFailed, OutputClosed) as error:
             status = report_failure(error)
         except SystemExit as end:
             status = end.code
         output.flush()
     return CommandResult(status, buffer.getvalue(), errors.getvalue())
-
-
-async def _run(arguments: Namespace) -> Any:
-    # A command that works online or offline is offline if it is given the data.
-    is_online = hasattr(arguments, "work") and not hasattr(arguments, "data")
-    if arguments.run is not run_online and not is_online:
-        return arguments.run(arguments)
-    await arguments.work(reactor, make_client(reactor, arguments), arguments)
-    return 0
 
 
 async def output_of(*words: str | pathlib.Path, token: str = "", stdin: bytes = b"") -> str:

@@ -1,7 +1,4 @@
-"""Requests to a server that responds, to one that returns errors, and to one of another name.
-
-All tests hold for both clients, that of Twisted and the blocking one.
-"""
+"""Requests to a server that responds, to one that returns errors, and to one of another name."""
 
 from __future__ import annotations
 
@@ -24,12 +21,10 @@ from twisted.internet.threads import deferToThread
 
 from tests.authority import dns, issue
 from tests.script import ScriptedServer, begin_response, cut_off, respond
-from treedbd.cli.client import Client, content
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import NoResponse, Url, describe_error, parse_url
 from treedbd.config.certificate import ensure_local_certificate
-from treedbd.web.auth.fetch import TrustStore, parse_authority
 
 reactor: Any = installed_reactor
 
@@ -45,11 +40,9 @@ def server() -> Iterator[ScriptedServer]:
 Fetch: TypeAlias = Callable[..., Deferred[bytes]]
 
 
-@pytest.fixture(params=["twisted", "blocking"])
-def fetch(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Fetch:
+@pytest.fixture
+def fetch(tmp_path: pathlib.Path) -> Fetch:
     """A function that gets a URL, with the options `authority` (in PEM) and `token`."""
-    if request.param == "twisted":
-        return fetch_by_twisted
 
     def blocking(url: Url, authority: bytes | None = None, token: str | None = None) -> bytes:
         file = tmp_path / "authority.pem"
@@ -58,16 +51,6 @@ def fetch(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Fetch:
         return client.request("GET", url).content()
 
     return lambda *words, **options: deferToThread(blocking, *words, **options)
-
-
-def fetch_by_twisted(
-    url: Url, authority: bytes | None = None, token: str | None = None
-) -> Deferred[bytes]:
-    async def run() -> bytes:
-        trust = TrustStore(None if authority is None else parse_authority(authority))
-        return await content(await Client(reactor, trust, token).request("GET", url), url)
-
-    return Deferred.fromCoroutine(run())
 
 
 @pytest_twisted.ensureDeferred

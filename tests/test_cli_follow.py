@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+import select
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import pytest_twisted
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import Deferred, DeferredQueue
-from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.task import Clock
+from twisted.internet.threads import deferToThread
 from twisted.web.server import Request
 
 from tests.script import ScriptedServer, begin_response, cut_off, respond
-from treedbd.cli.client import Client
+from treedbd.cli import http_client
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.options import NoResponse, parse_url
+from treedbd.cli.http_client import HttpClient
+from treedbd.cli.options import NoResponse, Url, parse_url
 from treedbd.cli.watch import (
     LONGEST_PAUSE_S,
     StreamEvent,
@@ -25,7 +28,6 @@ from treedbd.cli.watch import (
     follow,
     pause_after,
 )
-from treedbd.web.auth.fetch import TrustStore
 
 reactor: Any = installed_reactor
 KEEP_ALIVE_S = 30.0
@@ -38,42 +40,90 @@ def put(path: str, number: int) -> bytes:
     return b'event: put\ndata: {"path":"%b","data":0}\nid: %d\n\n' % (path.encode(), number)
 
 
-class RecordingClock(Clock):
-    """A clock that records the delay of each call."""
+class Stopped(Exception):
+    """The test is over."""
+
+
+class RecordingClock:
+    """The time of a follower, which the test advances; records how long it waits."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.delays: DeferredQueue[float] = DeferredQueue()
+        self.is_stopped = False
+        self._now = 0.0
 
-    def callLater(
-        self,
-        delay: float,
-        callable: Callable[..., object],  # noqa: A002 - Twisted's name
-        *args: object,
-        **kw: object,
-    ) -> IDelayedCall:
-        call = super().callLater(delay, callable, *args, **kw)
-        self.delays.put(delay)
-        return call
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+    def limit(self, seconds: float) -> float:
+        """Return the moment that is so many seconds from now, and record them."""
+        moment = self.after(seconds)
+        reactor.callFromThread(self.delays.put, seconds)
+        return moment
+
+    def after(self, seconds: float) -> float:
+        return self._now + seconds
+
+    def has_passed(self, moment: float) -> bool:
+        if self.is_stopped:
+            raise Stopped
+        return self._now >= moment
+
+    def pause(self, seconds: float) -> None:
+        end = self.limit(seconds)
+        while not self.has_passed(end):
+            time.sleep(0.005)
+
+
+class ClockedSocket(socket.socket):
+    """A socket whose time-out is that of a clock, from the last byte on."""
+
+    clock: RecordingClock
+
+    def settimeout(self, value: float | None) -> None:
+        if value is not None and not hasattr(self, "end"):
+            self.end = self.clock.limit(value)
+        super().settimeout(value)
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        while not select.select([self], [], [], 0.005)[0]:
+            if self.clock.has_passed(self.end):
+                raise TimeoutError
+        self.end = self.clock.after(self.gettimeout() or 0.0)
+        return super().recv_into(buffer, nbytes, flags)
 
 
 class Follower:
-    """Follows a stream of a scripted server; the test advances the clock."""
+    """Follows a stream of a scripted server in a thread; the test advances the clock."""
 
-    def __init__(self, server: ScriptedServer) -> None:
+    def __init__(self, server: ScriptedServer, patch: pytest.MonkeyPatch) -> None:
         self.clock = RecordingClock()
         self.notes: DeferredQueue[str] = DeferredQueue()
         self._shown: DeferredQueue[str] = DeferredQueue()
         self._server = server
         url = parse_url(f"{server.url()}/a.json?resume=true")
-        options = WatchOptions(url, KEEP_ALIVE_S, self._show, self.notes.put)
-        client = Client(reactor, TrustStore(), "secret")
-        self.end: Deferred[None] = Deferred.fromCoroutine(
-            follow(client, options, self.clock, random.Random(1))
-        )
+        options = WatchOptions(url, KEEP_ALIVE_S, self._show, self._note)
+        patch.setattr(http_client, "open_socket", self._open)
+        self.is_over: Deferred[None] = Deferred()
+        self.end: Deferred[None] = deferToThread(self._follow, options)
+
+    def _follow(self, options: WatchOptions) -> None:
+        try:
+            follow(HttpClient(token="secret"), options, random.Random(1), self.clock.pause)
+        finally:
+            reactor.callFromThread(self.is_over.callback, None)
+
+    def _open(self, url: Url, _timeout_s: float | None) -> socket.socket:
+        plain = socket.create_connection(("127.0.0.1", url.port))
+        opened = ClockedSocket(fileno=plain.detach())
+        opened.clock = self.clock
+        return opened
+
+    def _note(self, sentence: str) -> None:
+        reactor.callFromThread(self.notes.put, sentence)
 
     def _show(self, event: StreamEvent) -> None:
-        self._shown.put(event.print_text().decode().rstrip("\n"))
+        reactor.callFromThread(self._shown.put, event.print_text().decode().rstrip("\n"))
 
     async def next_shown(self) -> str:
         line: str = await self._shown.get()
@@ -110,11 +160,14 @@ def server() -> Iterator[ScriptedServer]:
 
 
 @pytest_twisted.async_yield_fixture
-async def follower(server: ScriptedServer) -> AsyncIterator[Follower]:
-    running = Follower(server)
+async def follower(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Follower]:
+    running = Follower(server, monkeypatch)
     yield running
+    running.clock.is_stopped = True
     running.end.addErrback(lambda _: None)
-    running.end.cancel()
+    await running.is_over
 
 
 @pytest_twisted.ensureDeferred

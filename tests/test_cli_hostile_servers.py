@@ -68,6 +68,12 @@ def test_a_printed_entity_tag_cannot_move_the_cursor(serve: Serve) -> None:
     assert done.output == "a\N{REPLACEMENT CHARACTER}[31mb\n".encode()
 
 
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nServer: x"])
+def test_a_response_whose_head_is_cut_off_is_none(serve: Serve, head: bytes) -> None:
+    done = run_command("get", serve(head))
+    assert done.error.endswith(" closed the connection without a response.")
+
+
 def test_no_more_than_the_bound_is_read_of_json(serve: Serve) -> None:
     client = HttpClient()
     response = client.request("GET", parse_url(serve(response_of(b"1" * 11))))

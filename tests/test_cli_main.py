@@ -69,6 +69,7 @@ def test_importing_the_package_does_not_import_twisted() -> None:
         ["tree", "http://localhost:1"],
         ["cp", "http://localhost:1/a", "http://localhost:1/b"],
         ["transaction", "http://localhost:1/a", "."],
+        ["watch", "http://localhost:1/a"],
     ],
 )
 def test_a_command_of_one_request_imports_no_reactor_and_no_second_tls(words: list[str]) -> None:

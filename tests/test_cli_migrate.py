@@ -15,17 +15,14 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
 
 from tests.command import COMMAND, Lines, RunningCommand, environment, run_command
 from tests.daemon import Daemon
 from tests.proxy import CuttingProxy
-from treedbd.cli.client import Client
+from treedbd.cli.http_client import HttpClient
 from treedbd.cli.migrate import LONGEST_LINE, ChangedPaths, Copying, Following
 from treedbd.cli.options import parse_url
 from treedbd.tree.types import Path
-from treedbd.web.auth.fetch import TrustStore
 
 RULES = '{"rules":{".read":true,".write":true,"a":{".indexOn":"x"}}}'
 
@@ -279,7 +276,7 @@ def test_what_changes_in_the_first_copy_is_compared_and_not_only_added() -> None
         def __init__(self) -> None:
             self.copied: list[tuple[Path, bool]] = []
 
-        async def copy(self, path: Path, *, is_new: bool = False) -> None:
+        def copy(self, path: Path, *, is_new: bool = False) -> None:
             if not self.copied:
                 following.add(())
             self.copied.append((path, is_new))
@@ -288,12 +285,10 @@ def test_what_changes_in_the_first_copy_is_compared_and_not_only_added() -> None
             raise AssertionError
 
     copying = ChangingCopy()
-    client = Client(Clock(), TrustStore())
     address = parse_url("http://localhost")
-    following = Following(Clock(), client, address, copying, is_new=True)
+    following = Following(HttpClient(), address, copying, is_new=True)
     following.add(())
-    done = Deferred.fromCoroutine(following.copy_changed())
-    assert done.called
+    following.copy_changed()
     assert copying.copied == [((), True), ((), False)]
 
 

@@ -4,8 +4,7 @@ main             the entry point
 parser           the command line: its subcommands, and its completion
 exit             what commands print and how they end: output, colours, errors, status
 options          what commands share: URLs, paths, addresses, tokens, queries, settings
-http_client      the blocking client, for commands that must start fast
-client           the client of commands that run a reactor
+http_client      the HTTP client, and the run of a command that sends requests
 data             get, set, push, update, remove, ls, tree, log and transaction
 watch            watch: the events of a path, parsed, printed, resumed after a break
 rules            rules: check without a daemon; get, put and explain by one

@@ -23,12 +23,13 @@ from typing import Any
 import attrs
 import orjson
 
-from treedbd.cli.client import Client, choose_trust_store, content, run_online
 from treedbd.cli.exit import DONE, FAILED, CommandFailed, Status, make_printable, print_line, warn
+from treedbd.cli.http_client import HttpClient, run_once
 from treedbd.cli.options import (
     Url,
     add_network_options,
     add_settings_options,
+    choose_authorities,
     parse_address,
     parse_url,
     read_settings,
@@ -167,12 +168,12 @@ def add_compact_options(parser: ArgumentParser, _: str) -> None:
     )
     add_network_options(parser)
     add_settings_options(parser)
-    parser.set_defaults(run=_run, work=_compact_served)
+    parser.set_defaults(run=_run, request=_compact_served)
 
 
 def _run(arguments: Namespace) -> Status:
     if arguments.url is not None:
-        return run_online(arguments)
+        return run_once(arguments)
     settings = read_stored_settings(arguments, "compacted")
     try:
         lock = DirectoryLock(settings.data)
@@ -183,8 +184,8 @@ def _run(arguments: Namespace) -> Status:
                 f"{str(error).rstrip('.')}, or give the URL of a database: its daemon does it."
             ) from None
         arguments.url = targets[0].url
-        arguments.work = partial(_compact_targets, targets=targets)
-        return run_online(arguments)
+        arguments.request = partial(_compact_targets, targets=targets)
+        return run_once(arguments)
     try:
         return _compact_files(settings, lock)
     except DiskFull as error:
@@ -193,14 +194,13 @@ def _run(arguments: Namespace) -> Status:
         lock.release()
 
 
-async def _compact_served(_: Any, client: Client, arguments: Namespace) -> None:
-    await _compact_one(client, arguments.url, str(arguments.url))
+def _compact_served(client: HttpClient, arguments: Namespace) -> None:
+    _compact_one(client, arguments.url, str(arguments.url))
 
 
-async def _compact_one(client: Client, url: Url, name: str) -> None:
+def _compact_one(client: HttpClient, url: Url, name: str) -> None:
     address = url.to_settings("compact.json").with_parameters({"timeout": TIMEOUT})
-    response = await client.request("POST", address)
-    found: Any = orjson.loads(await content(response, address))
+    found: Any = orjson.loads(client.request("POST", address).content())
     _report_freed(name, found["before"], found["after"])
 
 
@@ -239,13 +239,11 @@ def _address(urls: Sequence[Url], domains: Sequence[str], label: str) -> Url:
     return (plain or urls[0]).with_parameters({"ns": label})
 
 
-async def _compact_targets(
-    reactor: Any, _: Client, arguments: Namespace, targets: Sequence[_Served]
-) -> None:
+def _compact_targets(_: HttpClient, arguments: Namespace, targets: Sequence[_Served]) -> None:
     settings = read_settings(arguments)
     for target in targets:
-        trust = choose_trust_store(arguments, target.url, settings)
-        await _compact_one(Client(reactor, trust, target.token), target.url, target.name)
+        authorities = choose_authorities(arguments, target.url, settings)
+        _compact_one(HttpClient(authorities, target.token), target.url, target.name)
 
 
 def _compact_files(settings: Settings, lock: DirectoryLock) -> Status:

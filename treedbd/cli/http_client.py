@@ -1,9 +1,9 @@
-"""The blocking HTTP client of commands that must start fast, and the run of such a command.
+"""The blocking HTTP client of all commands, and the run of a command that sends requests.
 
-What it promises is what `client` promises: a URL is sent byte for byte, a token only in the
-Authorization header, redirects are not followed, servers are always verified, and of a body only a
-piece is in memory. Names of this machine are loopback, without a lookup. It loads neither Twisted
-nor cryptography.
+A URL is sent byte for byte, and a token only in the Authorization header. Redirects are not
+followed: a token belongs to the host that it was given for. Servers are always verified, and of a
+body only a piece is in memory. Names of this machine are loopback, without a lookup. Commands start
+fast, so it loads neither Twisted nor cryptography.
 
 A connection is used again for the next read of the same server, and never for a write: a write must
 not be sent on a connection that the server may have closed meanwhile.
@@ -12,6 +12,7 @@ not be sent on a connection that the server may have closed meanwhile.
 from __future__ import annotations
 
 import contextlib
+import math
 import pathlib
 import select
 import signal
@@ -54,6 +55,8 @@ _WRONG_NAME: Final = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 PIECE_BYTES: Final = 65_536
+OWN_CONNECTION: Final = {"Connection": "close"}
+"""The header of requests whose connection is used for no other."""
 _WITH_LENGTH: Final = frozenset({"PUT", "POST", "PATCH"})
 _LEAST_S: Final = 0.001
 
@@ -173,20 +176,23 @@ class HttpClient:
         authorities: Sequence[pathlib.Path] = (),
         token: str | None = None,
         timeout_s: float | None = None,
+        silence_s: float | None = None,
     ) -> None:
         """Verify servers by the certificates in files, without any by those of the system.
 
         `token` is sent with each request. Each must be done within `timeout_s`, if given, its
-        response read included. Raises `CommandFailed` for a file that holds no certificates.
+        response read included, and fails if nothing is received for `silence_s`. Raises
+        `CommandFailed` for a file that holds no certificates.
         """
         self._context = make_context(authorities) if authorities else None
         self._token = token
         self._timeout_s = timeout_s
+        self._silence_s = silence_s
         self._idle: _HostConnection | None = None
 
-    def within(self, timeout_s: float) -> HttpClient:
-        """Return a client of the same caller whose requests must be done within a time."""
-        client = HttpClient((), self._token, timeout_s)
+    def within(self, timeout_s: float | None = None, silence_s: float | None = None) -> HttpClient:
+        """Return a client of the same caller whose requests have other limits of time."""
+        client = HttpClient((), self._token, timeout_s, silence_s)
         client._context = self._context
         return client
 
@@ -218,8 +224,10 @@ class HttpClient:
                 self, url, connection, _exchange(connection, method, url, head, body)
             )
         except TimeoutError:
+            connection.close()
             self.fail_late(url)
         except (OSError, HTTPException):
+            connection.close()
             raise NoResponse(CLOSED.format(url.origin)) from None
 
     def request(
@@ -241,11 +249,13 @@ class HttpClient:
             self._idle.close()
         self._idle = connection
 
-    def fail_late(self, url: Url) -> NoReturn:
-        """Raise `NoResponse` for a time-out."""
-        if self._timeout_s is None:
-            raise NoResponse(SILENT.format(url.origin))
-        raise NoResponse(f"{url.origin} was not done within {self._timeout_s:g} seconds.")
+    def fail_late(self, url: Url, most: float = math.inf) -> NoReturn:
+        """Raise `NoResponse` for a step that took too long, or longer than `most`."""
+        if self._timeout_s is not None:
+            raise NoResponse(f"{url.origin} was not done within {self._timeout_s:g} seconds.")
+        if self._silence_s is not None and self._silence_s <= most:
+            raise NoResponse(f"{url.origin} was silent for {self._silence_s:g} s.")
+        raise NoResponse(SILENT.format(url.origin))
 
     def _take_idle(self, url: Url) -> _HostConnection | None:
         idle, self._idle = self._idle, None
@@ -255,14 +265,14 @@ class HttpClient:
         return idle
 
     def _connect(self, url: Url, end: float | None) -> _HostConnection:
-        connection = _HostConnection(url, end)
+        connection = _HostConnection(url, end, self._silence_s)
         try:
             opened = open_socket(url, connection.remaining(CONNECT_S))
             if url.is_secure:
                 self._context = self._context or make_context(())
                 opened = secure(opened, url, self._context)
         except TimeoutError:
-            self.fail_late(url)
+            self.fail_late(url, CONNECT_S)
         connection.sock = opened
         return connection
 
@@ -293,29 +303,34 @@ class UnreadResponse:
         """Return the value of a header, None if there is none."""
         return self._response.getheader(name)
 
-    def pieces(self, silence_s: float | None = None) -> Iterator[bytes]:
+    def pieces(self) -> Iterator[bytes]:
         """Read the body piece by piece; raise `NoResponse` if it is cut off.
 
-        It is cut off, too, if nothing is received for `silence_s`.
+        The connection is closed unless all of the body is read.
         """
         left = self._response.length
-        while left != 0:
-            self._connection.wait(silence_s)
-            try:
-                piece = self._response.read1(
-                    PIECE_BYTES if left is None else min(PIECE_BYTES, left)
-                )
-            except TimeoutError:
-                self._client.fail_late(self._url)
-            except (OSError, HTTPException):
-                raise NoResponse(CUT_OFF.format(self._url.origin)) from None
-            if not piece:
-                break
-            left = None if left is None else left - len(piece)
-            yield piece
-        if left:
-            raise NoResponse(CUT_OFF.format(self._url.origin))
-        self._end()
+        is_whole = False
+        try:
+            while left != 0:
+                piece = self._read(PIECE_BYTES if left is None else min(PIECE_BYTES, left))
+                if not piece:
+                    break
+                left = None if left is None else left - len(piece)
+                yield piece
+            if left:
+                raise NoResponse(CUT_OFF.format(self._url.origin))
+            is_whole = True
+        finally:
+            (self._end if is_whole else self.close)()
+
+    def _read(self, most: int) -> bytes:
+        self._connection.wait()
+        try:
+            return self._response.read1(most)
+        except TimeoutError:
+            self._client.fail_late(self._url)
+        except (OSError, HTTPException):
+            raise NoResponse(CUT_OFF.format(self._url.origin)) from None
 
     def content(self) -> bytes:
         """Return the whole body, which must be small."""
@@ -323,7 +338,10 @@ class UnreadResponse:
 
     def read_error(self) -> str:
         """Return the sentence of a response that is an error, and close the connection."""
-        return describe_error(self.status, self.content_up_to(MAX_ERROR_BYTES) or b"", self._url)
+        body: bytes | None = None
+        with contextlib.suppress(NoResponse):  # the status is known, if not the reason
+            body = self.content_up_to(MAX_ERROR_BYTES)
+        return describe_error(self.status, body or b"", self._url)
 
     def content_up_to(self, most: int) -> bytes | None:
         """Return the whole body, or None if it has more bytes; the connection is closed then."""
@@ -366,26 +384,57 @@ def parse_json(content: bytes, url: Url) -> Any:
         raise CommandFailed(f"{url.origin} did not return JSON.") from None
 
 
-class _HostConnection(HTTPConnection):
-    """A connection to the server of a URL; `end` is when everything must be done, if given."""
+class _HeadLines:
+    """The lines of the head of a response, each of which must be whole."""
 
-    def __init__(self, url: Url, end: float | None) -> None:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def readline(self, most: int = -1) -> bytes:
+        line: bytes = self._file.readline(most)
+        if not line.endswith(b"\n"):
+            raise ConnectionResetError
+        return line
+
+
+class _Response(HTTPResponse):
+    """A response whose head is whole: `http.client` accepts one that is cut off."""
+
+    def begin(self) -> None:
+        file: Any = self.fp
+        lines: Any = _HeadLines(file)
+        self.fp = lines
+        try:
+            super().begin()
+        finally:
+            self.fp = file
+
+
+class _HostConnection(HTTPConnection):
+    """A connection to the server of a URL.
+
+    `end` is when everything must be done, `silence_s` how long one operation may take, if given.
+    """
+
+    response_class = _Response
+
+    def __init__(self, url: Url, end: float | None, silence_s: float | None) -> None:
         super().__init__(LOCALHOST)  # the socket is opened by us, and so is the header `Host`
         self.origin = url.origin
         self.auto_open = 0
         self.end = end
+        self._silence_s = math.inf if silence_s is None else silence_s
 
-    def remaining(self, most: float | None) -> float | None:
-        """Return how long the next operation may take."""
-        if self.end is None:
-            return most
-        left = max(_LEAST_S, self.end - time.monotonic())
-        return left if most is None else min(left, most)
+    def remaining(self, most: float = math.inf) -> float | None:
+        """Return how long the next operation may take, `most` at most; None without a limit."""
+        left = math.inf if self.end is None else max(_LEAST_S, self.end - time.monotonic())
+        shortest = min(left, most, self._silence_s)
+        return None if shortest == math.inf else shortest
 
-    def wait(self, most: float | None = None) -> None:
+    def wait(self) -> None:
         """Set how long the socket waits from now on."""
         if self.sock is not None:  # else the response is the last one, and all of it is here
-            self.sock.settimeout(self.remaining(most))
+            self.sock.settimeout(self.remaining())
 
 
 def _framing(method: str, body: Body | None) -> dict[str, str]:

@@ -8,11 +8,14 @@ before anything is copied, so no change is missed meanwhile. The stream yields t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
 import signal
 import sys
+import threading
+import time
 from argparse import ArgumentParser, Namespace
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -20,14 +23,11 @@ from functools import partial
 from typing import Any, Final
 
 import orjson
-from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
-from twisted.web.iweb import IResponse
 
-from treedbd.cli.client import Client, choose_trust_store, content, read_error, receive, run_online
 from treedbd.cli.cp import is_within
 from treedbd.cli.data import JSON_HEADERS, TOO_LARGE
 from treedbd.cli.exit import INTERRUPTED, CommandFailed, print_line, warn
+from treedbd.cli.http_client import HttpClient, UnreadResponse, run_once
 from treedbd.cli.loading.transfer import (
     DEFAULT_RETRY_S,
     LONGEST,
@@ -35,7 +35,6 @@ from treedbd.cli.loading.transfer import (
     Refused,
     Retries,
     Sender,
-    read_at_most,
     read_size,
 )
 from treedbd.cli.options import (
@@ -43,6 +42,7 @@ from treedbd.cli.options import (
     NoResponse,
     Url,
     add_network_options,
+    choose_authorities,
     parse_address,
     parse_url,
     read_settings,
@@ -104,40 +104,40 @@ class Copying:
         self._source.give_up()
         self._target.give_up()
 
-    async def copy(self, path: Path, *, is_new: bool = False) -> None:
+    def copy(self, path: Path, *, is_new: bool = False) -> None:
         """Copy the value at a path; `is_new` if the target has none there.
 
         Raises `CommandFailed`.
         """
-        found = await self._read_value(path, _EXPORT)
+        found = self._read_value(path, _EXPORT)
         if found is None:
-            await self._copy_large(path, is_new=is_new)
+            self._copy_large(path, is_new=is_new)
         elif found != NULL or not is_new:
             try:
-                await self._write("PUT", path, found)
+                self._write("PUT", path, found)
             except Refused as error:
                 if error.status != TOO_LARGE:
                     raise
-                await self._copy_large(path, is_new=is_new)
+                self._copy_large(path, is_new=is_new)
 
-    async def _copy_large(self, path: Path, *, is_new: bool) -> None:
+    def _copy_large(self, path: Path, *, is_new: bool) -> None:
         """Copy a value that is too long for one request."""
         if not is_new:
-            await self._remove_others(path)
-        if not await self._copy_children(path, is_new=is_new):
-            await self._copy_leaf(path)
+            self._remove_others(path)
+        if not self._copy_children(path, is_new=is_new):
+            self._copy_leaf(path)
             return
-        priority = await self._read_value((*path, PRIORITY), {}) or NULL
+        priority = self._read_value((*path, PRIORITY), {}) or NULL
         if priority != NULL or not is_new:
-            await self._write("PUT", (*path, PRIORITY), priority)
+            self._write("PUT", (*path, PRIORITY), priority)
 
-    async def _copy_leaf(self, path: Path) -> None:
-        found = await self._read_value(path, _EXPORT, LEAF_BYTES)
+    def _copy_leaf(self, path: Path) -> None:
+        found = self._read_value(path, _EXPORT, LEAF_BYTES)
         if found is None:  # it had no children a moment ago
             raise CommandFailed(f"{format_path(path)} of the source has changed: try again.")
-        await self._write("PUT", path, found)
+        self._write("PUT", path, found)
 
-    async def _copy_children(self, path: Path, *, is_new: bool) -> bool:
+    def _copy_children(self, path: Path, *, is_new: bool) -> bool:
         """Copy children in pages; return whether there were any.
 
         A bound includes its key, so the last child of a page is the first of the next one and is
@@ -148,94 +148,91 @@ class Copying:
         count = PAGE_CHILDREN
         keys: list[str] | None = None
         while True:
-            page = await self._read_page(path, start, count + 1)
+            page = self._read_page(path, start, count + 1)
             if page is None and count > 1:
                 count = max(1, count // 8)
                 continue
             if page is None:  # the keys show which child follows the first one
-                keys = await self._sorted_keys(path) if keys is None else keys
+                keys = self._sorted_keys(path) if keys is None else keys
                 first = next(iter(keys), None) if start is None else start
                 if first is not None:
-                    await self.copy((*path, first), is_new=is_new)
+                    self.copy((*path, first), is_new=is_new)
                 following = _key_after(keys, first)
             else:
                 first = next(iter(page), None)
                 following = [*page][-1] if len(page) > 1 else None
                 members = {key: page[key] for key in page if key != following}
-                await self._write_children(path, members, is_new=is_new)
+                self._write_children(path, members, is_new=is_new)
                 count = min(2 * count, PAGE_CHILDREN)
             if following is None:
                 return start is not None or first is not None
             start = following
 
-    async def _write_children(self, path: Path, page: dict[str, Any], *, is_new: bool) -> None:
+    def _write_children(self, path: Path, page: dict[str, Any], *, is_new: bool) -> None:
         """Write children, in several requests if the target refuses so long a body."""
         if not page:
             return
         try:
-            await self._write("PATCH", path, compact(page))
+            self._write("PATCH", path, compact(page))
         except Refused as error:
             if error.status != TOO_LARGE:
                 raise
             if len(page) == 1:
-                await self.copy((*path, *page), is_new=is_new)
+                self.copy((*path, *page), is_new=is_new)
                 return
             members, middle = [*page.items()], len(page) // 2
-            await self._write_children(path, dict(members[:middle]), is_new=is_new)
-            await self._write_children(path, dict(members[middle:]), is_new=is_new)
+            self._write_children(path, dict(members[:middle]), is_new=is_new)
+            self._write_children(path, dict(members[middle:]), is_new=is_new)
 
-    async def _read_page(self, path: Path, start: str | None, count: int) -> dict[str, Any] | None:
+    def _read_page(self, path: Path, start: str | None, count: int) -> dict[str, Any] | None:
         """Return the first children from a key on, in order; None if they are too long."""
         parameters = {**_EXPORT, "orderBy": '"$key"', "limitToFirst": str(count)}
         if start is not None:
             parameters["startAt"] = compact(start).decode()
-        text = await self._read(path, parameters)
+        text = self._read(path, parameters)
         if text is None:
             return None
         members = _members(_parse(text, self._source_url))
         return {key: members[key] for key in sorted(members, key=rank_key) if key != PRIORITY}
 
-    async def _sorted_keys(self, path: Path) -> list[str]:
-        return sorted(await self._keys(self._source, self._source_url, path), key=rank_key)
+    def _sorted_keys(self, path: Path) -> list[str]:
+        return sorted(self._keys(self._source, self._source_url, path), key=rank_key)
 
-    async def _remove_others(self, path: Path) -> None:
+    def _remove_others(self, path: Path) -> None:
         """Remove the children of the target that the source does not have."""
-        wanted = await self._keys(self._source, self._source_url, path)
-        present = await self._keys(self._target, self._target_url, path)
+        wanted = self._keys(self._source, self._source_url, path)
+        present = self._keys(self._target, self._target_url, path)
         others = sorted(present - wanted)
         for at in range(0, len(others), REMOVED_AT_ONCE):
             gone = dict.fromkeys(others[at : at + REMOVED_AT_ONCE])
-            await self._write("PATCH", path, compact(gone))
+            self._write("PATCH", path, compact(gone))
 
-    async def _keys(self, retries: Retries, url: Url, path: Path) -> set[str]:
+    def _keys(self, retries: Retries, url: Url, path: Path) -> set[str]:
         address = at_path(url, path).with_parameters({"shallow": "true", "timeout": LONGEST})
-        response = await retries.request("GET", address)
-        return set(_members(_parse(await content(response, address), url)))
+        return set(_members(_parse(retries.request("GET", address).content(), url)))
 
-    async def _read_value(
+    def _read_value(
         self, path: Path, parameters: dict[str, str], most: int = PAGE_BYTES
     ) -> bytes | None:
         """Return the JSON of a read as `_read` does; raise `CommandFailed` if it is not JSON."""
-        text = await self._read(path, parameters, most)
+        text = self._read(path, parameters, most)
         if text is not None:
             _parse(text, self._source_url)
         return text
 
-    async def _read(
-        self, path: Path, parameters: dict[str, str], most: int = PAGE_BYTES
-    ) -> bytes | None:
+    def _read(self, path: Path, parameters: dict[str, str], most: int = PAGE_BYTES) -> bytes | None:
         """Return the JSON of a read, None if it has more than `most` bytes."""
         address = at_path(self._source_url, path).with_parameters(
             {**parameters, "timeout": LONGEST}
         )
-        text = await read_at_most(most, self._source, address)
+        text = self._source.request("GET", address).content_up_to(most)
         return None if text is None else text.strip()
 
-    async def _write(self, method: str, path: Path, body: bytes) -> None:
+    def _write(self, method: str, path: Path, body: bytes) -> None:
         address = at_path(self._target_url, path).with_parameters(
             {"print": "silent", "timeout": LONGEST}
         )
-        await self._target.request(method, address, JSON_HEADERS, body)
+        self._target.request(method, address, JSON_HEADERS, body).close()
         self._progress.advance(len(body))
 
 
@@ -347,16 +344,16 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     add_network_options(parser)
-    parser.set_defaults(run=run_online, work=_migrate)
+    parser.set_defaults(run=run_once, request=_migrate)
 
 
-async def _migrate(reactor: Any, client: Client, arguments: Namespace) -> None:
-    source = _source_client(reactor, arguments)
+def _migrate(client: HttpClient, arguments: Namespace) -> None:
+    source = _source_client(arguments)
     if is_within(arguments.source, arguments.url) or is_within(arguments.url, arguments.source):
         raise CommandFailed(f"{arguments.source} cannot be migrated into itself.")
     progress = ProgressReport("copied", None, is_quiet=arguments.quiet)
-    origin = Retries(reactor, source, DEFAULT_RETRY_S, SOURCE)
-    target = Retries(reactor, client, DEFAULT_RETRY_S, "The target")
+    origin = Retries(source, DEFAULT_RETRY_S, SOURCE)
+    target = Retries(client, DEFAULT_RETRY_S, "The target")
     copying = Copying(
         source=origin,
         source_url=arguments.source,
@@ -364,20 +361,20 @@ async def _migrate(reactor: Any, client: Client, arguments: Namespace) -> None:
         target_url=arguments.url,
         progress=progress,
     )
-    is_empty = await Sender(target, arguments.url).is_empty()
+    is_empty = Sender(target, arguments.url).is_empty()
     if not is_empty and not arguments.replace:
         raise CommandFailed(f"{arguments.url} is not empty: use --replace, or another database.")
     copied = partial(_report_copied, progress, arguments)
     try:
         if not arguments.quiet:
-            progress.set_total(await read_size(origin, arguments.source))
-        await _copy_rules(source, target, arguments)
+            progress.set_total(read_size(origin, arguments.source))
+        _copy_rules(source, target, arguments)
         if arguments.once:
-            await copying.copy((), is_new=is_empty)
+            copying.copy((), is_new=is_empty)
             copied()
         else:
-            following = Following(reactor, source, arguments.source, copying, is_new=is_empty)
-            await following.run(copied)
+            following = Following(source, arguments.source, copying, is_new=is_empty)
+            following.run(copied)
     finally:
         progress.stop()
 
@@ -388,54 +385,47 @@ def _report_copied(progress: ProgressReport, arguments: Namespace) -> None:
         print("What changes in the source is copied, too, until Ctrl-C.", file=sys.stderr)
 
 
-def _source_client(reactor: Any, arguments: Namespace) -> Client:
+def _source_client(arguments: Namespace) -> HttpClient:
     file = arguments.source_token_file
     token = None if file is None else read_token_file(file)
-    settings = read_settings(arguments)
-    return Client(reactor, choose_trust_store(arguments, arguments.source, settings), token)
+    authorities = choose_authorities(arguments, arguments.source, read_settings(arguments))
+    return HttpClient(authorities, token)
 
 
-async def _copy_rules(source: Client, target: Retries, arguments: Namespace) -> None:
+def _copy_rules(source: HttpClient, target: Retries, arguments: Namespace) -> None:
     """Copy the rules, if the URLs name whole databases and the token may read them."""
     if arguments.source.has_path or arguments.url.has_path:
         warn("Only a part of a database is copied, so the rules are not.")
         return
     address = arguments.source.to_rules()
-    response = await source.send("GET", address)
-    if response.code != 200:
-        problem = await read_error(response, address)
+    response = source.send("GET", address)
+    if response.status != 200:
+        problem = response.read_error()
         warn(f"{SOURCE}: {problem} Its rules are not copied: put them with treedb rules put.")
         return
-    text = await content(response, address)
+    text = response.content()
     try:
-        await target.request("PUT", arguments.url.to_rules(), None, text)
+        target.request("PUT", arguments.url.to_rules(), None, text).close()
     except Refused as error:
         warn(f"The rules of the source are not in force here, put them yourself: {error}")
 
 
-def _is_stream(response: IResponse) -> bool:
-    (kind, *_) = response.headers.getRawHeaders("content-type", [""])
-    return str(kind).startswith(STREAM_HEADERS["Accept"])
-
-
 class Following:
-    """Copies a database, and its changes from then on."""
+    """Copies a database, and its changes from then on, which a thread reads from a stream."""
 
-    def __init__(
-        self, reactor: Any, client: Client, url: Url, copying: Copying, *, is_new: bool
-    ) -> None:
+    def __init__(self, client: HttpClient, url: Url, copying: Copying, *, is_new: bool) -> None:
         """Follow the database that `url` names; `is_new` if the target is empty."""
-        self._reactor = reactor
         self._client = client
         self._url = url.to_json()
         self._copying = copying
         self._is_new = is_new
+        self._lock = threading.Lock()
         self._changed: dict[Path, None] = {}
         self._changes = ChangedPaths()
         self._is_open = False
         self._is_ending = False
 
-    async def run(self, copied: Callable[[], None]) -> None:
+    def run(self, copied: Callable[[], None]) -> None:
         """Copy until Ctrl-C, and call `copied` after the first copy.
 
         Raises `CommandFailed` if the source ends the stream, or cannot be followed to the end.
@@ -443,74 +433,73 @@ class Following:
         signal.signal(signal.SIGINT, self._end)
         is_first = True
         while True:
-            await self._open()
+            self._open()
             self.add(())
             while self._is_open or self._changed:
-                await self.copy_changed()
+                self.copy_changed()
                 if is_first:
                     is_first = False
                     copied()
                 if self._is_ending and self._is_open and not self._changed:
                     print_line("The source was followed to this moment: clients can be switched.")
                     return
-                await self._pause(POLL_S)
+                time.sleep(POLL_S)
             if self._changes.ended:
                 raise CommandFailed(f"The source has ended the stream ({self._changes.ended}).")
-            await self._try_again("The stream of the source broke.")
+            self._try_again("The stream of the source broke.")
 
     def add(self, path: Path) -> None:
         """Record a changed path."""
-        self._changed[path] = None
+        with self._lock:
+            self._changed[path] = None
 
     def _end(self, *_: object) -> None:
         if self._is_ending:
             os._exit(INTERRUPTED)  # a second Ctrl-C does not wait for the remaining changes
         self._is_ending = True
-        self._reactor.callFromThread(self._copying.give_up)
+        self._copying.give_up()
 
-    async def _open(self) -> None:
+    def _open(self) -> None:
         """Open a stream, and wait for its first event: later changes are not missed."""
         while True:
             try:
-                response = await self._client.request("GET", self._url, STREAM_HEADERS)
+                response = self._client.request("GET", self._url, STREAM_HEADERS)
             except NoResponse as error:
-                await self._try_again(str(error))
+                self._try_again(str(error))
                 continue
             except CommandFailed as error:
                 raise CommandFailed(f"{SOURCE}: {error}") from None
-            if not _is_stream(response):
+            if not (response.header("Content-Type") or "").startswith(STREAM_HEADERS["Accept"]):
                 raise CommandFailed(f"{SOURCE} does not send a stream at {self._url}.")
             self._changes, self._is_open = ChangedPaths(), True
-            reading = Deferred.fromCoroutine(receive(response, self._url, self._consume))
-            reading.addBoth(self._closed)
+            threading.Thread(target=self._read, args=(response,), daemon=True).start()
             while self._is_open and not (self._changes.has_begun or self._is_ending):
-                await self._pause(POLL_S)
+                time.sleep(POLL_S)
             if self._changes.has_begun:
                 return
-            await self._try_again("The stream of the source has no event.")
+            self._try_again("The stream of the source has no event.")
 
-    async def _try_again(self, problem: str) -> None:
+    def _try_again(self, problem: str) -> None:
         """Report a problem, and wait before the next attempt; after Ctrl-C raise it."""
         if self._is_ending:
             raise CommandFailed(f"{problem} {NOT_FOLLOWED}")
         warn(f"{problem} Trying again, with a whole copy.")
-        await self._pause(RETRY_S)
+        time.sleep(RETRY_S)
 
-    async def _pause(self, seconds: float) -> None:
-        await deferLater(self._reactor, seconds, lambda: None)
-
-    def _consume(self, piece: bytes) -> None:
-        for path in self._changes.feed(piece):
-            self.add(path)
-
-    def _closed(self, _: object) -> None:
+    def _read(self, response: UnreadResponse) -> None:
+        """Record what changes until the stream ends, or has what is not an event."""
+        with contextlib.suppress(Exception):  # whatever breaks it: everything is copied again
+            for piece in response.pieces():
+                for path in self._changes.feed(piece):
+                    self.add(path)
         self._is_open = False
 
-    async def copy_changed(self) -> None:
+    def copy_changed(self) -> None:
         """Copy the changed paths, and those that change meanwhile."""
         while self._changed:
-            path = min(self._changed, key=len)
-            for below in [each for each in self._changed if each[: len(path)] == path]:
-                del self._changed[below]
+            with self._lock:
+                path = min(self._changed, key=len)
+                for below in [each for each in self._changed if each[: len(path)] == path]:
+                    del self._changed[below]
             is_new, self._is_new = self._is_new, False
-            await self._copying.copy(path, is_new=is_new and not path)
+            self._copying.copy(path, is_new=is_new and not path)

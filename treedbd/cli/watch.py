@@ -8,30 +8,28 @@ Bytes are parsed by the letter of "Interpreting an event stream" of the HTML sta
 https://html.spec.whatwg.org/multipage/server-sent-events.html. An event is printed on one line. As
 text: its kind, its path and its data, separated by tab characters, which neither a path nor compact
 JSON contains. As JSON: one object with the members `event`, `path` and `data`.
-
-Only the command itself loads Twisted: the shell, which reads streams over the blocking client,
-starts fast.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import random
 import re
 import signal
 import sys
+import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import attrs
 import orjson
 
 from treedbd.cli.data import style_json
-from treedbd.cli.exit import CommandFailed, warn, write_out
-from treedbd.cli.http_client import HttpClient
+from treedbd.cli.exit import DONE, CommandFailed, Status, warn, write_out
+from treedbd.cli.http_client import OWN_CONNECTION, HttpClient, make_http_client
 from treedbd.cli.options import (
     ADDRESS_HELP,
     NoResponse,
@@ -45,11 +43,6 @@ from treedbd.cli.options import (
     query_parameters,
     read_settings,
 )
-
-if TYPE_CHECKING:
-    from twisted.internet.interfaces import IReactorTime
-
-    from treedbd.cli.client import Client
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
@@ -68,8 +61,6 @@ _CHANGE = re.compile(rb'\{"path":("(?:[^"\\]|\\.)*+"),"data":(.*)\}')  # of one 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    from treedbd.cli.client import run_online
-
     parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
     parser.add_argument("--json", action="store_true", help="print each event as a JSON object")
     parser.add_argument(
@@ -84,7 +75,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     add_query_options(parser)
     add_network_options(parser)
     add_settings_options(parser)
-    parser.set_defaults(run=run_online, work=_watch, request=watch_stream)
+    parser.set_defaults(run=_watch, request=watch_stream)
 
 
 @attrs.frozen
@@ -97,20 +88,21 @@ class WatchOptions:
     note: Callable[[str], None]
 
 
-async def follow(
-    client: Client, options: WatchOptions, clock: IReactorTime, rng: random.Random
+def follow(
+    client: HttpClient,
+    options: WatchOptions,
+    rng: random.Random,
+    pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Show all events from now on; raise `CommandFailed` when the server returns an error.
 
     Raises `NoResponse` only before the first stream.
     """
-    from twisted.internet.task import deferLater
-
-    listener = _Listener(client, options, clock)
+    listener = _Listener(client, options)
     failures = 0
     while True:
         try:
-            await listener.listen()
+            listener.listen()
             problem = f"{options.url.origin} ended the stream."
         except NoResponse as error:
             if not listener.has_begun:
@@ -120,7 +112,7 @@ async def follow(
             failures = 0
         if not failures:
             options.note(f"{problem} Trying again.")
-        await deferLater(clock, pause_after(failures, rng, listener.retry_s))
+        pause(pause_after(failures, rng, listener.retry_s))
         failures += 1
 
 
@@ -137,63 +129,40 @@ def pause_after(failures: int, rng: random.Random, retry_s: float = 0.0) -> floa
 class _Listener:
     """Opens the stream again and again."""
 
-    def __init__(self, client: Client, options: WatchOptions, clock: IReactorTime) -> None:
+    def __init__(self, client: HttpClient, options: WatchOptions) -> None:
         self.has_begun = False
         self.has_received = False
         self.retry_s = 0.0
-        self._client = client
+        self._client = client.within(silence_s=options.keep_alive_s * SILENT_KEEP_ALIVES)
         self._options = options
-        self._clock = clock
         self._resume_point = ResumePoint()
 
-    async def listen(self) -> None:
+    def listen(self) -> None:
         """Show events until the stream ends; raise `NoResponse` or `CommandFailed`."""
-        from twisted.internet.defer import Deferred
-
         self.has_received = False
-        is_silent = False
-
-        def time_out() -> None:
-            nonlocal is_silent
-            is_silent = True
-            listening.cancel()
-
-        limit = self._options.keep_alive_s * SILENT_KEEP_ALIVES
-        silence = self._clock.callLater(limit, time_out)
-        listening = Deferred.fromCoroutine(self._listen(lambda: silence.reset(limit)))
         try:
-            await listening
-        except Exception:  # a cancelled connection fails in many ways
-            if not is_silent:
-                raise
-            raise NoResponse(f"{self._options.url.origin} was silent for {limit:g} s.") from None
+            self._listen()
         finally:
             self._resume_point.record_end()
-            if silence.active():
-                silence.cancel()
 
-    async def _listen(self, on_data: Callable[[], Any]) -> None:
-        from treedbd.cli.client import read_error, receive
-
+    def _listen(self) -> None:
         url, last_id = self._options.url, self._resume_point.last_event_id
-        headers = {"Accept": STREAM} | ({} if last_id is None else {"Last-Event-ID": last_id})
-        response = await self._client.send("GET", url, headers)
-        if response.code >= 500:
-            raise NoResponse(await read_error(response, url))
-        if response.code != 200:
-            raise CommandFailed(await read_error(response, url))
-        require_stream((response.headers.getRawHeaders("Content-Type") or [""])[0], url)
+        headers = {"Accept": STREAM, **OWN_CONNECTION}
+        if last_id is not None:
+            headers["Last-Event-ID"] = last_id
+        response = self._client.send("GET", url, headers)
+        if response.status >= 500:
+            raise NoResponse(response.read_error())
+        if response.status != 200:
+            raise CommandFailed(response.read_error())
+        require_stream(response.header("Content-Type") or "", url)
         self.has_begun = True
         parser = EventParser(last_id or "")
-
-        def consume(data: bytes) -> None:
-            for event in parser.feed(data):
+        for piece in response.pieces():
+            for event in parser.feed(piece):
                 self.has_received = True
                 self._handle(event)
             self.retry_s = parser.retry_s or self.retry_s
-            on_data()
-
-        await receive(response, url, consume)
 
     def _handle(self, event: StreamEvent) -> None:
         if event.kind in CHANGES:
@@ -213,37 +182,25 @@ class _Listener:
             ) from None
 
 
-async def _watch(reactor: Any, client: Client, arguments: Namespace) -> None:
-    from twisted.internet.defer import Deferred
+class _Over(Exception):
+    """All events that are wanted are printed, or the user has pressed Ctrl-C."""
 
+
+def _watch(arguments: Namespace) -> Status:
+    client = make_http_client(arguments)
     url: Url = arguments.url.to_json().with_parameters(query_parameters(arguments))
     if not url.has("resume"):
         url = url.with_parameters({"resume": "true"})
-    printer = _EventPrinter(arguments)
-    over: Deferred[None] = Deferred()
-
-    def note(sentence: str) -> None:
-        if not over.called:  # the reactor ends streams, too, when it stops
-            warn(sentence)
-
-    def show(event: StreamEvent) -> None:
-        if not over.called and printer.print(event):
-            end(None)
-
-    def end(result: Any) -> None:
-        if not over.called:
-            over.callback(result)
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends even a blocked write
-        reactor.callFromThread(end, None)
-
     keep_alive_s = arguments.keep_alive or read_settings(arguments).streams.keep_alive_s
-    options = WatchOptions(url, keep_alive_s, show, note)
-    signal.signal(signal.SIGINT, interrupt)
-    Deferred.fromCoroutine(follow(client, options, reactor, random.SystemRandom())).addBoth(end)
-    with in_options():
-        await over
+    printer = _EventPrinter(arguments)
+    options = WatchOptions(url, keep_alive_s, printer.show, warn)
+    with in_options(), contextlib.suppress(_Over):
+        signal.signal(signal.SIGINT, printer.interrupt)
+        try:
+            follow(client, options, random.SystemRandom())
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return DONE
 
 
 class _EventPrinter:
@@ -252,6 +209,23 @@ class _EventPrinter:
     def __init__(self, arguments: Namespace) -> None:
         self._as_json: bool = arguments.json
         self._left: int = arguments.count or -1
+        self._is_printing = False
+        self._is_interrupted = False
+
+    def show(self, event: StreamEvent) -> None:
+        """Print an event; raise `_Over` after the last one and after Ctrl-C, or `InvalidEvent`."""
+        self._is_printing = True
+        is_last = self.print(event)
+        self._is_printing = False
+        if is_last or self._is_interrupted:
+            raise _Over
+
+    def interrupt(self, *_: object) -> None:
+        """End at Ctrl-C by raising `_Over`, but not within a line."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends even a blocked write
+        if not self._is_printing:
+            raise _Over
+        self._is_interrupted = True
 
     def print(self, event: StreamEvent) -> bool:
         """Print an event; return whether it is the last one. Raises `InvalidEvent`."""
@@ -266,13 +240,14 @@ class _EventPrinter:
 def watch_stream(client: HttpClient, arguments: Namespace) -> None:
     """Print the events of one stream, as many as are wanted; raise `CommandFailed` at its end."""
     url: Url = arguments.url.to_json().with_parameters(query_parameters(arguments))
+    if arguments.keep_alive:
+        client = client.within(silence_s=arguments.keep_alive * SILENT_KEEP_ALIVES)
     with in_options():
         response = client.request("GET", url, {"Accept": STREAM})
-    silence_s = arguments.keep_alive and arguments.keep_alive * SILENT_KEEP_ALIVES
     printer, parser = _EventPrinter(arguments), EventParser()
     try:
         require_stream(response.header("Content-Type") or "", url)
-        for piece in response.pieces(silence_s):
+        for piece in response.pieces():
             for event in parser.feed(piece):
                 if event.kind in FINAL_EVENTS:
                     raise CommandFailed(FINAL_EVENTS[event.kind])

@@ -40,8 +40,8 @@ import os, signal, sys
 from treedbd.cli.loading.transfer import Sender
 from treedbd.cli.main import main
 write, left = Sender.write, [int(sys.argv.pop(1))]
-async def write_and_die(self, part):
-    await write(self, part)
+def write_and_die(self, part):
+    write(self, part)
     left[0] -= 1
     if not left[0]:
         os.kill(os.getpid(), int(os.environ["SIGNAL"]))

@@ -21,8 +21,8 @@ from urllib.parse import quote
 import attrs
 import orjson
 
-from treedbd.cli.client import Client, receive, run_online
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, OutputClosed, Status, warn, write_out
+from treedbd.cli.http_client import HttpClient, run_once
 from treedbd.cli.loading.chunks import Format, InputFile, compressing, format_of
 from treedbd.cli.loading.transfer import (
     GOES_ON,
@@ -331,80 +331,73 @@ class Download:
         self._page = _FIRST_PAGE
         self._failures = retries.failures()
 
-    async def run_plain(self) -> None:
+    def run_plain(self) -> None:
         """Download the value without priorities; after a break begin again."""
         while True:
             try:
-                await self._copy({})
+                self._copy({})
                 return
             except NoResponse as error:
                 if not self._file.can_resume and self._received:
                     raise
-                await self._pause(error, 0)
+                self._pause(error, 0)
                 self._file.close()
                 self._file.begin()
 
-    async def run(self, form: Format, joiner: Joiner) -> None:
+    def run(self, form: Format, joiner: Joiner) -> None:
         """Download the value with priorities, after the members that `joiner` has already."""
         is_copied = form == "json" and self._file.can_resume
         while True:
             received = self._received
             try:
                 if joiner.has_begun:
-                    await self._go_on(joiner)
+                    self._go_on(joiner)
                 elif is_copied:
-                    await self._copy(_EXPORT)
+                    self._copy(_EXPORT)
                     return
                 else:
-                    await self._join(joiner, self._url.with_parameters(_EXPORT), ())
+                    self._join(joiner, self._url.with_parameters(_EXPORT), ())
                 joiner.finish()
                 return
             except NoResponse as error:
-                await self._pause(error, received)
+                self._pause(error, received)
                 if is_copied and not joiner.has_begun:
                     joiner = self._file.recover(form)
 
-    async def _pause(self, error: NoResponse, received: int) -> None:
+    def _pause(self, error: NoResponse, received: int) -> None:
         if self._received > received:
             self._failures = self._retries.failures()
-        await self._retries.pause(self._failures, str(error))
+        self._retries.pause(self._failures, str(error))
 
-    async def _copy(self, parameters: Mapping[str, str]) -> None:
+    def _copy(self, parameters: Mapping[str, str]) -> None:
         """Write a response unchanged."""
         url = self._url.with_parameters({"timeout": LONGEST, **parameters})
-        response = await self._retries.request("GET", url)
+        for piece in self._retries.request("GET", url).pieces():
+            self._file.write(piece)
+            self._count(piece)
 
-        def consume(data: bytes) -> None:
-            self._file.write(data)
-            self._count(data)
-
-        await receive(response, url, consume)
-
-    async def _join(self, joiner: Joiner, url: Url, below: Path) -> None:
+    def _join(self, joiner: Joiner, url: Url, below: Path) -> None:
         """Add a response, which is the value at `below`."""
         url = url.with_parameters({"timeout": LONGEST})
-        response = await self._retries.request("GET", url)
+        response = self._retries.request("GET", url)
         splitter = Splitter()
-
-        def consume(data: bytes) -> None:
-            self._count(data)
-            for fragment in splitter.feed(data):
-                joiner.add(fragment, below)
-
         try:
-            await receive(response, url, consume)
+            for piece in response.pieces():
+                self._count(piece)
+                for fragment in splitter.feed(piece):
+                    joiner.add(fragment, below)
             for fragment in splitter.finish():
                 joiner.add(fragment, below)
         except InvalidData as error:
             raise NoResponse(f"The response of {url.origin} is not whole. {error}") from None
 
-    async def _go_on(self, joiner: Joiner) -> None:
+    def _go_on(self, joiner: Joiner) -> None:
         """Add the missing children of the containers that are open, the innermost first."""
         path = joiner.path
         for depth in reversed(range(len(path) + 1)):
-            await self._add_pages(joiner, path[:depth])
+            self._add_pages(joiner, path[:depth])
 
-    async def _add_pages(self, joiner: Joiner, container: Path) -> None:
+    def _add_pages(self, joiner: Joiner, container: Path) -> None:
         url = self._below(container).with_parameters(_EXPORT | _BY_KEY)
         after: str | None = ""
         while True:
@@ -416,7 +409,7 @@ class Download:
             parameters = {"limitToFirst": str(self._page)}
             if after is not None:
                 parameters["startAfter"] = compact(after).decode()
-            await self._join(joiner, url.with_parameters(parameters), container)
+            self._join(joiner, url.with_parameters(parameters), container)
             size = max(self._received - before, 1)
             self._page = max(1, min(self._page * _PAGE_BYTES // size, _LARGEST_PAGE))
 
@@ -440,13 +433,13 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         help="without priorities, with arrays, as a GET prints it; only as json",
     )
     add_loading_options(parser)
-    parser.set_defaults(run=_run, work=_download, parser=parser)
+    parser.set_defaults(run=_run, request=_download, parser=parser)
 
 
 def _run(arguments: Namespace) -> Status:
     _format(arguments)
     if not hasattr(arguments, "data"):
-        run_online(arguments)
+        return run_once(arguments)
     return _read_store(arguments)
 
 
@@ -458,7 +451,7 @@ def _format(arguments: Namespace) -> Format:
     return form
 
 
-async def _download(reactor: Any, client: Client, arguments: Namespace) -> None:
+def _download(client: HttpClient, arguments: Namespace) -> None:
     form = _format(arguments)
     source = f"{arguments.url.to_json()} {form} {'plain' if arguments.plain else 'export'}"
     file = PartFile(arguments.file, source)
@@ -466,15 +459,15 @@ async def _download(reactor: Any, client: Client, arguments: Namespace) -> None:
     advice = GOES_ON if file.can_resume and not arguments.plain else ""
     end_on_interrupt(progress.stop, f"Interrupted. {advice}".strip)
     try:
-        retries = Retries(reactor, client, arguments.retry_for)
+        retries = Retries(client, arguments.retry_for)
         if not arguments.quiet:
-            progress.set_total(await read_size(retries, arguments.url))
+            progress.set_total(read_size(retries, arguments.url))
         download = Download(retries, arguments.url, file, progress)
         if arguments.plain:
             file.begin()
-            await download.run_plain()
+            download.run_plain()
         else:
-            await download.run(form, _begin(file, form, is_restarted=arguments.restart))
+            download.run(form, _begin(file, form, is_restarted=arguments.restart))
         file.finish()
     except CommandFailed as error:
         if not file.count:

@@ -21,18 +21,16 @@ import re
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import groupby, islice
 from typing import Any, Final, NamedTuple
 
 import attrs
 import orjson
-from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThreadPool
-from twisted.python.failure import Failure
 
 from treedbd import __version__
-from treedbd.cli.client import Client, run_online
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, Status, counted, warn
+from treedbd.cli.http_client import HttpClient, run_once
 from treedbd.cli.loading.chunks import (
     Format,
     InputFile,
@@ -543,7 +541,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         help="replace only the children that the file has, and keep the others",
     )
     add_loading_options(parser)
-    parser.set_defaults(run=_run, work=_send)
+    parser.set_defaults(run=_run, request=_send)
 
 
 def _parse_file(text: str) -> str:
@@ -554,7 +552,7 @@ def _parse_file(text: str) -> str:
 
 def _run(arguments: Namespace) -> Status:
     if not hasattr(arguments, "data"):
-        run_online(arguments)
+        return run_once(arguments)
     return _store(arguments)
 
 
@@ -731,7 +729,7 @@ class _Import:
         return CommandFailed(f"{error} {GOES_ON}") if self._resume.is_kept else error
 
 
-async def _send(reactor: Any, client: Client, arguments: Namespace) -> None:
+def _send(client: HttpClient, arguments: Namespace) -> None:
     work = _Import(
         arguments,
         str(arguments.url.to_json()),
@@ -740,16 +738,15 @@ async def _send(reactor: Any, client: Client, arguments: Namespace) -> None:
     )
     end_on_interrupt(work.stop, lambda: work.interrupted)
     try:
-        sender = Sender(Retries(reactor, client, arguments.retry_for), arguments.url)
-        is_empty = await sender.is_empty()
-        leaf_above = await sender.find_leaf_above() if is_empty else None
+        sender = Sender(Retries(client, arguments.retry_for), arguments.url)
+        is_empty = sender.is_empty()
+        leaf_above = sender.find_leaf_above() if is_empty else None
         work.check_emptiness(is_empty=is_empty, leaf_above=leaf_above)
-        await _in_thread(reactor, work.validate)
+        work.validate()
         if work.is_one_write:
-            body = await _in_thread(reactor, work.body)
-            work.is_one_write = await sender.replace(body)
+            work.is_one_write = sender.replace(work.body())
         if not work.is_one_write:
-            await _send_parts(reactor, work, sender)
+            _send_parts(work, sender)
     except CommandFailed as error:
         raise work.with_advice(error) from None
     finally:
@@ -757,16 +754,12 @@ async def _send(reactor: Any, client: Client, arguments: Namespace) -> None:
     work.finish()
 
 
-async def _send_parts(reactor: Any, work: _Import, sender: Sender) -> None:
+def _send_parts(work: _Import, sender: Sender) -> None:
     if work.mode == "replace" and not work.done:
-        await sender.remove()
-    await _in_thread(reactor, work.skip)
-    await _PartQueue(reactor, work, sender).run()
-
-
-def _in_thread(reactor: Any, call: Callable[[], Any]) -> Deferred[Any]:
-    """Read in a thread, so that a slow source does not delay responses."""
-    return deferToThreadPool(reactor, reactor.getThreadPool(), call)
+        sender.remove()
+    work.skip()
+    with ThreadPoolExecutor(UNDER_WAY) as threads:
+        _PartQueue(work, sender, threads).run()
 
 
 class _PartQueue:
@@ -777,60 +770,36 @@ class _PartQueue:
     after it are written again, in order, which has the same effect.
     """
 
-    def __init__(self, reactor: Any, work: _Import, sender: Sender) -> None:
-        self._reactor = reactor
+    def __init__(self, work: _Import, sender: Sender, threads: ThreadPoolExecutor) -> None:
         self._work = work
         self._sender = sender
+        self._threads = threads
         self._done = work.done
         self._begun = work.done
-        self._under_way: dict[int, Part] = {}
-        self._error: Failure | None = None
-        self._changed: Deferred[None] = Deferred()
+        self._under_way: dict[Future[None], tuple[int, Part]] = {}
 
-    async def run(self) -> None:
+    def run(self) -> None:
         """Write the parts that are not written; raise the first error."""
-        try:
-            while self._error is None and (part := await self._next_part()) is not None:
-                while self._error is None and not self._may_begin(part):
-                    await self._changed
-                if self._error is None:
-                    self._begin(part)
-        finally:
-            while self._under_way:
-                await self._changed
-        if self._error is not None:
-            self._error.raiseException()
-
-    async def _next_part(self) -> Part | None:
-        part: Part | None = await _in_thread(self._reactor, lambda: next(self._work.parts, None))
-        return part
+        for part in self._work.parts:
+            self._record(timeout_s=0)
+            while not self._may_begin(part):
+                self._record()
+            self._work.save_sent()
+            self._under_way[self._threads.submit(self._sender.write, part)] = self._begun, part
+            self._begun += 1
+        while self._under_way:
+            self._record()
 
     def _may_begin(self, part: Part) -> bool:
         others = self._under_way.values()
-        return len(others) < UNDER_WAY and not any(part.conflicts(other) for other in others)
+        return len(others) < UNDER_WAY and not any(part.conflicts(other) for _, other in others)
 
-    def _begin(self, part: Part) -> None:
-        number = self._begun
-        self._begun += 1
-        self._under_way[number] = part
-
-        def end(result: Any) -> None:
-            del self._under_way[number]
-            if isinstance(result, Failure):
-                self._error = self._error or result
-            elif self._error is None:
-                self._advance()
-            changed, self._changed = self._changed, Deferred()
-            changed.callback(None)
-
-        Deferred.fromCoroutine(self._write(part)).addBoth(end)
-
-    async def _write(self, part: Part) -> None:
-        self._work.save_sent()
-        await self._sender.write(part)
-
-    def _advance(self) -> None:
-        done = min(self._under_way, default=self._begun)
+    def _record(self, timeout_s: float | None = None) -> None:
+        """Wait until a part is written, and record up to which all are; raise the first error."""
+        for each in wait(self._under_way, timeout_s, FIRST_COMPLETED).done:
+            each.result()
+            del self._under_way[each]
+        done = min((number for number, _ in self._under_way.values()), default=self._begun)
         if done > self._done:
             self._done = done
             self._work.save_done(done)

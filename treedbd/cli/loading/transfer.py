@@ -17,24 +17,20 @@ import random
 import re
 import signal
 import sys
+import threading
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from io import BytesIO
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl
 
 import attrs
 import orjson
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import deferLater
-from twisted.web.client import FileBodyProducer
-from twisted.web.iweb import IBodyProducer, IResponse
 
-from treedbd.cli.client import Client, content, read_error, receive
 from treedbd.cli.data import JSON_HEADERS, SIZE, TOO_LARGE
 from treedbd.cli.exit import INTERRUPTED, CommandFailed, counted, make_printable, warn
+from treedbd.cli.http_client import OWN_CONNECTION, PIECE_BYTES, Body, HttpClient, UnreadResponse
 from treedbd.cli.loading.chunks import FORMATS, Part
 from treedbd.cli.options import (
     InvalidUrl,
@@ -59,6 +55,8 @@ TRANSIENT: Final = frozenset({408, 429, 502, 503, 504})
 _LONGEST_LISTING: Final = 64 * MIB
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
+_STEP_S: Final = 0.1
+"""A pause is over within this time once no request is tried again."""
 
 _LONGEST_RETRY_S: Final = 86_400.0
 
@@ -297,106 +295,94 @@ def _make_bar() -> Any:
 
 
 class Retries:
-    """Repeats each request until it succeeds, or has failed for some time."""
+    """Repeats each request until it succeeds, or has failed for some time.
 
-    def __init__(self, reactor: Any, client: Client, retry_s: float, peer: str = "") -> None:
+    Several threads may send requests, each of which has a connection of its own.
+    """
+
+    def __init__(self, client: HttpClient, retry_s: float, peer: str = "") -> None:
         """Give up a request that has failed for `retry_s` seconds; `peer` begins sentences."""
         self._prefix = f"{peer}: " if peer else ""
-        self._reactor = reactor
         self._client = client
         self._retry_s = retry_s
+        self._lock = threading.Lock()
         self._is_failing = False
         self._is_over = False
-        self._pausing: Deferred[None] | None = None
 
     def give_up(self) -> None:
-        """From now on raise the error of a request at its first failure."""
-        self._is_over = True
-        if self._pausing is not None:
-            self._pausing.cancel()
+        """From now on raise the error of a request at its first failure.
 
-    async def request(
+        A handler of signals may call this.
+        """
+        self._is_over = True
+
+    def request(
         self,
         method: str,
         url: Url,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
-    ) -> IResponse:
+    ) -> UnreadResponse:
         """Return the response, whose status is 2xx; raise `CommandFailed`."""
         failures = self.failures()
+        sent = {**OWN_CONNECTION, **(headers or {})}
         while True:
-            source = None if body is None else cast(IBodyProducer, FileBodyProducer(BytesIO(body)))
             wanted: float | None = None
             try:
-                response = await self._client.send(method, url, headers, source)
-                if 200 <= response.code < 300:
+                response = self._client.send(method, url, sent, _in_pieces(body))
+                if response.is_success:
                     self._is_failing = False
                     return response
-                sentence = self._prefix + await read_error(response, url)
-                if response.code not in TRANSIENT:
-                    raise Refused(response.code, sentence)
+                sentence = self._prefix + response.read_error()
+                if response.status not in TRANSIENT:
+                    raise Refused(response.status, sentence)
                 wanted = _retry_after(response)
             except NoResponse as error:
                 sentence = str(error)
-            await self.pause(failures, sentence, wanted)
+            self.pause(failures, sentence, wanted)
 
     def failures(self) -> Failures:
         """Return a record for the failures of a request that begins now."""
-        return Failures(self._retry_s, self._reactor.seconds())
+        return Failures(self._retry_s, time.monotonic())
 
-    async def pause(self, failures: Failures, sentence: str, wanted: float | None = None) -> None:
+    def pause(self, failures: Failures, sentence: str, wanted: float | None = None) -> None:
         """Wait before another attempt; raise `CommandFailed` if it has failed for too long.
 
         `wanted` is the pause in seconds that the server requests by `Retry-After`.
         """
-        pause = failures.next_pause(self._reactor.seconds(), wanted)
+        now = time.monotonic()
+        pause = failures.next_pause(now, wanted)
         if pause is None or self._is_over:
             raise CommandFailed(sentence)
-        if not self._is_failing:
-            self._is_failing = True
+        with self._lock:
+            is_first, self._is_failing = not self._is_failing, True
+        if is_first:
             warn(f"{sentence} Trying again for {self._retry_s:g} seconds.")
-        self._pausing = deferLater(self._reactor, pause, lambda: None)
-        try:
-            await self._pausing
-        except CancelledError:
-            raise CommandFailed(sentence) from None
+        while (left := now + pause - time.monotonic()) > 0:
+            if self._is_over:
+                raise CommandFailed(sentence)
+            time.sleep(min(left, _STEP_S))
 
 
-async def read_size(retries: Retries, url: Url) -> int | None:
+def _in_pieces(body: bytes | None) -> Body | None:
+    """Return a body in pieces, between which the client notices that the server refuses it."""
+    if body is None:
+        return None
+    begins = range(0, len(body), PIECE_BYTES)
+    return Body((body[each : each + PIECE_BYTES] for each in begins), len(body))
+
+
+def read_size(retries: Retries, url: Url) -> int | None:
     """Return about how many bytes of JSON are at a path, None if the server does not know.
 
     Raises `CommandFailed` for a server that cannot be reached.
     """
     address = url.to_json().with_parameters({"shallow": "true", "v": "2", "timeout": LONGEST})
     try:
-        found = await read_at_most(_LONGEST_LISTING, retries, address)
+        found = retries.request("GET", address).content_up_to(_LONGEST_LISTING)
         return None if found is None else sum_sizes(orjson.loads(found))
     except (Refused, NoResponse, ValueError):
         return None
-
-
-class _TooLong(Exception):
-    """A response has more bytes than are wanted."""
-
-
-async def read_at_most(most: int, retries: Retries, url: Url) -> bytes | None:
-    """Return the body of the response to a GET, None if it has more than `most` bytes."""
-    response = await retries.request("GET", url)
-    pieces: list[bytes] = []
-    left = most
-
-    def consume(piece: bytes) -> None:
-        nonlocal left
-        left -= len(piece)
-        if left < 0:
-            raise _TooLong
-        pieces.append(piece)
-
-    try:
-        await receive(response, url, consume)
-    except _TooLong:
-        return None
-    return b"".join(pieces)
 
 
 def sum_sizes(found: Any) -> int | None:
@@ -430,8 +416,8 @@ class Failures:
         return min(max(pause, wanted or 0.0), self._end - now)
 
 
-def _retry_after(response: IResponse) -> float | None:
-    (text,) = response.headers.getRawHeaders("Retry-After", [""])[:1]
+def _retry_after(response: UnreadResponse) -> float | None:
+    text = response.header("Retry-After") or ""
     return float(text) if text.isascii() and text.isdigit() else None
 
 
@@ -444,13 +430,13 @@ class Sender:
         self._url = url.to_json()
         self._long = self._url.with_parameters({"print": "silent", "timeout": LONGEST})
 
-    async def is_empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Return whether nothing is at the target."""
         # One key without its value, since there may be many, and large ones.
         url = self._url.with_parameters({"shallow": "true", "limitToFirst": "1"})
-        return await content(await self._retries.request("GET", url), url) == NULL
+        return self._retries.request("GET", url).content() == NULL
 
-    async def find_leaf_above(self) -> Path | None:
+    def find_leaf_above(self) -> Path | None:
         """Return the path of the single value that a write at the target would replace.
 
         None if there is none, or if it may not be read.
@@ -463,44 +449,43 @@ class Sender:
             above = root.below(path[:length]).to_json()
             url = above.with_parameters({"shallow": "true", "limitToFirst": "1"})
             try:
-                found = await content(await self._retries.request("GET", url), url)
+                found = self._retries.request("GET", url).content()
             except Refused:
                 return None
             if found != NULL:
                 return path[:length] if _LEAF.match(found) else None
         return None
 
-    async def remove(self) -> None:
+    def remove(self) -> None:
         """Remove what is at the target."""
-        await self._send("DELETE", None)
+        self._send("DELETE", None)
 
-    async def replace(self, body: bytes) -> bool:
+    def replace(self, body: bytes) -> bool:
         """Write the whole value in one request; return False if that is too large."""
         try:
-            await self._send("PUT", body)
+            self._send("PUT", body)
         except Refused as error:
             if error.status != TOO_LARGE:
                 raise
             return False
         return True
 
-    async def write(self, part: Part) -> None:
+    def write(self, part: Part) -> None:
         """Write a part, in several requests if the server refuses so long a body."""
         if () in part.members:
-            await self._send("PUT", compact(part.members[()]))
+            self._send("PUT", compact(part.members[()]))
             return
         try:
-            await self._send("PATCH", compact(part.body()))
+            self._send("PATCH", compact(part.body()))
         except Refused as error:
             if error.status != TOO_LARGE or len(part.members) == 1:
                 raise
             for half in _halves(part):
-                await self.write(half)
+                self.write(half)
 
-    async def _send(self, method: str, body: bytes | None) -> None:
+    def _send(self, method: str, body: bytes | None) -> None:
         headers = None if body is None else JSON_HEADERS
-        response = await self._retries.request(method, self._long, headers, body)
-        await content(response, self._long)
+        self._retries.request(method, self._long, headers, body).content()
 
 
 def _halves(part: Part) -> tuple[Part, Part]:

@@ -234,33 +234,32 @@ class TrustStore:
             trustRoot=roots, raiseMinimumTo=TLSVersion.TLSv1_2
         ).getContext()
 
-    def creator_for(self, host: str, *also: str) -> IOpenSSLClientConnectionCreator:
+    def creator_for(self, host: str) -> IOpenSSLClientConnectionCreator:
         """Return the creator of TLS connections to a host: a name or an address, in ASCII.
 
-        A certificate for one of the names in `also` is accepted too. The connection fails with
-        `VerificationError` if the certificate is for none of them. Raises `ValueError` for text
-        that is not a host.
+        The connection fails with `VerificationError` if the certificate is for another name.
+        Raises `ValueError` for text that is not a host.
         """
-        return _Creator(self._context, host, [_service_id(name) for name in (host, *also)])
+        return _Creator(self._context, host, _service_id(host))
 
 
 @implementer(IOpenSSLClientConnectionCreator)
 class _Creator:
-    def __init__(self, context: SSL.Context, host: str, ids: Sequence[ServiceID]) -> None:
+    def __init__(self, context: SSL.Context, host: str, identity: ServiceID) -> None:
         self._context = context
         self._host = host
-        self._ids = ids
+        self._identity = identity
 
     def clientConnectionForTLS(self, protocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         connection = SSL.Connection(self._context, None)
-        if isinstance(self._ids[0], DNS_ID):
+        if isinstance(self._identity, DNS_ID):
             connection.set_tlsext_host_name(self._host.encode())
 
         def check(_: SSL.Connection, certificate: X509, __: int, depth: int, ok: int) -> bool:
             if depth or not ok:
                 return bool(ok)
             try:
-                require_server_name(certificate.to_cryptography(), self._ids)
+                require_server_name(certificate.to_cryptography(), [self._identity])
             except Exception:  # any error refuses the server, and the connection fails with it
                 protocol.failVerification(Failure())
                 return False
