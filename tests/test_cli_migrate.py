@@ -409,6 +409,41 @@ def test_a_stream_that_ends_is_reported_and_ctrl_c_is_the_end(
         assert "What changed in the source last may be missing" in command.errors.rest()[-1]
 
 
+class Silent(Answering):
+    """A source that sends no more than the first event, and does not end the stream."""
+
+    opened: ClassVar[threading.Semaphore]
+    is_over: ClassVar[threading.Event]
+
+    def do_GET(self) -> None:
+        if self.headers.get("Accept") != "text/event-stream":
+            super().do_GET()
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(b'event: put\ndata: {"path":"/","data":1}\n\n')
+        self.opened.release()
+        self.is_over.wait()
+
+
+def test_a_stream_that_is_silent_for_too_long_is_opened_again(target: Daemon) -> None:
+    opened, is_over = threading.Semaphore(0), threading.Event()
+    handler = type("Handler", (Silent,), {"opened": opened, "is_over": is_over})
+    words = ["--keep-alive", "0.2"]
+    with (
+        answering(handler) as address,
+        RunningCommand("migrate", address, url(target), *words, token="owner") as command,
+    ):
+        try:
+            await_line(command.errors, "What changes in the source is copied, too, until Ctrl-C.")
+            await_line(command.errors, "was silent for 0.5 s. Trying again, with a whole copy.")
+            for _ in range(2):
+                assert opened.acquire(timeout=60)
+        finally:
+            is_over.set()
+
+
 @pytest.mark.parametrize("gone", ["source", "target"])
 def test_ctrl_c_ends_while_a_server_is_down(source: Daemon, target: Daemon, gone: str) -> None:
     send(source, "PUT", "/a.json", 1)

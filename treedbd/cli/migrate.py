@@ -8,7 +8,6 @@ before anything is copied, so no change is missed meanwhile. The stream yields t
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import re
@@ -48,6 +47,7 @@ from treedbd.cli.options import (
     read_settings,
     read_token_file,
 )
+from treedbd.cli.watch import SILENT_KEEP_ALIVES, interval
 from treedbd.limits import MIB
 from treedbd.tree.path import format_path, rank_key
 from treedbd.tree.types import PRIORITY, Path
@@ -73,6 +73,8 @@ NOT_FOLLOWED: Final = (
 )
 SOURCE: Final = "The source"
 STREAM_HEADERS: Final = {"Accept": "text/event-stream"}
+KEEP_ALIVE_S: Final = 30.0
+"""How often a hosted service sends something on a stream, and treedb by default."""
 
 
 class Copying:
@@ -341,6 +343,13 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument(
         "--replace", action="store_true", help="remove from the target what the source lacks"
     )
+    parser.add_argument(
+        "--keep-alive",
+        metavar="SECONDS",
+        type=interval,
+        default=KEEP_ALIVE_S,
+        help=f"the keep-alive interval of the source ({KEEP_ALIVE_S:g})",
+    )
     parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     add_network_options(parser)
@@ -373,7 +382,8 @@ def _migrate(client: HttpClient, arguments: Namespace) -> None:
             copying.copy((), is_new=is_empty)
             copied()
         else:
-            following = Following(source, arguments.source, copying, is_new=is_empty)
+            streams = source.within(silence_s=arguments.keep_alive * SILENT_KEEP_ALIVES)
+            following = Following(streams, arguments.source, copying, is_new=is_empty)
             following.run(copied)
     finally:
         progress.stop()
@@ -414,7 +424,10 @@ class Following:
     """Copies a database, and its changes from then on, which a thread reads from a stream."""
 
     def __init__(self, client: HttpClient, url: Url, copying: Copying, *, is_new: bool) -> None:
-        """Follow the database that `url` names; `is_new` if the target is empty."""
+        """Follow the database that `url` names; `is_new` if the target is empty.
+
+        `client` limits how long a stream is silent: one that is broken may never end.
+        """
         self._client = client
         self._url = url.to_json()
         self._copying = copying
@@ -424,6 +437,7 @@ class Following:
         self._changes = ChangedPaths()
         self._is_open = False
         self._is_ending = False
+        self._problem = ""
 
     def run(self, copied: Callable[[], None]) -> None:
         """Copy until Ctrl-C, and call `copied` after the first copy.
@@ -446,7 +460,7 @@ class Following:
                 time.sleep(POLL_S)
             if self._changes.ended:
                 raise CommandFailed(f"The source has ended the stream ({self._changes.ended}).")
-            self._try_again("The stream of the source broke.")
+            self._try_again(f"{SOURCE}: {self._problem}")
 
     def add(self, path: Path) -> None:
         """Record a changed path."""
@@ -488,10 +502,15 @@ class Following:
 
     def _read(self, response: UnreadResponse) -> None:
         """Record what changes until the stream ends, or has what is not an event."""
-        with contextlib.suppress(Exception):  # whatever breaks it: everything is copied again
+        self._problem = f"{self._url.origin} ended the stream."
+        try:
             for piece in response.pieces():
                 for path in self._changes.feed(piece):
                     self.add(path)
+        except NoResponse as error:
+            self._problem = str(error)
+        except Exception:  # whatever it sent: everything is copied again
+            self._problem = f"{self._url.origin} sent an event that treedb does not know."
         self._is_open = False
 
     def copy_changed(self) -> None:

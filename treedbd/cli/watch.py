@@ -69,7 +69,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument(
         "--keep-alive",
         metavar="SECONDS",
-        type=_seconds,
+        type=interval,
         help="the server's keep-alive interval (default: that of the configuration)",
     )
     add_query_options(parser)
@@ -260,7 +260,8 @@ def watch_stream(client: HttpClient, arguments: Namespace) -> None:
     raise CommandFailed(f"{url.origin} ended the stream.")
 
 
-def _seconds(text: str) -> float:
+def interval(text: str) -> float:
+    """Return the seconds of a keep-alive interval; raise `ArgumentTypeError`."""
     try:
         seconds = float(text)
     except ValueError:
