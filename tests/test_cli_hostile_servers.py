@@ -63,6 +63,28 @@ def test_other_json_than_that_of_a_daemon_is_one_sentence(serve: Serve, body: by
     assert "\n" not in done.error
 
 
+@pytest.mark.parametrize("words", [("log",), ("compact",), ("rules", "explain")], ids=" ".join)
+@pytest.mark.parametrize("body", [b"<html>", b"[null]", b'{"a":1}', b"7"])
+def test_no_answer_that_treedb_does_not_give_is_a_traceback(
+    serve: Serve, words: tuple[str, ...], body: bytes
+) -> None:
+    done = run_command(*words, serve(response_of(body)))
+    assert "Traceback" not in done.errors
+    assert done.status == 1
+    assert len(done.errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [("get",), ("set", "URL", "1"), ("watch",)])
+@pytest.mark.parametrize("response", [b"hello\n", b"SSH-2.0-x\r\n", b"\x15\x03\x03\0\x02\x02\x0a"])
+def test_what_is_not_http_is_one_sentence(
+    serve: Serve, words: tuple[str, ...], response: bytes
+) -> None:
+    url = serve(response)
+    given = [url if each == "URL" else each for each in words]
+    done = run_command(*given, *([] if url in given else [url]))
+    assert done.error.endswith(" closed the connection without a response.")
+
+
 def test_a_printed_entity_tag_cannot_move_the_cursor(serve: Serve) -> None:
     done = run_command("get", "--etag", serve(response_of(b"1", b'"a\x1b[31mb"')))
     assert done.output == "a\N{REPLACEMENT CHARACTER}[31mb\n".encode()

@@ -18,13 +18,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import attrs
-import orjson
 
 from treedbd.cli.exit import DONE, FAILED, CommandFailed, Status, make_printable, print_line, warn
-from treedbd.cli.http_client import HttpClient, run_once
+from treedbd.cli.http_client import HttpClient, parse_json, reading_answer, run_once
 from treedbd.cli.options import (
     Url,
     add_network_options,
@@ -200,8 +198,9 @@ def _compact_served(client: HttpClient, arguments: Namespace) -> None:
 
 def _compact_one(client: HttpClient, url: Url, name: str) -> None:
     address = url.to_settings("compact.json").with_parameters({"timeout": TIMEOUT})
-    found: Any = orjson.loads(client.request("POST", address).content())
-    _report_freed(name, found["before"], found["after"])
+    found = parse_json(client.request("POST", address).content(), address)
+    with reading_answer(address):
+        _report_freed(name, found["before"], found["after"])
 
 
 @attrs.frozen

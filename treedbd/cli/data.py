@@ -57,6 +57,7 @@ from treedbd.cli.http_client import (
     HttpClient,
     UnreadResponse,
     parse_json,
+    reading_answer,
     run_once,
 )
 from treedbd.cli.options import (
@@ -679,8 +680,9 @@ def _read_log(
     if with_data:
         parameters["format"] = "export"
     address = url.to_settings("log.json").with_parameters(parameters)
-    entries: list[Any] = orjson.loads(client.request("GET", address).content())
-    return entries
+    entries = parse_json(client.request("GET", address).content(), address)
+    with reading_answer(address):
+        return [entry for entry in entries if entry["seq"]]
 
 
 def _end(*_: object) -> NoReturn:

@@ -384,6 +384,15 @@ def parse_json(content: bytes, url: Url) -> Any:
         raise CommandFailed(f"{url.origin} did not return JSON.") from None
 
 
+@contextlib.contextmanager
+def reading_answer(url: Url) -> Iterator[None]:
+    """Raise `CommandFailed` if the JSON that is used within is not what treedb returns."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise CommandFailed(f"{url.origin} did not return what treedb does.") from None
+
+
 class _HeadLines:
     """The lines of the head of a response, each of which must be whole."""
 
@@ -396,6 +405,9 @@ class _HeadLines:
             raise ConnectionResetError
         return line
 
+    def close(self) -> None:
+        self._file.close()
+
 
 class _Response(HTTPResponse):
     """A response whose head is whole: `http.client` accepts one that is cut off."""
@@ -407,7 +419,8 @@ class _Response(HTTPResponse):
         try:
             super().begin()
         finally:
-            self.fp = file
+            if self.fp is lines:  # else it was not HTTP, and is closed
+                self.fp = file
 
 
 class _HostConnection(HTTPConnection):

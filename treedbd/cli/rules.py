@@ -18,7 +18,13 @@ import orjson
 
 from treedbd.cli.data import JSON_HEADERS, make_body, print_response
 from treedbd.cli.exit import DONE, CommandFailed, Status, excerpt, make_printable, print_line, warn
-from treedbd.cli.http_client import Body, HttpClient, SimpleWork, run_once
+from treedbd.cli.http_client import (
+    Body,
+    HttpClient,
+    SimpleWork,
+    reading_answer,
+    run_once,
+)
 from treedbd.cli.options import (
     STANDARD_INPUT,
     Url,
@@ -162,9 +168,11 @@ def _explain(client: HttpClient, arguments: Namespace) -> None:
     body = client.request(arguments.method, url, headers, sent).content()
     if arguments.json:
         print_line(body.decode())
-    else:
-        for line in explanation_lines(body):
-            print_line(line)
+        return
+    with reading_answer(url):
+        lines = explanation_lines(body)
+    for line in lines:
+        print_line(line)
 
 
 def explanation_lines(body: bytes) -> list[str]:
