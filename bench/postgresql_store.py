@@ -46,7 +46,7 @@ def commit(engine: Engine, chance: random.Random, rows: int) -> None:
     engine.pin()
     transaction.commit()
     engine.advance()
-    if engine.needs_checkpoint:
+    if engine.needs_checkpoint():
         engine.checkpoint()
 
 

@@ -25,11 +25,11 @@ MAX_MODULES: Final = 167
 MAX_ROOT_MODULES: Final = 13
 MAX_FUNCTION_LINES: Final = 30
 MAX_FILES: Final = {
-    "GET of a leaf repeated": 12,
-    "GET of a leaf first": 17,
-    "PUT of a leaf first": 34,
-    "SSE open first": 28,
-    "WebSocket put first": 34,
+    "GET of a leaf repeated": 11,
+    "GET of a leaf first": 16,
+    "PUT of a leaf first": 30,
+    "SSE open first": 25,
+    "WebSocket put first": 30,
 }
 MAX_FRAMES: Final = {"GET of a leaf repeated": 40, "PUT of a leaf first": 330}
 MAX_IMPORT_DEPTH: Final = 22

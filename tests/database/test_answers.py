@@ -12,8 +12,9 @@ from tests.database.world import TurnClock
 from treedbd.database.answers import ANSWER_BYTES, AnswerPool, Answers
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import MIB
+from treedbd.store.changelog import commit_of
 from treedbd.tree.edit import make_patch, make_put
-from treedbd.tree.event import Commit, describe
+from treedbd.tree.event import Commit
 from treedbd.tree.path import is_at_or_above
 from treedbd.tree.types import Json, Path, Place
 
@@ -46,11 +47,11 @@ def place(path: str) -> Place:
 
 
 def put_at(path: Path) -> Commit:
-    return describe(1, make_put(Place(path), 1))
+    return commit_of(1, make_put(Place(path), 1))
 
 
 def patch_at(path: Path, members: dict[str, Json]) -> Commit:
-    return describe(1, make_patch(path, members))
+    return commit_of(1, make_patch(path, members))
 
 
 def test_an_answer_is_found_by_its_place_and_form() -> None:

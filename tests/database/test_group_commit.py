@@ -36,11 +36,11 @@ from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Steps
 from treedbd.database.watchers import Notification
 from treedbd.rules.context import KeptReads
+from treedbd.store.changelog import commit_of
 from treedbd.store.engine import DiskFull, StoreFailed, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
-from treedbd.tree.event import describe
 from treedbd.tree.hashes import parse_etags
 from treedbd.tree.types import Json, Place
 
@@ -451,7 +451,7 @@ def test_what_is_kept_in_memory_is_brought_up_to_date_before_a_writer_is_answere
 
 
 def _apply(transaction: Transaction, write: Write) -> Outcome:
-    return Outcome(write.edit, describe(transaction.append(b"", b""), write.edit), None, None)
+    return Outcome(write.edit, commit_of(transaction.append(b"", b""), write.edit), None, None)
 
 
 # Batches that are applied over several turns of the reactor.

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from treedbd.database.resume import Moments, Replay
+from treedbd.store.changelog import commit_of, large_commit_of
 from treedbd.store.engine import Engine
 from treedbd.store.indexes import WriterMaker
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.tree.edit import Edit, make_patch, make_put
-from treedbd.tree.event import Commit, describe, describe_large
+from treedbd.tree.event import Commit
 from treedbd.tree.overlay import StateUnknown
 from treedbd.tree.types import Json, Path, Place, Value
 
@@ -36,7 +37,7 @@ class Writer:
             self.count += 1
             WriterMaker().make(transaction).apply(edit.changes)
             transaction.append(b"op", b"entry")
-            commits.append(describe(self.count, edit, b"op"))
+            commits.append(commit_of(self.count, edit, b"op"))
         transaction.commit()
         self.moments.leave()
         return commits
@@ -124,7 +125,7 @@ def test_what_a_large_write_has_set_is_known_if_reads_show_just_that(writer: Wri
     writer.commit(put("a", 0))
     writer.moments.close()
     (small,) = writer.commit(put("a", {"x": 1}))
-    large = describe_large(2, make_put(Place(("a",)), {"x": 1}))
+    large = large_commit_of(2, make_put(Place(("a",)), {"x": 1}))
     assert writer.moments.replay_to(1) is not None
     assert value_in(writer.moments.add(large), "a") == {"x": 1}
     assert small.position.sequence == 2
@@ -134,7 +135,7 @@ def test_what_a_large_write_has_set_is_not_known_among_others(writer: Writer) ->
     writer.commit(put("a", 0), put("b", 1))
     writer.moments.close()
     writer.commit(put("a", {"x": 1}), put("b", 2))
-    large = describe_large(3, make_put(Place(("a",)), {"x": 1}))
+    large = large_commit_of(3, make_put(Place(("a",)), {"x": 1}))
     replay = writer.moments.add(large)
     with pytest.raises(StateUnknown):
         value_in(replay, "a")
@@ -145,4 +146,4 @@ def test_a_state_that_was_not_left_is_not_known(writer: Writer) -> None:
     writer.commit(put("a", 1))
     writer.moments.close()
     assert writer.moments.replay_to(1) is None
-    assert writer.moments.add(describe(2, put("a", 2))) is None
+    assert writer.moments.add(commit_of(2, put("a", 2))) is None

@@ -13,10 +13,10 @@ from treedbd.database.group_commit import GroupCommit
 from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.runtime import Runtime, Statistics
 from treedbd.operating.metrics import METRICS, Sources, read_samples
+from treedbd.store.changelog import commit_of
 from treedbd.store.engine import DiskFull, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import make_put
-from treedbd.tree.event import describe
 from treedbd.tree.types import Place
 
 ADMIN = Caller(None, True)
@@ -27,7 +27,7 @@ def queue(statistics: Statistics, disk: Disk, clock: Clock) -> Callable[[str], o
 
     def apply(transaction: Transaction, write: Write) -> Outcome:
         sequence = transaction.append(b"", b"")
-        return Outcome(write.edit, describe(sequence, write.edit), None, None)
+        return Outcome(write.edit, commit_of(sequence, write.edit), None, None)
 
     engine = MemoryEngine()
     commits = GroupCommit(

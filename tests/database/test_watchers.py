@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treedbd.database.watchers import PAUSE_AFTER, Delivery, Notification, Watchers
+from treedbd.store.changelog import commit_of
 from treedbd.tree.edit import Edit, make_patch, make_put
-from treedbd.tree.event import Commit, Event, Position, describe
+from treedbd.tree.event import Commit, Event, Position
 from treedbd.tree.types import Path, Place
 
 
@@ -59,7 +60,7 @@ def notify(watchers: Watchers, commits: Sequence[Commit]) -> None:
 
 
 def put(sequence: int, *path: str) -> Commit:
-    return describe(sequence, make_put(Place(path), sequence))
+    return commit_of(sequence, make_put(Place(path), sequence))
 
 
 def test_a_batch_is_one_notification_with_its_events_in_order() -> None:
@@ -149,7 +150,7 @@ def test_a_write_is_one_event_with_its_position() -> None:
     watchers, watcher = Watchers(), RecordingWatcher()
     watchers.add(("a",), watcher, 0)
     patch = make_patch((), {"a/b": 1, "a/c": 2, "a/d": 3})
-    notify(watchers, [describe(5, patch, b"op")])
+    notify(watchers, [commit_of(5, patch, b"op")])
     ((position, event),) = watcher.notifications[0].events
     assert position == Position(5, b"op")
     assert event == Event("patch", (), {"b": 1, "c": 2, "d": 3})
@@ -218,7 +219,7 @@ def test_the_keys_of_a_large_patch_are_followed_in_many_steps() -> None:
     watchers.add(("elsewhere",), watcher, 0)
     patch = make_patch(("a",), {f"k{number}": 1 for number in range(10 * PAUSE_AFTER)})
     watchers.add(("a", "b"), watcher, 0)
-    assert len(list(follow(watchers, [describe(1, patch)]))) == 10
+    assert len(list(follow(watchers, [commit_of(1, patch)]))) == 10
 
 
 def test_between_steps_watchers_may_come_go_and_start_again() -> None:
@@ -244,7 +245,7 @@ def test_nodes_may_come_and_go_while_a_write_above_them_is_followed() -> None:
     watchers, watcher = Watchers(), RecordingWatcher()
     for key in "abc":
         watchers.add((key,), watcher, 0)
-    steps = follow(watchers, [describe(1, make_put(Place(()), {"a": 1, "b": 2, "c": 3}))])
+    steps = follow(watchers, [commit_of(1, make_put(Place(()), {"a": 1, "b": 2, "c": 3}))])
     next(steps)
     watchers.remove(("b",), watcher)
     watchers.add(("d",), watcher, 1)
@@ -274,7 +275,7 @@ def test_each_watcher_receives_exactly_the_events_of_its_path(
     registered = [(path, RecordingWatcher()) for path in paths]
     for path, watcher in registered:
         watchers.add(path, watcher, 0)
-    commits = [describe(number, edit) for number, edit in enumerate(edits, 1)]
+    commits = [commit_of(number, edit) for number, edit in enumerate(edits, 1)]
     notify(watchers, commits)
     for path, watcher in registered:
         expected = [
@@ -292,7 +293,7 @@ def calls_of_a_patch(count: int) -> int:
     registered = [RecordingWatcher() for _ in keys]
     for key, watcher in zip(keys, registered, strict=True):
         watchers.add(("a", key), watcher, 0)
-    commit = describe(1, make_patch(("a",), dict.fromkeys(keys, 1)))
+    commit = commit_of(1, make_patch(("a",), dict.fromkeys(keys, 1)))
     calls = 0
 
     def count_call(_: FrameType, event: str, __: object) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import normal
 from tests.tree.value_view import ValueView
+from treedbd.store.changelog import commit_of
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove, set_value
-from treedbd.tree.event import Event, complete, describe
+from treedbd.tree.event import Event, complete
 from treedbd.tree.types import Json, Path, Place, Value
 from treedbd.tree.value import plain
 
@@ -20,7 +21,7 @@ PATCH_A = make_patch(("a",), {"b": {"c": 1}, "/d/e": 2, "f": {}})
 
 
 def events_of(edit: Edit, watched: Path, after: Any = None) -> list[tuple[str, Path, Json]]:
-    event = complete(describe(7, edit), ValueView(after)).event_at(watched)
+    event = complete(commit_of(7, edit), ValueView(after)).event_at(watched)
     return [] if event is None else [(event.kind, event.path, event.data)]
 
 

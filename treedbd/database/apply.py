@@ -75,7 +75,7 @@ from treedbd.tree.edit import (
     rename_child,
     resolve,
 )
-from treedbd.tree.event import EVENT_BYTES, describe, describe_large
+from treedbd.tree.event import EVENT_BYTES
 from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.hashes import etag
 from treedbd.tree.path import format_path, is_later
@@ -143,7 +143,7 @@ class WriteApplier:
             database.kept_reads.note_changes(transaction, edit.changes)
             nodes.apply(edit.changes)
             sequence, op_id, size = self._log(transaction, write, edit, counted=counted)
-            commit = describe(sequence, edit, op_id, size)
+            commit = changelog.commit_of(sequence, edit, op_id, size)
         echo = None
         if write.wants_echo:
             echo = echo_of(edit, nodes) if may_read else echo_without_reading(write.edit, write.now)
@@ -180,7 +180,7 @@ class WriteApplier:
         self._check_time(write)
         database.kept_reads.note_changes(transaction, edit.changes)
         sequence, op_id, size = self._log(transaction, write, write.edit, applied, counted)
-        commit = describe_large(sequence, edit, op_id, applied.printed, size)
+        commit = changelog.large_commit_of(sequence, edit, op_id, applied.printed, size)
         return Outcome(edit, commit, None, etag, may_read=may_read, sent=applied.echo)
 
     def _after_others(self, write: Write) -> Write:

@@ -561,7 +561,7 @@ class GroupCommit:
     # Work on the store in another thread.
 
     def _is_checkpoint_due(self) -> bool:
-        return self._engine.needs_checkpoint and not self._recovery.is_full
+        return self._engine.needs_checkpoint() and not self._recovery.is_full
 
     def _begin_checkpoint(self) -> Steps:
         Deferred.fromCoroutine(self._checkpoint())

@@ -41,7 +41,7 @@ from treedbd.store.engine import Engine, EngineSnapshot, LogEntry, PresentView, 
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.tree.edit import in_order
-from treedbd.tree.event import Commit, Event, Position, describe
+from treedbd.tree.event import Commit, Event, Position
 from treedbd.tree.overlay import EditedTree, Overlay
 from treedbd.tree.path import is_at_or_above
 from treedbd.tree.types import Change, Path, Place, View
@@ -229,7 +229,7 @@ def decode_entry(entry: LogEntry) -> LoggedWrite:
     if not isinstance(edit, changelog.NotRetained):
         written = tuple(change.place.path for change in edit.changes)
         if not any(change.place.is_priority for change in edit.changes):
-            commit = describe(entry.sequence, edit, entry.op_id)
+            commit = changelog.commit_of(entry.sequence, edit, entry.op_id)
     return LoggedWrite(
         sequence=entry.sequence,
         op_id=entry.op_id,

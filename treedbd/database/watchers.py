@@ -687,16 +687,19 @@ class ReadGrant:
         if request.caller.is_admin:
             return
         grants = self._grants
-        context = grants.database.rights.context(
-            request.caller.auth, request.now(), view, request.query
-        )
-        self._rules = grants.rules.current
-        verdict = self._rules.may_read(request.path, context, record=True)
-        if not verdict.allowed:
+        auth, path, query, now = request.caller.auth, request.path, request.query, request.now()
+        depends_on = _NOTHING
+        rules = self._rules = grants.rules.current
+        allowed: bool | None = rules.allows_all_reads or rules.find_read(path, auth, query)
+        if allowed is None:
+            context = grants.database.rights.context(auth, now, view, query)
+            verdict = rules.may_read(path, context, record=True)
+            allowed, depends_on = verdict.allowed, verdict.dependencies or _NOTHING
+        if not allowed:
             self.close()
             raise PermissionDenied("this read")
-        self._grants.held.add(self)
-        self._depend_on(verdict.dependencies or _NOTHING)
+        grants.held.add(self)
+        self._depend_on(depends_on)
 
     def check_again(self, view: View) -> None:
         """Evaluate the rules against an older state, then the present one; see `check`."""

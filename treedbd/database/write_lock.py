@@ -46,7 +46,7 @@ from treedbd.loop import do_nothing
 from treedbd.names import DatabaseName
 from treedbd.store import changelog
 from treedbd.store.engine import Arrivals, DiskFull, Engine, LogEntry, ReadView, StoreFailed
-from treedbd.tree.event import Commit, CommittedChange, Position, describe
+from treedbd.tree.event import Commit, CommittedChange, Position
 from treedbd.tree.types import ROOT
 
 if TYPE_CHECKING:
@@ -431,7 +431,7 @@ def commit_of(entry: LogEntry) -> Commit:
         content, body = changelog.printed_body(content)
     edit = changelog.decode(content)
     if not isinstance(edit, changelog.NotRetained):
-        return describe(entry.sequence, edit, entry.op_id, len(content))
+        return changelog.commit_of(entry.sequence, edit, entry.op_id, len(content))
     path, is_priority = edit.place
     # Of a PUT the rows say how it is read.
     printed = (body,) if body is not None and edit.method == "patch" else None

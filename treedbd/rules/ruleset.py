@@ -111,13 +111,13 @@ class RuleSet:
         return blake2b(self.text.encode(), digest_size=8).hexdigest()
 
     @cached_property
-    def _allows_all_reads(self) -> bool:
+    def allows_all_reads(self) -> bool:
         """Whether `.read` is `true` at the root, so no other rule is evaluated for a read."""
         read = self._root.read
         return read is not None and read.constant is True
 
     @cached_property
-    def _allows_all_writes(self) -> bool:
+    def allows_all_writes(self) -> bool:
         """Whether `.write` is `true` at the root and no rule is a `.validate`."""
         root = self._root
         has_validate = root.validate is not None or root.validates_below
@@ -134,14 +134,10 @@ class RuleSet:
 
         None if that depends on the data or the time, or costs much: then `may_read` decides it.
         """
-        if self._allows_all_reads:
-            return True
         return _find_read(self._root, KnownScope(auth, path, Budget(_NO_CHARACTERS), query))
 
     def find_write(self, changes: Sequence[Change], auth: Json) -> bool | None:
         """Return whether a write is allowed, if rules alone decide it; None if `may_write` must."""
-        if self._allows_all_writes:
-            return True
         if len(changes) > MAX_CHANGES_KNOWN:
             return None
         return _find_write(self._root, changes, KnownScope(auth, (), Budget(_NO_CHARACTERS)))
@@ -153,7 +149,7 @@ class RuleSet:
 
         With `explain` it has a trace, with `record` the dependencies.
         """
-        if self._allows_all_reads and not explain and not record:
+        if self.allows_all_reads and not explain and not record:
             return ALLOWED
         read_paths: set[Path] = set()
         reads: dict[TracedRead, None] | None = {} if explain else None
@@ -186,7 +182,7 @@ class RuleSet:
         `after` is the tree with the changes, if the caller has a view of it. A write that changes
         nothing (a PATCH without members) is allowed.
         """
-        if self._allows_all_writes and not explain:
+        if self.allows_all_writes and not explain:
             return ALLOWED
         reads: dict[TracedRead, None] | None = {} if explain else None
 

@@ -14,8 +14,9 @@ import attrs
 import orjson
 
 from treedbd.store.engine import LogEntry, ReadView, Transaction
-from treedbd.tree.edit import ANY_LENGTH, Edit, Method, make_patch, make_put
-from treedbd.tree.types import STORED, Json, Place
+from treedbd.tree.edit import ANY_LENGTH, Edit, Method, changes_as_sent, make_patch, make_put
+from treedbd.tree.event import Commit, CommittedChange, Position
+from treedbd.tree.types import STORED, Chunks, Json, Place
 from treedbd.tree.value import compact, parse
 
 MAX_ENTRY_BYTES: Final = 65_536
@@ -30,6 +31,8 @@ LARGE_BYTES: Final = 1_048_576
 FOLLOWED_ENTRIES: Final = 4096
 """Entries that are kept at least where other processes follow the log."""
 NOTHING_PUSHED: Final = -1
+MAX_LARGE_CHANGES: Final = 10_000
+"""Changes of a large write that are kept apart."""
 MAX_DECODED_NODES: Final = 10_000
 """Members and items of a body that are brought into normal form at once."""
 _SENT: Final = b',"sent":'
@@ -216,6 +219,58 @@ def append(
         # One more than can be missed: it shows that a position belongs to this history.
         transaction.trim(max(0, sequence - retain - 1))
     return sequence
+
+
+def commit_of(sequence: int, edit: Edit, op_id: bytes = b"", size: int = 0) -> Commit:
+    """Return a resolved edit as the commit that its watchers are notified of.
+
+    `sequence`, `op_id` and `size` are the number, the id and the bytes of its entry.
+    """
+    changes = []
+    is_complete = True
+    for change, sent in changes_as_sent(edit):
+        path, is_priority = change.place
+        value = None if is_priority else change.value
+        changes.append(CommittedChange(path, value, is_priority, sent))
+        is_complete = is_complete and not is_priority
+    position = Position(sequence, op_id)
+    return Commit(
+        position=position,
+        method=edit.method,
+        path=edit.place.path,
+        changes=tuple(changes),
+        is_complete=is_complete,
+        size=size,
+    )
+
+
+def large_commit_of(
+    sequence: int,
+    edit: Edit,
+    op_id: bytes = b"",
+    printed: Chunks | None = None,
+    size: int = 0,
+) -> Commit:
+    """Return a large edit, whose values are in the store only, as a commit.
+
+    Of very many changes, all that is below its place counts as written.
+    """
+    changes: list[CommittedChange] = []
+    for change in edit.changes:
+        if len(changes) == MAX_LARGE_CHANGES:
+            changes = [CommittedChange(edit.place.path, None)]
+            break
+        path, is_priority = change.place
+        changes.append(CommittedChange(path, None, is_priority))
+    return Commit(
+        Position(sequence, op_id),
+        edit.method,
+        edit.place.path,
+        tuple(changes),
+        is_large=True,
+        printed=printed,
+        size=size,
+    )
 
 
 def without_body(content: bytes) -> bytes:

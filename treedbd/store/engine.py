@@ -241,9 +241,8 @@ class Engine(Protocol):
         """
         ...
 
-    @property
     def needs_checkpoint(self) -> bool:
-        """Whether `checkpoint` is due: a commit left it out, because a moment was pinned."""
+        """Return whether `checkpoint` is due: a commit left it out, because a moment was pinned."""
         ...
 
     def checkpoint(self) -> None:

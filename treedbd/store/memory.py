@@ -62,7 +62,6 @@ class MemoryEngine:
         self._store.advance()
         return held
 
-    @property
     def needs_checkpoint(self) -> bool:
         """Return False: memory has no log that grows."""
         return False

@@ -103,11 +103,6 @@ class WrappedEngine:
         """Return the engine that calls go to, opened if need be."""
         raise NotImplementedError
 
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether `checkpoint` is due."""
-        return self._opened().needs_checkpoint
-
     def checkpoint(self) -> None:
         """Keep the log of the store short."""
         self._opened().checkpoint()
@@ -153,8 +148,8 @@ class CreateOnWriteEngine(WrappedEngine, Generic[E]):
     """An engine that `create` makes at the first commit; all calls go to it from then on.
 
     Attributes:
-        read, begin: those of the real engine once there is one, so that no call passes through
-            here.
+        read, begin, needs_checkpoint: those of the real engine once there is one, so that no call
+            passes through here.
 
     """
 
@@ -171,6 +166,7 @@ class CreateOnWriteEngine(WrappedEngine, Generic[E]):
         self._created = created
         self._engine: Engine = MemoryEngine()
         self.read = self._engine.read
+        self.needs_checkpoint = self._engine.needs_checkpoint
         self.begin: Callable[[], Transaction] = self._begin_first
 
     def pin(self) -> None:
@@ -214,6 +210,7 @@ class CreateOnWriteEngine(WrappedEngine, Generic[E]):
         self._created(engine)
         self._engine = engine
         self.read = engine.read
+        self.needs_checkpoint = engine.needs_checkpoint
         self.begin = engine.begin
 
 
@@ -237,8 +234,8 @@ class ReopeningEngine(WrappedEngine):
     """An engine over a file that is opened by `open_file`, closed when idle, and opened again.
 
     Attributes:
-        read, begin, pin, advance: those of the engine that is open, so that no call passes through
-            here.
+        read, begin, pin, advance, needs_checkpoint: those of the engine that is open, so that no
+            call passes through here.
         cache_size: what `limit_cache` was given last, in bytes; 0 if the engine is not open.
 
     """
@@ -270,6 +267,7 @@ class ReopeningEngine(WrappedEngine):
         self.begin: Callable[[], Transaction] = self._open_and_begin
         self.pin: Callable[[], None] = self._open_and_pin
         self.advance: Callable[..., EngineSnapshot | None] = _advance_nothing
+        self.needs_checkpoint: Callable[[], bool] = _needs_nothing
         if first is not None:
             self._bind(first)
 
@@ -338,6 +336,7 @@ class ReopeningEngine(WrappedEngine):
         self.begin = self._open_and_begin
         self.pin = self._open_and_pin
         self.advance = _advance_nothing
+        self.needs_checkpoint = _needs_nothing
 
     def close_detached(self) -> None:
         """Close the file, in any thread, unless the engine has been opened again since."""
@@ -347,11 +346,6 @@ class ReopeningEngine(WrappedEngine):
                 self.cache_size = 0
                 self._left = _state_of(file)
                 file.close()
-
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether `checkpoint` is due."""
-        return self._engine is not None and self._engine.needs_checkpoint
 
     def snapshot(self) -> EngineSnapshot:
         """Hold the present moment open."""
@@ -378,6 +372,7 @@ class ReopeningEngine(WrappedEngine):
         self.begin = engine.begin
         self.pin = engine.pin
         self.advance = engine.advance
+        self.needs_checkpoint = engine.needs_checkpoint
 
     def _open_as_left(self) -> FileEngine:
         file = self._open_file()
@@ -423,6 +418,11 @@ class ReopeningEngine(WrappedEngine):
 
 def _advance_nothing(*, holds: bool = False) -> None:
     """Show the same: the file is closed, so nothing was committed."""
+
+
+def _needs_nothing() -> bool:
+    """Return False: the file is closed, so its log does not grow."""
+    return False
 
 
 def _state_of(engine: Engine) -> _State | None:

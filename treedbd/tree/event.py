@@ -24,14 +24,13 @@ from typing import Final, NamedTuple
 import attrs
 
 from treedbd.limits import MIB
-from treedbd.tree.edit import Edit, Method, changes_as_sent
+from treedbd.tree.edit import Method
 from treedbd.tree.path import format_path, is_at_or_above
 from treedbd.tree.types import PRIORITY, Chunks, Json, Path, Value, View
 from treedbd.tree.value import as_json, compact, plain, value_at
 
 EVENT_BYTES: Final = 16 * MIB
 """The longest value, or PATCH, of a large write that watchers are sent as one event."""
-MAX_LARGE_CHANGES: Final = 10_000
 
 
 @attrs.frozen
@@ -197,55 +196,6 @@ def members_of(
         members[name] = None if change.sent in ({}, []) else change.sent
         exported[name] = change.sent if change.is_priority else as_json(change.value)
     return members, exported
-
-
-def describe(sequence: int, edit: Edit, op_id: bytes = b"", size: int = 0) -> Commit:
-    """Return a resolved edit as the commit that its watchers are notified of."""
-    changes = []
-    is_complete = True
-    for change, sent in changes_as_sent(edit):
-        path, is_priority = change.place
-        value = None if is_priority else change.value
-        changes.append(CommittedChange(path, value, is_priority, sent))
-        is_complete = is_complete and not is_priority
-    position = Position(sequence, op_id)
-    return Commit(
-        position=position,
-        method=edit.method,
-        path=edit.place.path,
-        changes=tuple(changes),
-        is_complete=is_complete,
-        size=size,
-    )
-
-
-def describe_large(
-    sequence: int,
-    edit: Edit,
-    op_id: bytes = b"",
-    printed: Chunks | None = None,
-    size: int = 0,
-) -> Commit:
-    """Return a large edit, whose values are in the store only, as a commit.
-
-    Of very many changes, all that is below its place counts as written.
-    """
-    changes: list[CommittedChange] = []
-    for change in edit.changes:
-        if len(changes) == MAX_LARGE_CHANGES:
-            changes = [CommittedChange(edit.place.path, None)]
-            break
-        path, is_priority = change.place
-        changes.append(CommittedChange(path, None, is_priority))
-    return Commit(
-        Position(sequence, op_id),
-        edit.method,
-        edit.place.path,
-        tuple(changes),
-        is_large=True,
-        printed=printed,
-        size=size,
-    )
 
 
 def complete(commit: Commit, after: View) -> Commit:

@@ -189,13 +189,13 @@ def test_readers_between_all_steps_do_not_make_the_log_grow(
             transaction.commit()
             assert look() == number
             engine.advance()
-            if engine.needs_checkpoint:
+            if engine.needs_checkpoint():
                 look()
                 engine.checkpoint()
         else:
             transaction.commit()
         sizes.append(beside(path, "-wal").stat().st_size)
-    assert not engine.needs_checkpoint
+    assert not engine.needs_checkpoint()
     assert max(sizes) < 3 * CHECKPOINT_FRAMES * PAGE_BYTES
 
 

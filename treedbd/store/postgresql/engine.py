@@ -215,11 +215,8 @@ class PostgresqlEngine:
         What the copy holds of another database or cluster is replaced by the first fetch.
         """
         self.path: Final = local.path
-        self._local = local
-        self._commits = commits
-        self._fetcher = fetcher
-        self._retain = retain
-        self.epoch = epoch
+        self._local, self._commits, self._fetcher = local, commits, fetcher
+        self._retain, self.epoch = retain, epoch
         found = decode_position(local.read(lambda rows: rows.get(POSITION_KEY)))
         if found is None or (found.cluster, found.db) != (identity.cluster, identity.db):
             found = CopyPosition(identity.cluster, identity.db)
@@ -232,6 +229,7 @@ class PostgresqlEngine:
         self.read = local.read
         self.pin = local.pin
         self.advance = local.advance
+        self.needs_checkpoint = local.needs_checkpoint
         self.checkpoint = local.checkpoint
         self.compact = local.compact
         self.limit_cache = local.limit_cache
@@ -249,11 +247,6 @@ class PostgresqlEngine:
     def has_snapshots(self) -> bool:
         """Whether a moment is held open."""
         return self._local.has_snapshots
-
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether `checkpoint` is due."""
-        return self._local.needs_checkpoint
 
     @property
     def position(self) -> CopyPosition:

@@ -23,12 +23,7 @@ from treedbd.files import (
     sync_directory,
     write_atomically,
 )
-from treedbd.store.engine import (
-    CannotOpenStore,
-    Damage,
-    DiskFull,
-    StoreInaccessible,
-)
+from treedbd.store.engine import CannotOpenStore, Damage, DiskFull, StoreInaccessible
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.check import check_file_content, find_damage
 from treedbd.store.sqlite.convert import Report, convert
@@ -116,7 +111,7 @@ class SqliteEngine:
         path: the file.
         writer: writes to it.
         readers: read from it.
-        begin, checkpoint, compact, recover, find_misplaced: those of `writer`.
+        begin, needs_checkpoint, checkpoint, compact, recover, find_misplaced: those of `writer`.
         read, pin, advance, follow_moments: those of `readers`.
         was_closed_cleanly: whether all of the file was sound when it was closed, and nothing has
             changed since then: it need not be checked again.
@@ -235,6 +230,7 @@ class SqliteEngine:
         self.path: Final = path
         self.writer: Final = writer
         self.begin: Final = writer.begin
+        self.needs_checkpoint: Final = writer.log_length.is_due
         self.checkpoint: Final = writer.checkpoint
         self.compact: Final = writer.compact
         self.recover: Final = writer.recover
@@ -258,11 +254,6 @@ class SqliteEngine:
         Until it is closed the log cannot be restarted, and grows.
         """
         return self.readers.hold()
-
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether the log has grown long enough, and a pinned moment kept it from restarting."""
-        return self.writer.log_length.is_due
 
     @property
     def has_snapshots(self) -> bool:

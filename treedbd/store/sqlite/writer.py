@@ -73,11 +73,7 @@ from treedbd.store.sqlite.file import (
     set_cache_size,
     this_thread,
 )
-from treedbd.store.sqlite.history import (
-    History,
-    has_content,
-    last_sequence,
-)
+from treedbd.store.sqlite.history import History, has_content, last_sequence
 from treedbd.store.sqlite.reader import GET, SqliteReader
 
 _MISPLACED: Final = "was moved, removed or replaced; put it back."
@@ -420,9 +416,8 @@ class LogLength:
         self._frames = 0
         self._checkpoint_at = CHECKPOINT_FRAMES
 
-    @property
     def is_due(self) -> bool:
-        """Whether the log has grown long enough since the last checkpoint."""
+        """Return whether the log has grown long enough since the last checkpoint."""
         return self._frames >= self._checkpoint_at
 
     @property
@@ -614,7 +609,7 @@ class SqliteWriter:
                 self.history.advance(*newest)
             except OSError as error:  # the commit is durable all the same
                 self._mark_failed(error)
-        if self.release_reads() and self.log_length.is_due:
+        if self.release_reads() and self.log_length.is_due():
             self.checkpoint()
 
     def rolled_back(self) -> None:
