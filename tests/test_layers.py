@@ -28,7 +28,7 @@ MAX_FILES: Final = {
     "GET of a leaf repeated": 11,
     "GET of a leaf first": 16,
     "PUT of a leaf first": 30,
-    "SSE open first": 25,
+    "SSE open first": 24,
     "WebSocket put first": 30,
 }
 MAX_FRAMES: Final = {"GET of a leaf repeated": 40, "PUT of a leaf first": 330}

@@ -21,14 +21,14 @@ database     reads, group commit, watchers, the rules in force
 rules        the rules language
 store        rows in an engine, in a file, in memory or in PostgreSQL
 tree         pure values: paths, order, edits, queries, events
-held_bytes   memory charged to a connection: heads, queries, windows
+counting     what has a limit: connections, streams, requests in a second, bytes that are held
 names        names of projects and databases; which proxies are trusted
 process      what a process does to itself: signals, limits, memory
 caches       bounded caches of results
 limits       every limit, with its default, bounds and unit
 errors       errors for operators, text that is safe in a log
 files        files created safely; the installation
-loop         turns of the reactor, functions cut into steps; counts and levels of callers
+loop         turns of the reactor, functions cut into steps
 traces       the seam between requests and the exporter of spans
 """
 

@@ -26,10 +26,7 @@ is done by `run_beside` in another thread, and the steps go on when it is done. 
 closed have collected is freed there too (`free_beside`), since they have no further step for it. A
 function that pauses must not be called within `Engine.read`, whose moment ends with the step.
 
-What has a limit is counted here as well: connections and streams (`Counts`), and what callers do in
-a second (`Levels`). These are of one process; where several serve the same clients, others count
-for all of them (`treedbd.workers.protocol`). Clients are counted by `network_of`
-their addresses. A `Histogram` counts observations, such as how long something took.
+Clients are distinguished by `network_of` their addresses.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ from heapq import merge
 from ipaddress import IPv6Address
 from itertools import chain, islice, zip_longest
 from math import inf
-from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import attrs
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -446,90 +443,7 @@ def in_steps(work: Callable[[], T], seconds: Seconds | None = None) -> Generator
     return done
 
 
-KEPT_LEVELS: Final = 32_768
-"""Levels of one generation in `Levels`: at most twice as many are kept."""
 _NETWORK: Final = ((1 << 64) - 1) << 64
-
-
-class Counting(Protocol):
-    """Counts by key: of one process (`Counts`), or of all workers (`workers.protocol.Board`)."""
-
-    def total(self, key: str) -> int:
-        """Return how many there are, at all processes together."""
-        ...
-
-    def add(self, key: str) -> None:
-        """Count one more at this process."""
-        ...
-
-    def remove(self, key: str) -> None:
-        """Count one less at this process."""
-        ...
-
-
-class Counts:
-    """Counts of one process alone."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def total(self, key: str) -> int:
-        """Return how many there are."""
-        return self._counts[key]
-
-    def add(self, key: str) -> None:
-        """Count one more."""
-        self._counts[key] += 1
-
-    def remove(self, key: str) -> None:
-        """Count one less."""
-        self._counts[key] -= 1
-        if not self._counts[key]:
-            del self._counts[key]
-
-
-class Levelling(Protocol):
-    """The levels of token buckets by key: of one process (`Levels`), or of all workers.
-
-    Those of all are `SharedLevels` in `workers/protocol`. A level is a time: when the bucket will
-    be full again if nothing more is taken from it.
-    """
-
-    def get(self, key: str) -> float:
-        """Return a level; in the past for a bucket that is full, or that was never used."""
-        ...
-
-    def set(self, key: str, level: float) -> None:
-        """Set a level."""
-        ...
-
-
-class Levels:
-    """The levels of one process alone, in bounded memory.
-
-    They are kept in two generations. When the younger one is full, the older one is forgotten: what
-    was set longest ago. A bucket that was forgotten is full.
-    """
-
-    def __init__(self, kept: int = KEPT_LEVELS) -> None:
-        """Keep at least the `kept` levels that were set last, and at most twice as many."""
-        self._kept = kept
-        self._young: dict[str, float] = {}
-        self._old: dict[str, float] = {}
-
-    def __len__(self) -> int:
-        return len(self._young.keys() | self._old.keys())
-
-    def get(self, key: str) -> float:
-        """Return a level."""
-        level = self._young.get(key)
-        return self._old.get(key, 0.0) if level is None else level
-
-    def set(self, key: str, level: float) -> None:
-        """Set a level."""
-        self._young[key] = level
-        if len(self._young) > self._kept:
-            self._old, self._young = self._young, {}
 
 
 @lru_cache(maxsize=4096)
@@ -547,34 +461,6 @@ def network_of(address: str) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return f"{IPv6Address(int(parsed) & _NETWORK)}/64"
-
-
-SECONDS: Final = (*BUCKETS_S, 2.5, 5.0, 10.0)
-"""Upper bounds of buckets for what takes from 50 µs to 10 s."""
-
-
-class Histogram:
-    """Counts observations by the upper bounds of buckets.
-
-    Attributes:
-        bounds: the upper bounds, in order, each of which belongs to its bucket.
-        counts: observations in each bucket; a last one has no bound.
-        total: the sum of all observations.
-
-    """
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        """Count by these bounds; nothing is observed yet."""
-        self.bounds: Final = tuple(bounds)
-        self.counts: Final = [0] * (len(self.bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one observation."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
 
 def do_nothing(*_: object) -> None:

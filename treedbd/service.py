@@ -47,6 +47,7 @@ from treedbd.config.credentials import Credentials
 from treedbd.config.endpoints import Endpoint
 from treedbd.config.listening import CannotStart, Listening
 from treedbd.config.settings import HSTS_S, Settings, TracingSettings
+from treedbd.counting import Counting, Levelling
 from treedbd.database.active_rules import SlowRulesLog
 from treedbd.database.answers import AnswerPool
 from treedbd.database.catalog import Catalog
@@ -63,7 +64,7 @@ from treedbd.http1.connection import RequestLogging, ServerOptions
 from treedbd.http1.headers import Header
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
-from treedbd.loop import Counting, Levelling, Turns
+from treedbd.loop import Turns
 from treedbd.names import (
     DEFAULT_DATABASE,
     DatabaseName,
@@ -82,14 +83,7 @@ from treedbd.traces import Tracer
 from treedbd.tree.event import EVENT_BYTES
 from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
 from treedbd.web.auth.jwt import BadCredentials
-from treedbd.web.auth.verifier import (
-    ADMIN,
-    Auth,
-    Authenticator,
-    HostLogin,
-    Identify,
-    identity_of,
-)
+from treedbd.web.auth.verifier import ADMIN, Auth, Authenticator, HostLogin, Identify, identity_of
 from treedbd.web.context import make_parts
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.realtime.opening import RealtimeEndpoint

@@ -8,8 +8,8 @@ import pytest
 
 from tests.database.test_shared_window import ALL, LIST, FollowedWorld, Follower
 from tests.tree.queries import query
+from treedbd.counting import HeldAccount, HeldBytes, HeldBytesRefused
 from treedbd.database.shared_window import CHARGED_BYTES
-from treedbd.held_bytes import HeldAccount, HeldBytes, HeldBytesRefused
 from treedbd.limits import Limits
 from treedbd.tree.query import Query
 from treedbd.tree.window import CHILD_BYTES

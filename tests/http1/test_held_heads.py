@@ -9,7 +9,7 @@ from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
 from tests.http1.peer import Peer, ScriptedResource, Server, send_small
-from treedbd.held_bytes import HeldBytes
+from treedbd.counting import HeldBytes
 from treedbd.http1.request import Request
 from treedbd.limits import Limits
 

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 import orjson
 
-from treedbd.loop import Histogram
+from treedbd.counting import Histogram
 from treedbd.operating.metrics import (
     Metric,
     Samples,

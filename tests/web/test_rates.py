@@ -21,11 +21,12 @@ from tests.web.tree_server import OPTIONS, WALL, TreeServer, make_verifier
 from tests.websocket import upgrade_headers
 from tests.websocket_frames import CONTINUATION, PING, PONG, TEXT, parse_frame, print_frame
 from treedbd.config.settings import HttpSettings, ProjectSettings
+from treedbd.counting import Levels
 from treedbd.database.requests import ProjectSpec
 from treedbd.http1.connection import ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import PROJECT_RATES, Limits, RateLimits
-from treedbd.loop import Levels, network_of
+from treedbd.loop import network_of
 from treedbd.names import parse_trusted_proxies
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth import jwt

@@ -15,6 +15,7 @@ from typing import Final, NoReturn, TypeVar
 import attrs
 from twisted.internet.defer import Deferred, fail, succeed
 
+from treedbd.counting import HeldAccount
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
 from treedbd.database.apply import Indexes, WriteApplier, find_tag, keep_tag, make_quotas
@@ -42,7 +43,6 @@ from treedbd.database.watchers import (
     Watching,
 )
 from treedbd.database.write_lock import MakeWriteLock, News
-from treedbd.held_bytes import HeldAccount
 from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads
 from treedbd.rules.evaluate import Verdict

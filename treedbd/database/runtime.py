@@ -20,12 +20,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from treedbd.counting import Histogram
 from treedbd.database.answers import AnswerPool
 from treedbd.database.session_owners import MemoryOwner, SessionOwner
 from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.errors import LineBudget
 from treedbd.limits import Limits, StreamLimits
-from treedbd.loop import Histogram
 from treedbd.names import DatabaseName
 from treedbd.rules.context import ReadPool, SlowRulesReport
 

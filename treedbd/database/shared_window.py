@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from twisted.logger import Logger
 
+from treedbd.counting import HeldAccount, HeldBytesRefused
 from treedbd.database.requests import Unavailable
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import Audience, Notification, Watcher
-from treedbd.held_bytes import HeldAccount, HeldBytesRefused
 from treedbd.limits import KIB, MIB
 from treedbd.loop import SORTED_AT_ONCE, sort_in_steps
 from treedbd.store.nodes import Nodes

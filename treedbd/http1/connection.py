@@ -58,8 +58,15 @@ from twisted.web.resource import IResource
 from twisted.web.server import Site
 from zope.interface import implementer
 
+from treedbd.counting import (
+    SMALL_HELD_BYTES,
+    Counting,
+    Counts,
+    HeldAccount,
+    HeldBytes,
+    HeldBytesRefused,
+)
 from treedbd.database.slices import in_slices
-from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytes, HeldBytesRefused
 from treedbd.http1.content import SHARES
 from treedbd.http1.headers import Header
 from treedbd.http1.parser import (
@@ -82,7 +89,7 @@ from treedbd.http1.proxies import proxied_request
 from treedbd.http1.request import IHttp1Resource, Request, identified
 from treedbd.http1.writer import ConnectionWriter, Ring
 from treedbd.limits import Limits
-from treedbd.loop import Counting, Counts, network_of
+from treedbd.loop import network_of
 from treedbd.names import NO_PROXIES, TrustedProxies
 
 _log: Final = Logger()

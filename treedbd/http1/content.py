@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import IO, Final, Protocol, TypeAlias
 
+from treedbd.counting import ByteCount
 from treedbd.files import close_temporary
-from treedbd.held_bytes import ByteCount
 from treedbd.limits import KIB
 from treedbd.loop import do_nothing
 

@@ -36,13 +36,8 @@ from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 from zope.interface import implementer
 
-from treedbd.held_bytes import HeldBytes
-from treedbd.http1.connection import (
-    DEFAULT_OPTIONS,
-    Connections,
-    Http1Connection,
-    ServerOptions,
-)
+from treedbd.counting import HeldBytes
+from treedbd.http1.connection import DEFAULT_OPTIONS, Connections, Http1Connection, ServerOptions
 from treedbd.http1.parser import CutOff
 from treedbd.http1.proxies import InvalidProxyHeader, read_proxy_header
 from treedbd.limits import Limits

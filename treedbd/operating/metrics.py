@@ -50,17 +50,15 @@ from prometheus_client.utils import floatToGoString
 
 import twisted
 from treedbd import __version__
+from treedbd.counting import SECONDS, Histogram
 from treedbd.database.answers import AnswerPool
 from treedbd.database.data_directory import BACKUP_NOTE, measure_all
 from treedbd.database.runtime import BATCH_WRITES, Problem, Statistics
 from treedbd.http1.server import Http1Factory
-from treedbd.loop import BUCKETS_S, SECONDS, Histogram, Turns
+from treedbd.loop import BUCKETS_S, Turns
 from treedbd.names import DatabaseName
 from treedbd.web.activity import RequestCounts
-from treedbd.web.listeners import (
-    SocketRegistry,
-    StreamRegistry,
-)
+from treedbd.web.listeners import SocketRegistry, StreamRegistry
 from treedbd.web.reading import MissingIndexes
 
 Labels: TypeAlias = tuple[str, ...]

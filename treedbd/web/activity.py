@@ -20,10 +20,10 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.http import SWITCHING
 
+from treedbd.counting import Histogram
 from treedbd.database.requests import PermissionDenied
 from treedbd.http1.connection import AnsweredRequest
 from treedbd.http1.request import IHttp1Request, shown_path
-from treedbd.loop import Histogram
 from treedbd.names import DatabaseName
 from treedbd.tree.path import format_path
 from treedbd.web.auth.jwt import BadToken

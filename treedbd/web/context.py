@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
+from treedbd.counting import Counting, Levelling
 from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.request import IHttp1Request
-from treedbd.loop import Counting, Levelling
 from treedbd.web.auth.identity import Identity
 from treedbd.web.auth.verifier import Authenticator, HostLogin
 from treedbd.web.origins import OriginGuard, make_guard

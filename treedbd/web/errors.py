@@ -15,6 +15,7 @@ import attrs
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from treedbd.counting import HeldBytesRefused
 from treedbd.database.requests import (
     ConditionFailed,
     DeadlinePassed,
@@ -29,7 +30,6 @@ from treedbd.database.requests import (
     UnknownDatabase,
 )
 from treedbd.errors import NO_FIELDS, in_one_line
-from treedbd.held_bytes import HeldBytesRefused
 from treedbd.http1.content import TooManyWaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
 from treedbd.http1.headers import ACCEPTED, Header, UnsupportedEncoding
 from treedbd.http1.parser import REPLIES
@@ -50,20 +50,11 @@ from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.auth.verifier import ClientGone, IdentifyFailed
-from treedbd.web.listeners import (
-    StreamsExhausted,
-    TooManySockets,
-    TooManyStreams,
-)
+from treedbd.web.listeners import StreamsExhausted, TooManySockets, TooManyStreams
 from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.pages import MissingDocument
 from treedbd.web.rates import TooManyRequests
-from treedbd.web.realtime.wire import (
-    WEBSOCKET_VERSION,
-    BadHandshake,
-    CannotUpgrade,
-    WrongVersion,
-)
+from treedbd.web.realtime.wire import WEBSOCKET_VERSION, BadHandshake, CannotUpgrade, WrongVersion
 from treedbd.web.request import (
     DataRequest,
     Dialect,

@@ -24,9 +24,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
+from treedbd.counting import Counting, Counts
 from treedbd.database.slices import in_slices
 from treedbd.limits import Limits, StreamLimits
-from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import ANONYMOUS, Identity, uid_of
 

@@ -4,8 +4,8 @@ Theory of operation. By client address, by user and by project each caller has a
 bucket for each rate, of which only a time is kept: the *level*, when the bucket will be full again.
 Taking one from a bucket moves the level on by the time in which one comes back; a bucket whose
 level is a whole burst ahead of the clock is empty. So a full bucket is a level in the past, which
-need not be kept (`loop.Levels`). Bytes are known only after they were sent: they are taken whatever
-the level is, and a caller whose bucket is more than empty is refused until it is not.
+need not be kept (`Levels`). Bytes are known only after they were sent: they are taken whatever the
+level is, and a caller whose bucket is more than empty is refused until it is not.
 
 A request is counted for its address before anything else is done for it, for its project when that
 is known, for its user when the token is verified. What one of them refuses has been counted for
@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from treedbd.counting import Levelling, Levels
 from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.parser import ErrorReply
 from treedbd.http1.request import IHttp1Request, size_of_body
 from treedbd.limits import RateLimits
-from treedbd.loop import Levelling, Levels, network_of
+from treedbd.loop import network_of
 from treedbd.web.auth.identity import Identity, uid_of
 from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.request import Question

@@ -44,6 +44,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from treedbd.counting import HeldBytes
 from treedbd.database.answers import Answer
 from treedbd.database.database import Database
 from treedbd.database.requests import DeadlinePassed, TooLargeToIndent
@@ -53,7 +54,6 @@ from treedbd.database.slices import SLICE_SECONDS, Slices, Steps
 from treedbd.database.watchers import Subscription
 from treedbd.errors import in_one_line
 from treedbd.files import FULL_ERRNOS, close_temporary
-from treedbd.held_bytes import HeldBytes
 from treedbd.http1.content import (
     SMALL_BYTES,
     Buffer,

@@ -39,6 +39,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from treedbd.counting import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
 from treedbd.database.database import Database
 from treedbd.database.disconnect import check_nodes
 from treedbd.database.requests import Caller, PermissionDenied, Unavailable
@@ -46,7 +47,6 @@ from treedbd.database.resume import MissedNotification, Resumption
 from treedbd.database.rights import ReadRequest
 from treedbd.database.slices import Slices
 from treedbd.database.watchers import Notification, ReadGrant, Subscription
-from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
 from treedbd.http1.content import (
     SMALL_BYTES,
     Buffer,
@@ -70,12 +70,7 @@ from treedbd.tree.query import bytes_of
 from treedbd.tree.types import InvalidData, InvalidQuery, Path
 from treedbd.tree.value import parse
 from treedbd.web.auth.identity import Identity
-from treedbd.web.reading import (
-    FirstValue,
-    Rendering,
-    TooMuchWork,
-    first_source,
-)
+from treedbd.web.reading import FirstValue, Rendering, TooMuchWork, first_source
 from treedbd.web.request import ON_DISCONNECT, DataRequest, Parameters, Question
 from treedbd.web.response import counted_address_of
 

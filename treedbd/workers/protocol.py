@@ -415,7 +415,7 @@ class Board:
 
 
 class SharedLevels:
-    """The levels of token buckets, as all workers see them (`loop.Levelling`)."""
+    """The levels of token buckets, as all workers see them (`counting.Levelling`)."""
 
     def __init__(self, descriptor: int, workers: int, secret: bytes) -> None:
         """Map the memory of the board; as `Board`."""

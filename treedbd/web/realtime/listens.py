@@ -22,16 +22,12 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from treedbd.counting import HeldBytesRefused
 from treedbd.database.requests import PermissionDenied
 from treedbd.database.rights import ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.watchers import Notification, ReadGrant
-from treedbd.held_bytes import HeldBytesRefused
-from treedbd.http1.content import (
-    Content,
-    FrameReader,
-    WaitingBytesRefused,
-)
+from treedbd.http1.content import Content, FrameReader, WaitingBytesRefused
 from treedbd.limits import DEFAULT_TIMEOUT_S, KIB, MIB
 from treedbd.store.nodes import Nodes, spell_chunks
 from treedbd.store.rows import parse_stored

@@ -28,6 +28,7 @@ import orjson
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from treedbd.counting import HeldBytesRefused
 from treedbd.database.requests import (
     ConditionFailed,
     DeadlinePassed,
@@ -39,7 +40,6 @@ from treedbd.database.requests import (
     Unavailable,
     UnknownDatabase,
 )
-from treedbd.held_bytes import HeldBytesRefused
 from treedbd.http1.content import WaitingBytesRefused
 from treedbd.limits import KIB
 from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreFailed

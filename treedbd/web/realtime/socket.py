@@ -33,9 +33,9 @@ from websockets.http11 import Request as UpgradeRequest
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from treedbd.counting import SMALL_HELD_BYTES
 from treedbd.database.requests import Unavailable
 from treedbd.database.slices import Slices, Steps
-from treedbd.held_bytes import SMALL_HELD_BYTES
 from treedbd.http1.content import (
     SMALL_BYTES,
     Content,
@@ -44,12 +44,7 @@ from treedbd.http1.content import (
     WaitingBytesRefused,
 )
 from treedbd.http1.headers import Header
-from treedbd.http1.writer import (
-    CHUNK_BYTES,
-    ContentWriter,
-    FrameSender,
-    UpgradedConnection,
-)
+from treedbd.http1.writer import CHUNK_BYTES, ContentWriter, FrameSender, UpgradedConnection
 from treedbd.limits import KIB, Limits
 from treedbd.web.realtime.wire import (
     BadHandshake,

@@ -1,28 +1,119 @@
-"""What connections make the server hold between requests: counted, and bounded.
+"""What has a limit is counted: connections and streams, requests in a second, bytes that are held.
 
-A `HeldAccount` belongs to one connection, stream or session. It is charged for what is kept because
-of it: long heads, queries of listens and streams, the windows of these. What would exceed a bound
-is refused before it is kept. Whatever was charged, closing the account frees all of it, so nothing
-stays counted after the end of a connection.
+Connections and streams are counted by key (`Counts`), and what callers do in a second by the levels
+of token buckets (`Levels`). Both are of one process; where several serve the same clients, others
+count for all of them (`workers.protocol`). A `Histogram` counts observations, such as how long
+something took.
+
+`HeldBytes` bounds what connections make the server hold between requests: long heads, queries of
+listens and streams, the windows of these. A `HeldAccount` belongs to one connection, stream or
+session, and is charged for what is kept because of it. What would exceed a bound is refused before
+it is kept. To close the account frees whatever was charged, so nothing stays counted after the end
+of a connection.
 
 What is small is not charged: the number of connections, streams and listens bounds it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from twisted.logger import Logger
 
 from treedbd.limits import KIB, Limits
+from treedbd.loop import BUCKETS_S
 
 SMALL_HELD_BYTES: Final = 4 * KIB
 """What a connection holds of a head up to this size is not charged."""
 LOGGED_EVERY_S: Final = 60.0
 """Refusals by one bound are logged at most this often."""
+KEPT_LEVELS: Final = 32_768
+"""Levels of one generation in `Levels`: at most twice as many are kept."""
+
+
+class Counting(Protocol):
+    """Counts by key: of one process (`Counts`), or of all workers (`workers.protocol.Board`)."""
+
+    def total(self, key: str) -> int:
+        """Return how many there are, at all processes together."""
+        ...
+
+    def add(self, key: str) -> None:
+        """Count one more at this process."""
+        ...
+
+    def remove(self, key: str) -> None:
+        """Count one less at this process."""
+        ...
+
+
+class Counts:
+    """Counts of one process alone."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def total(self, key: str) -> int:
+        """Return how many there are."""
+        return self._counts[key]
+
+    def add(self, key: str) -> None:
+        """Count one more."""
+        self._counts[key] += 1
+
+    def remove(self, key: str) -> None:
+        """Count one less."""
+        self._counts[key] -= 1
+        if not self._counts[key]:
+            del self._counts[key]
+
+
+class Levelling(Protocol):
+    """The levels of token buckets by key: of one process (`Levels`), or of all workers.
+
+    Those of all are `SharedLevels` in `workers/protocol`. A level is a time: when the bucket will
+    be full again if nothing more is taken from it.
+    """
+
+    def get(self, key: str) -> float:
+        """Return a level; in the past for a bucket that is full, or that was never used."""
+        ...
+
+    def set(self, key: str, level: float) -> None:
+        """Set a level."""
+        ...
+
+
+class Levels:
+    """The levels of one process alone, in bounded memory.
+
+    They are kept in two generations. When the younger one is full, the older one is forgotten: what
+    was set longest ago. A bucket that was forgotten is full.
+    """
+
+    def __init__(self, kept: int = KEPT_LEVELS) -> None:
+        """Keep at least the `kept` levels that were set last, and at most twice as many."""
+        self._kept = kept
+        self._young: dict[str, float] = {}
+        self._old: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._young.keys() | self._old.keys())
+
+    def get(self, key: str) -> float:
+        """Return a level."""
+        level = self._young.get(key)
+        return self._old.get(key, 0.0) if level is None else level
+
+    def set(self, key: str, level: float) -> None:
+        """Set a level."""
+        self._young[key] = level
+        if len(self._young) > self._kept:
+            self._old, self._young = self._young, {}
 
 
 class HeldBytesRefused(Exception):
@@ -156,3 +247,31 @@ class HeldAccount:
         """Free all that is held, and hold nothing any more."""
         self.add(-self.bytes)
         self._is_closed = True
+
+
+SECONDS: Final = (*BUCKETS_S, 2.5, 5.0, 10.0)
+"""Upper bounds of buckets for what takes from 50 µs to 10 s."""
+
+
+class Histogram:
+    """Counts observations by the upper bounds of buckets.
+
+    Attributes:
+        bounds: the upper bounds, in order, each of which belongs to its bucket.
+        counts: observations in each bucket; a last one has no bound.
+        total: the sum of all observations.
+
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        """Count by these bounds; nothing is observed yet."""
+        self.bounds: Final = tuple(bounds)
+        self.counts: Final = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value

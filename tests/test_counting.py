@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.logger import LogLevel, capturedLogs
 
-from treedbd.held_bytes import LOGGED_EVERY_S, HeldBytes, HeldBytesRefused
+from treedbd.counting import LOGGED_EVERY_S, HeldBytes, HeldBytesRefused
 from treedbd.limits import Limits
 
 LIMITS = Limits(held_bytes=300, held_bytes_per_address=200, held_bytes_per_connection=100)
