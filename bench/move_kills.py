@@ -52,8 +52,8 @@ IN_STEPS: Final = (
     f"{_POSTGRESQL}moving:_put_rules",
     f"{_POSTGRESQL}moving:_name",
     _MOVING + "repair",
-    "treedbd.store.lock:_replace",
-    "treedbd.store.lock:LockTakeover.release",
+    "treedbd.store.directory_lock:_replace",
+    "treedbd.store.directory_lock:LockTakeover.release",
     *_ALWAYS,
 )
 OUT_STEPS: Final = (

@@ -29,7 +29,7 @@ from treedbd.cli.main import main
 from treedbd.database import data_directory
 from treedbd.database.data_directory import BACKUP_NOTE
 from treedbd.files import copy_private
-from treedbd.store.lock import DirectoryInUse, DirectoryLock
+from treedbd.store.directory_lock import DirectoryInUse, DirectoryLock
 from treedbd.store.nodes import Nodes
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect

@@ -15,7 +15,7 @@ from tests.rights import someone_else
 from tests.store import format_1
 from tests.store.older_files import unpack_file
 from treedbd.cli.main import main
-from treedbd.store.lock import DirectoryLock
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect

@@ -35,8 +35,8 @@ from treedbd.config.values import SettingLocation
 from treedbd.database.files import DatabaseFiles
 from treedbd.limits import Limits
 from treedbd.service import TreeService
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import SqliteEngine
 
 LOOPBACK = "127.0.0.1"

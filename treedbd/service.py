@@ -75,8 +75,8 @@ from treedbd.names import (
 from treedbd.operating.metrics import SampleBoard, Sources
 from treedbd.operating.operations import Operations
 from treedbd.rules.ruleset import DENY, OPEN
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
 from treedbd.store.sqlite.shared import MORE_IF_SHARED
 from treedbd.traces import Tracer

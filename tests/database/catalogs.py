@@ -21,7 +21,7 @@ from treedbd.database.session_owners import MemoryOwner, SessionOwner
 from treedbd.limits import MIB
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
-from treedbd.store.lock import DirectoryLock
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import Json, Place
 from treedbd.tree.value import plain

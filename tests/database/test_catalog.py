@@ -25,8 +25,8 @@ from treedbd.database.requests import (
 from treedbd.errors import BUDGET_LINES
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.rows import seal
 from treedbd.store.sqlite import file as page_sums
 from treedbd.store.sqlite.engine import SqliteEngine

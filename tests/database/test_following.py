@@ -16,7 +16,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
-from tests.database.test_shared_window import ALL, EDITS, FIRST, LAST, LIST, QUERIES, FollowedWorld
+from tests.database.test_watched_queries import (
+    ALL,
+    EDITS,
+    FIRST,
+    LAST,
+    LIST,
+    QUERIES,
+    FollowedWorld,
+)
 from tests.database.world import NAME, PROJECT, Disk, Recorder, TurnClock, make_active_rules
 from treedbd.database.database import Database
 from treedbd.database.requests import (

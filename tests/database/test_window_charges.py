@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.database.test_shared_window import ALL, LIST, FollowedWorld, Follower
+from tests.database.test_watched_queries import ALL, LIST, FollowedWorld, Follower
 from tests.tree.queries import query
 from treedbd.counting import HeldAccount, HeldBytes, HeldBytesRefused
-from treedbd.database.shared_window import CHARGED_BYTES
+from treedbd.database.watched_queries import CHARGED_BYTES
 from treedbd.limits import Limits
 from treedbd.tree.query import Query
 from treedbd.tree.window import CHILD_BYTES

@@ -18,8 +18,8 @@ from tests.rights import someone_else
 from tests.store.shelf_files import entries_of, read_once
 from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.store import changelog
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.shelf import ReadOnlyShelf, Shelf, open_shelf
 from treedbd.store.sqlite.file import connect
 from treedbd.tree.edit import make_put, make_remove

@@ -7,9 +7,15 @@ import pathlib
 
 import pytest
 
-from treedbd.store import lock as takeover_module
+from treedbd.store import directory_lock as takeover_module
+from treedbd.store.directory_lock import (
+    DirectoryInUse,
+    DirectoryLock,
+    LockTakeover,
+    is_aside,
+    put_lock_back,
+)
 from treedbd.store.engine import StoreFailed
-from treedbd.store.lock import DirectoryInUse, DirectoryLock, LockTakeover, is_aside, put_lock_back
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import await_writers, connect
 

@@ -16,8 +16,8 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from tests.database.world import TurnClock, World
 from treedbd.database.requests import DeadlinePassed, PermissionDenied
-from treedbd.database.shared_window import QuerySubscription
 from treedbd.database.slices import SLICE_SECONDS, Slices
+from treedbd.database.watched_queries import QuerySubscription
 from treedbd.database.watchers import Notification
 from treedbd.http1.content import SHARES, ContentReader, TooManyWaitingBytes, WaitingBytesExhausted
 from treedbd.limits import Limits

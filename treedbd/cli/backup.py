@@ -47,8 +47,8 @@ from treedbd.files import (
     sync_directory,
     write_atomically,
 )
+from treedbd.store.directory_lock import LOCK_FILE, DirectoryLock
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
-from treedbd.store.lock import LOCK_FILE, DirectoryLock
 from treedbd.store.sqlite.copy import Moment, Progress, hash_file, verify_copy
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import beside

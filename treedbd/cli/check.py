@@ -41,8 +41,8 @@ from treedbd.names import DatabaseName
 from treedbd.rules.document import InvalidRules, with_hint
 from treedbd.rules.ruleset import parse_rules
 from treedbd.store import changelog
+from treedbd.store.directory_lock import DirectoryLock, read_urls
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, StoreFailed
-from treedbd.store.lock import DirectoryLock, read_urls
 from treedbd.store.sqlite.convert import check_older, find_room
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import OlderFormat

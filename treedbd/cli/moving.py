@@ -4,10 +4,10 @@ Theory of operation. Both directions read shelf files and compare them with Post
 and entry by entry (`compare_all`).
 
 *Into PostgreSQL* (`move_inward`): while the daemon runs, passes copy the rows and entries that
-differ, until few do. Then the command takes over the lock of the daemon (`store/lock`), which
-refuses writes from then on. One more pass copies the rest and verifies that all rows and entries
-are equal, and one transaction puts the copies in place. From then on the databases are those in
-PostgreSQL, and the daemon of the data directory never gets its lock back.
+differ, until few do. Then the command takes over the lock of the daemon (`store/directory_lock`),
+which refuses writes from then on. One more pass copies the rest and verifies that all rows and
+entries are equal, and one transaction puts the copies in place. From then on the databases are
+those in PostgreSQL, and the daemon of the data directory never gets its lock back.
 
 *Out of PostgreSQL* (`move_outward`): the copies are made as those of a daemon
 (`store/postgresql/engine`), in a folder beside the data directory: first while daemons commit,
@@ -35,8 +35,7 @@ from treedbd.config.settings import Settings
 from treedbd.database.data_directory import MOVED_FILE, RULES_FILE, SHELF, walk
 from treedbd.files import create_directory, sync_directory, write_atomically
 from treedbd.names import DatabaseName, parse_label
-from treedbd.store.engine import CannotOpenStore, StoreUnreachable
-from treedbd.store.lock import (
+from treedbd.store.directory_lock import (
     LOCK_FILE,
     DirectoryInUse,
     DirectoryLock,
@@ -44,6 +43,7 @@ from treedbd.store.lock import (
     is_aside,
     put_lock_back,
 )
+from treedbd.store.engine import CannotOpenStore, StoreUnreachable
 from treedbd.store.postgresql.cluster import PART, PostgresqlCluster, StoredDatabase, list_all
 from treedbd.store.postgresql.commits import POSITION_KEY
 from treedbd.store.postgresql.connection import PostgresqlSettings, TimedConnection, rows_of

@@ -683,7 +683,7 @@ def _find_base(arguments: Namespace) -> Url:
 def _served_at(data: pathlib.Path) -> list[Url]:
     """Return the URLs at which a running daemon serves a data directory; none if none runs."""
     # Imported only now: with it comes SQLite, which most commands do not need.
-    found = import_module("treedbd.store.lock").find_other(data)
+    found = import_module("treedbd.store.directory_lock").find_other(data)
     return [] if found is None else [parse_url(each) for each in found.urls]
 
 

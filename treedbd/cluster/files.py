@@ -33,8 +33,8 @@ from treedbd.database.runtime import Problem, Runtime
 from treedbd.database.write_lock import MakeWriteLock
 from treedbd.files import create_directory
 from treedbd.names import DatabaseName, parse_label
+from treedbd.store.directory_lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore, StoreFailed, StoreUnreachable
-from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.on_demand import CreateOnWriteEngine, ReopeningEngine
 from treedbd.store.postgresql.cluster import (
     DatabaseState,

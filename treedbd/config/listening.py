@@ -50,8 +50,8 @@ from treedbd.files import (
     close_to_others,
     is_open_to_others,
 )
+from treedbd.store.directory_lock import DirectoryInUse, find_other
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.lock import DirectoryInUse, find_other
 
 ACCEPTED_AT_ONCE: Final = 16
 """How many connections a port accepts before other work is done; each takes some 0.5 ms."""

@@ -10,7 +10,7 @@ write_lock       the write lock, held for each batch; what other processes have 
 apply            one write in a transaction: If-Match, rules, rows, quotas; indexes built
 rights           what rules allow callers; trials of rules, without a daemon
 watchers         watchers by path, their rights, and what a commit means to each
-shared_window    windows of watched queries, one for all streams of a query
+watched_queries  windows of watched queries, one for all streams of a query
 resume           what clients missed, from the change log; replays of single writes
 answers          rendered answers, kept until a write changes them
 active_rules     the rules of one project: stored, compiled, replaced

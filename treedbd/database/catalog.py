@@ -31,8 +31,8 @@ from treedbd.database.write_lock import MakeWriteLock
 from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotCreateStore, Engine
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.on_demand import CreateOnWriteEngine
 

@@ -33,8 +33,8 @@ from treedbd.database.requests import (
 from treedbd.database.resume import Moments, Resumptions
 from treedbd.database.rights import Authorisation, ReadRequest, trace_rules
 from treedbd.database.runtime import Runtime
-from treedbd.database.shared_window import QueryStream, QuerySubscription
 from treedbd.database.slices import Steps
+from treedbd.database.watched_queries import QueryStream, QuerySubscription
 from treedbd.database.watchers import (
     NodeSubscription,
     ReadGrant,

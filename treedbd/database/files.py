@@ -46,6 +46,7 @@ from treedbd.database.session_owners import DeadOwner
 from treedbd.database.write_lock import FileWriteLock, MakeWriteLock
 from treedbd.files import create_directory, has_descriptors
 from treedbd.names import DatabaseName
+from treedbd.store.directory_lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.engine import (
     CannotCreateStore,
     CannotOpenStore,
@@ -54,7 +55,6 @@ from treedbd.store.engine import (
     StoreFailed,
     StoreUnreachable,
 )
-from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.on_demand import CreateOnWriteEngine, FileEngine, ReopeningEngine
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import check_library, damaged, inaccessible

@@ -4,7 +4,7 @@ Theory of operation. `Watching` is what everything that watches uses. After each
 of this process or another, comes a round (`group_commit.Rounds`). The writes of the batch are
 followed one by one, in the order of their numbers: first the grants are checked whose rules have
 read what was written (`ReadGrants`), then it is found out what it means to the watchers and to
-the watched queries that it concerns (`shared_window`). What all that needs to know of the state
+the watched queries that it concerns (`watched_queries`). What all that needs to know of the state
 that a write has made comes from a replay of it (`resume.Moments`). What was found is delivered
 together, in order (`Delivery`).
 
@@ -22,8 +22,8 @@ that came or started again did so from a state with all of the batch, so they ar
 it.
 
 A `Subscription` is what one stream shows of a path: the whole node, or the children that a query
-selects (`shared_window.QuerySubscription`). Both register a stream together with the state that it
-begins with, and render its first value from the nodes of that state, in chunks, so that a large
+selects (`watched_queries.QuerySubscription`). Both register a stream together with the state that
+it begins with, and render its first value from the nodes of that state, in chunks, so that a large
 value can be rendered in slices.
 """
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from treedbd.database.database import Database
     from treedbd.database.group_commit import Rounds
     from treedbd.database.resume import Moments, Replay
-    from treedbd.database.shared_window import SharedWindow, WatchedCollection
+    from treedbd.database.watched_queries import SharedWindow, WatchedCollection
 
 
 T = TypeVar("T")

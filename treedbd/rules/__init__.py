@@ -6,7 +6,7 @@ regex       the language's own regular expressions, matched in linear time
 typecheck   the static type of an expression, or the error in it
 context     the circumstances of a request, its budget, and the views through which rules read
 compile     the compiler from a checked syntax tree to closures; the operators that these call
-rights      partial evaluation: whether a rule can be true, known before data is read
+partial     partial evaluation: whether a rule can be true, known before data is read
 evaluate    which rules run for a read or a write, in which order; their verdict, and its JSON
 ruleset     the rules of a project: built from a document, evaluated for each request, explained
 """

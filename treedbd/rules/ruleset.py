@@ -73,7 +73,7 @@ from treedbd.rules.evaluate import (
     Verdict,
 )
 from treedbd.rules.grammar import Binary, Literal, Member, Pattern, Type, Variable, parse_expression
-from treedbd.rules.rights import compile_partial
+from treedbd.rules.partial import compile_partial
 from treedbd.rules.typecheck import TypeTable, typecheck_rule
 from treedbd.tree.overlay import Overlay
 from treedbd.tree.path import check_key

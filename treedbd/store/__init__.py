@@ -14,6 +14,6 @@ changelog         the change log: what an entry holds, and how long it is kept
 disconnect_rows   writes that wait for the end of a session
 usage             how much a database holds, for quotas
 verify            all rows and index entries read, and what is wrong with them
-lock              the lock of a data directory, and how a command takes it over
+directory_lock    the lock of a data directory, and how a command takes it over
 shelf             the file of a database as a mapping, for Python programs
 """

@@ -32,9 +32,9 @@ from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
 from treedbd.limits import StreamLimits
 from treedbd.store import changelog
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.indexes import make_writer, read_states
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.store.rows import Span, parse_stored

@@ -49,8 +49,8 @@ from treedbd.database.answers import Answer
 from treedbd.database.database import Database
 from treedbd.database.requests import DeadlinePassed, TooLargeToIndent
 from treedbd.database.rights import ReadRequest
-from treedbd.database.shared_window import QuerySubscription
 from treedbd.database.slices import SLICE_SECONDS, Slices, Steps
+from treedbd.database.watched_queries import QuerySubscription
 from treedbd.database.watchers import Subscription
 from treedbd.errors import in_one_line
 from treedbd.files import FULL_ERRNOS, close_temporary

@@ -49,7 +49,7 @@ from treedbd.process import (
     use_monotonic_clock,
 )
 from treedbd.service import TreeService
-from treedbd.store.lock import DirectoryLock
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.web.activity import ProjectActivity
 from treedbd.workers.protocol import (
     BOARD,

@@ -35,8 +35,8 @@ from twisted.python.failure import Failure
 from treedbd.config.listening import CannotStart, Listening
 from treedbd.config.settings import Settings
 from treedbd.database.runtime import Problem
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.shared import can_share
 from treedbd.web.activity import add_up
 from treedbd.workers.protocol import (

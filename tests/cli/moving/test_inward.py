@@ -23,9 +23,9 @@ from treedbd.cli import moving as inward
 from treedbd.cli.check import verify_file
 from treedbd.cli.exit import INTERRUPTED
 from treedbd.files import read_installation
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.indexes import INDEX_FIRST
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql import connection as connecting
 from treedbd.store.postgresql import moving
 from treedbd.store.postgresql import moving as comparison
@@ -234,7 +234,7 @@ async def test_a_killed_move_can_be_run_again_while_the_daemon_is_read_only(
 @pytest_twisted.ensureDeferred
 async def test_a_move_that_was_killed_after_its_end_is_not_made_again(places: Places) -> None:
     places.fill()
-    places.kill_at("treedbd.store.lock.LockTakeover:release", places.here, places.cluster)
+    places.kill_at("treedbd.store.directory_lock.LockTakeover:release", places.here, places.cluster)
     numbers = places.stored_numbers()
     with places.daemon() as engine:
         commit(engine, b"\xff", b"newer")

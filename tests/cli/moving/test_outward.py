@@ -13,8 +13,8 @@ from tests.cli.moving.places import RULES, Places, commit, content_of, database_
 from tests.command import treedb
 from treedbd.cli import moving as outward
 from treedbd.cli.check import verify_file
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import Conflict, StoreUnreachable
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql import moving
 from treedbd.store.postgresql.cluster import PostgresqlCluster, trim
 from treedbd.store.postgresql.connection import PostgresqlSettings

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.store.conformance import append_all, everything, put_all
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import StoreFailed
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import SqliteEngine
 
 MISPLACED = "was moved, removed or replaced; put it back"

@@ -41,8 +41,8 @@ from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
 from treedbd.config.settings import Settings
 from treedbd.files import create_private
 from treedbd.limits import MIB
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore, StoreFailed
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.shelf import ReadingStore
 from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.types import VALUE, InvalidData, Path

@@ -31,9 +31,9 @@ import psycopg
 from psycopg.pq.abc import PGresult
 
 from treedbd.names import DatabaseName
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable
 from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql.commits import CommitCounts, CommitSender
 from treedbd.store.postgresql.connection import (
     PostgresqlSettings,

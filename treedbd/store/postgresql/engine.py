@@ -20,6 +20,7 @@ from typing import Final
 
 import attrs
 
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import (
     CannotOpenStore,
     Conflict,
@@ -29,7 +30,6 @@ from treedbd.store.engine import (
     StoreFailed,
     StoreInaccessible,
 )
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql.commits import (
     END_OF_ROWS,
     NOTHING_COPIED,

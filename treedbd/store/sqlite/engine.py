@@ -23,8 +23,8 @@ from treedbd.files import (
     sync_directory,
     write_atomically,
 )
+from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore, Damage, DiskFull, StoreInaccessible
-from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.check import check_file_content, find_damage
 from treedbd.store.sqlite.convert import Report, convert
 from treedbd.store.sqlite.file import (

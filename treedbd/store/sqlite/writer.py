@@ -46,6 +46,7 @@ import apsw
 
 from treedbd.files import FULL_ERRNOS, allocate, sync_directory
 from treedbd.loop import pause, run_beside
+from treedbd.store.directory_lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.engine import (
     CannotOpenStore,
     DamagedPage,
@@ -55,7 +56,6 @@ from treedbd.store.engine import (
     StoreDamaged,
     StoreFailed,
 )
-from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.sqlite.file import (
     BUSY_MS,
     FORMAT,

@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from treedbd.counting import HeldBytesRefused
 from treedbd.database.requests import PermissionDenied
 from treedbd.database.rights import ReadRequest
-from treedbd.database.shared_window import SharedWindow
+from treedbd.database.watched_queries import SharedWindow
 from treedbd.database.watchers import Notification, ReadGrant
 from treedbd.http1.content import Content, FrameReader, WaitingBytesRefused
 from treedbd.limits import DEFAULT_TIMEOUT_S, KIB, MIB

@@ -30,7 +30,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, PermissionDenied, Write
 from treedbd.database.rights import ReadRequest
-from treedbd.database.shared_window import SharedWindow
+from treedbd.database.watched_queries import SharedWindow
 from treedbd.database.watchers import Notification
 from treedbd.http1.connection import HeldBody
 from treedbd.http1.content import WaitingBytesRefused

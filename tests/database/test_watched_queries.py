@@ -20,8 +20,8 @@ from tests.database.world import Disk, TurnClock, World, logged_failures
 from tests.store.index_checks import check_entries
 from tests.tree.queries import query
 from tests.tree.value_view import ValueView
-from treedbd.database import shared_window
-from treedbd.database import shared_window as written_children
+from treedbd.database import watched_queries
+from treedbd.database import watched_queries as written_children
 from treedbd.database.requests import Outcome
 from treedbd.database.watchers import Notification
 from treedbd.loop import SORTED_AT_ONCE, finish, sort_in_steps
@@ -467,7 +467,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[Query]:
         return iterate_selected(nodes, path, watched)
 
     monkeypatch.setattr(select, "iterate_selected", count)
-    monkeypatch.setattr(shared_window, "iterate_selected", count)
+    monkeypatch.setattr(watched_queries, "iterate_selected", count)
     return reads
 
 
@@ -559,7 +559,7 @@ def test_who_waits_for_a_window_that_is_behind_is_called_when_it_has_caught_up()
 def test_if_too_much_waits_for_a_window_its_streams_begin_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shared_window, "MAX_WAITING", 5)
+    monkeypatch.setattr(watched_queries, "MAX_WAITING", 5)
     world = FollowedWorld()
     world.put(LIST, large(900))
     follower = world.follow(FIRST)

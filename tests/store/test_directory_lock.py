@@ -15,12 +15,12 @@ import pytest
 
 from tests.rights import someone_else
 from tests.store.sqlite.disk_space import limited_file_size
+from treedbd.store.directory_lock import DirectoryInUse, DirectoryLock, find_other, read_urls
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.lock import DirectoryInUse, DirectoryLock, find_other, read_urls
 
 HOLD = """
 import pathlib, sys
-from treedbd.store.lock import DirectoryLock, find_other
+from treedbd.store.directory_lock import DirectoryLock, find_other
 lock = DirectoryLock(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
