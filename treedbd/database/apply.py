@@ -488,10 +488,7 @@ class Quotas:
         if not before.is_complete:
             self._maintenance.add(self.count_some)
         rows = CountedRows(
-            transaction,
-            before.position,
-            counts_nodes=bool(self.max_nodes),
-            keeps_undo=not is_large,
+            transaction, before.position, counts_nodes=bool(self.max_nodes), keeps_undo=not is_large
         )
         return CountedWrite(self, rows, before)
 
@@ -552,11 +549,7 @@ class Indexes:
     _log = Logger()
 
     def __init__(
-        self,
-        name: DatabaseName,
-        engine: Engine,
-        rules: ActiveRules,
-        maintenance: MaintenanceList,
+        self, name: DatabaseName, engine: Engine, rules: ActiveRules, maintenance: MaintenanceList
     ) -> None:
         """Compare with `rules`; do the steps by `maintenance`."""
         self.is_checked = False

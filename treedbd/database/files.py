@@ -615,12 +615,7 @@ class DeadOwners:
     _log = Logger()
 
     def __init__(
-        self,
-        files: CatalogFiles,
-        catalog: Catalog,
-        runtime: Runtime,
-        *,
-        has_others: bool,
+        self, files: CatalogFiles, catalog: Catalog, runtime: Runtime, *, has_others: bool
     ) -> None:
         """Open by `files` the databases of `catalog`; look repeatedly if other processes exist."""
         self._files = files

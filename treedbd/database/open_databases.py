@@ -96,11 +96,7 @@ class OpenDatabases:
     """The databases whose files are open; belongs to the reactor's thread, but for `created`."""
 
     def __init__(
-        self,
-        bounds: OpenBounds,
-        runtime: Runtime,
-        refusals: Refusals,
-        catalog: Catalog,
+        self, bounds: OpenBounds, runtime: Runtime, refusals: Refusals, catalog: Catalog
     ) -> None:
         """Open databases of `catalog`, which keeps them until they are closed."""
         self._bounds = bounds

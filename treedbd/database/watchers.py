@@ -611,14 +611,7 @@ class ReadGrant:
     `must_be_checked` before anything is sent, unless it has been checked by then.
     """
 
-    __slots__ = (
-        "_depends_on",
-        "_grants",
-        "_request",
-        "_revoked",
-        "_rules",
-        "_uncertain",
-    )
+    __slots__ = ("_depends_on", "_grants", "_request", "_revoked", "_rules", "_uncertain")
     _log = Logger()
 
     def __init__(

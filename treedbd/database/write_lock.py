@@ -237,11 +237,7 @@ class LogFollower:
     _log = Logger()
 
     def __init__(
-        self,
-        arrivals: Arrivals,
-        engine: Engine,
-        clock: IReactorTime,
-        database: Database,
+        self, arrivals: Arrivals, engine: Engine, clock: IReactorTime, database: Database
     ) -> None:
         """Let `database`, which `engine` stores, follow what others commit."""
         self.through = 0

@@ -337,15 +337,7 @@ _TOKEN_PATTERN: Final = re.compile(
 """Any token, to be shown in an error."""
 
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
-_LETTERS: Final = {
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-    "0": "\0",
-}
+_LETTERS: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0": "\0"}
 
 
 def _read_number(token: str, offset: int) -> int | float:

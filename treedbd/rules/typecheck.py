@@ -65,15 +65,7 @@ _VARIABLES: Final = {
     "query": Type.QUERY,
 }
 _NO_MEMBERS: Final = frozenset(
-    {
-        Type.BOOLEAN,
-        Type.NUMBER,
-        Type.NULL,
-        Type.REGEX,
-        Type.QUERY_VALUE,
-        Type.MIXED,
-        Type.METHOD,
-    }
+    {Type.BOOLEAN, Type.NUMBER, Type.NULL, Type.REGEX, Type.QUERY_VALUE, Type.MIXED, Type.METHOD}
 )
 _LITERALS: Final = {
     bool: Type.BOOLEAN,

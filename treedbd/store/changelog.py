@@ -245,11 +245,7 @@ def commit_of(sequence: int, edit: Edit, op_id: bytes = b"", size: int = 0) -> C
 
 
 def large_commit_of(
-    sequence: int,
-    edit: Edit,
-    op_id: bytes = b"",
-    printed: Chunks | None = None,
-    size: int = 0,
+    sequence: int, edit: Edit, op_id: bytes = b"", printed: Chunks | None = None, size: int = 0
 ) -> Commit:
     """Return a large edit, whose values are in the store only, as a commit.
 

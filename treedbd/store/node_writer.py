@@ -102,10 +102,7 @@ class NodeWriter(Nodes):
     """
 
     def __init__(
-        self,
-        transaction: Transaction,
-        row_bytes: int = ROW_BYTES,
-        page_bytes: int = PAGE_BYTES,
+        self, transaction: Transaction, row_bytes: int = ROW_BYTES, page_bytes: int = PAGE_BYTES
     ) -> None:
         """Write into `transaction`; spread containers whose row would exceed `row_bytes`.
 

@@ -63,13 +63,7 @@ def iterate_selected(nodes: Nodes, path: Path, query: Query) -> Iterator[Child |
 
 
 def draw(
-    nodes: Nodes,
-    path: Path,
-    query: Query,
-    wider: Query,
-    placed: list[Placed],
-    *,
-    is_export: bool,
+    nodes: Nodes, path: Path, query: Query, wider: Query, placed: list[Placed], *, is_export: bool
 ) -> Iterator[tuple[str, Iterator[bytes]] | None]:
     """Yield the children that `query` selects in its order, each with its JSON in chunks.
 

@@ -347,11 +347,7 @@ def _parse_parts(name: str, text: str) -> list[Scalar]:
 Operand: TypeAlias = Scalar | tuple[Scalar, ...]
 RankTest: TypeAlias = Callable[[ValueRank], bool]
 
-_KINDS: Final[Mapping[str, FieldKind]] = {
-    "$key": "key",
-    "$value": "value",
-    "$priority": "priority",
-}
+_KINDS: Final[Mapping[str, FieldKind]] = {"$key": "key", "$value": "value", "$priority": "priority"}
 _COMPARISONS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _OPERATORS: Final = ("==", "!=", *_COMPARISONS, "in", "startsWith", "exists")
 _NOTHING: Final = rank_value(None)
@@ -531,9 +527,7 @@ def parse_shallow(parameters: Mapping[str, str]) -> Shallow | None:
         if name in parameters and name not in _PAGING:
             raise InvalidQuery(f"shallow works with limitToFirst and startAfter, not with {name}.")
     return Shallow(
-        version,
-        parse_limit(parameters, "limitToFirst"),
-        _parse_start(parameters.get("startAfter")),
+        version, parse_limit(parameters, "limitToFirst"), _parse_start(parameters.get("startAfter"))
     )
 
 

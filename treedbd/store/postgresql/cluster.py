@@ -705,12 +705,7 @@ class PostgresqlCluster:
 
 
 _SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
-_SETTING_NAMES: Final = [
-    "fsync",
-    "full_page_writes",
-    "server_version",
-    "synchronous_standby_names",
-]
+_SETTING_NAMES: Final = ["fsync", "full_page_writes", "server_version", "synchronous_standby_names"]
 _STANDBYS: Final = "SELECT count(*) FROM pg_stat_replication"
 _MISSING: Final = (
     "SELECT name || ': ' || privilege FROM unnest(%s::text[]) AS every (name),"

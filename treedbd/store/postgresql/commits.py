@@ -453,11 +453,7 @@ def _row_calls(pending: PendingCommit, db: bytes) -> Iterator[PipelineCall]:
 
 
 def _classify(
-    session: Session,
-    connection: TimedConnection,
-    error: psycopg.Error,
-    *,
-    is_sent: bool,
+    session: Session, connection: TimedConnection, error: psycopg.Error, *, is_sent: bool
 ) -> Exception:
     """Return what an error of a commit means, and end its transaction."""
     if connection.is_lost and is_sent:

@@ -68,10 +68,7 @@ class RecordingTransaction:
     """
 
     def __init__(
-        self,
-        engine: PostgresqlEngine,
-        local: SqliteTransaction,
-        base: CopyPosition,
+        self, engine: PostgresqlEngine, local: SqliteTransaction, base: CopyPosition
     ) -> None:
         """`engine` commits it, and releases its lock when it is rolled back.
 

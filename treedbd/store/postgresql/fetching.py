@@ -212,11 +212,7 @@ def _read_changes(
 
 
 def _follow(
-    base: CopyPosition,
-    sequence: int,
-    state: Sequence[Any],
-    changes: Rows,
-    entries: list[LogEntry],
+    base: CopyPosition, sequence: int, state: Sequence[Any], changes: Rows, entries: list[LogEntry]
 ) -> Fetched | None:
     """Return what the commits after `base` touched, without rows; None if some are not known."""
     rev, last, epoch = state

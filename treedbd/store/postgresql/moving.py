@@ -38,14 +38,7 @@ import psycopg
 from treedbd.errors import OperatorError
 from treedbd.names import DatabaseName
 from treedbd.store.engine import LogEntry, ReadView, StoreUnreachable
-from treedbd.store.postgresql.cluster import (
-    GET_META,
-    OLD,
-    PART,
-    PUT_RULES,
-    SET_EPOCHS,
-    list_all,
-)
+from treedbd.store.postgresql.cluster import GET_META, OLD, PART, PUT_RULES, SET_EPOCHS, list_all
 from treedbd.store.postgresql.commits import END_OF_ROWS, Touched, new_token
 from treedbd.store.postgresql.connection import (
     PostgresqlSettings,

@@ -39,12 +39,7 @@ import attrs
 
 from treedbd.files import open_private, write_atomically
 from treedbd.store.engine import CannotOpenStore, StoreInaccessible
-from treedbd.store.sqlite.file import (
-    PAGE_BYTES,
-    RESERVED_AT,
-    beside,
-    log_of,
-)
+from treedbd.store.sqlite.file import PAGE_BYTES, RESERVED_AT, beside, log_of
 
 MARK: Final = "-mark"
 """What the name of the mark has after that of the shelf."""

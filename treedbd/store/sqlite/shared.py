@@ -157,9 +157,7 @@ class ShelfLock:
         """Set one lock, or change it; return False if another process has one in its way."""
         try:
             fcntl.fcntl(
-                self._descriptor,
-                fcntl.F_OFD_SETLK,
-                _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0),
+                self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0)
             )
         except BlockingIOError:
             return False
