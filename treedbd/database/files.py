@@ -509,29 +509,24 @@ def _problem(*, refuses_reads: bool) -> str:
     return UNREADABLE if refuses_reads else DAMAGED
 
 
+@attrs.define(eq=False, repr=False, kw_only=True)
 class SharedFiles:
     """The files of one data directory that other processes serve too: who has them open.
 
     A database that was never written has no file, and its first write may be one of another
     process. So before each use this looks for a file; from then on that is used.
+
+    `files` opens the files; `catalog` records which databases others have created.
     """
 
-    def __init__(
-        self,
-        *,
-        files: DatabaseFiles,
-        folder: pathlib.Path,
-        engines: Mapping[Database, ReopeningEngine],
-        clock: IReactorTime,
-        catalog: Catalog,
-    ) -> None:
-        """Open by `files`; record in `catalog` which databases others have created."""
-        self._files = files
-        self._folder = folder
-        self._engines = engines
-        self._clock = clock
-        self._catalog = catalog
-        self._shelves: WeakValueDictionary[DatabaseName, SharedShelf] = WeakValueDictionary()
+    _files: DatabaseFiles
+    _folder: pathlib.Path
+    _engines: Mapping[Database, ReopeningEngine]
+    _clock: IReactorTime
+    _catalog: Catalog
+    _shelves: WeakValueDictionary[DatabaseName, SharedShelf] = attrs.field(
+        factory=WeakValueDictionary, init=False
+    )
 
     def shelf(self, name: DatabaseName) -> SharedShelf:
         """Return how processes share the file of a database."""

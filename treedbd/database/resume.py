@@ -155,7 +155,8 @@ class Resumptions:
     def _begin(self, client: Resumption, missed: MissedEvents | None) -> None:
         if client.is_cancelled:
             return
-        self._statistics.add_resumption(is_known=missed is not None)
+        self._statistics.resumed += missed is not None
+        self._statistics.restarted += missed is None
         if missed is not None:
             self._watchers.add(client.path, client.watcher, missed.next - 1)
         try:

@@ -69,34 +69,24 @@ class ReadRequest:
     trace: Trace | None = None
 
 
+@attrs.define(eq=False, repr=False, kw_only=True)
 class Authorisation:
-    """What callers may do in one database."""
+    """What callers may do in one database.
 
-    def __init__(
-        self,
-        *,
-        rules: InForce,
-        kept_reads: KeptReads,
-        exceeded: Callable[[str, TextPosition], None] | None = None,
-        seconds: Callable[[], float] = monotonic,
-        admins_own: DatabaseName | None = None,
-        slow_rules: SlowRulesReport | None = None,
-        observe: Callable[[float], None] | None = None,
-    ) -> None:
-        """Evaluate the current `rules`; `kept_reads` are of the data of the database.
+    The current `rules` are evaluated; `kept_reads` are of the data of the database. `exceeded` is
+    called with a rule that would have read too much (`Context`), `seconds` is the clock of the
+    deadlines. `admins_own` is the name of the database if only an admin's write may create it. Slow
+    rules are reported to `slow_rules`, and `observe` receives the seconds of an evaluation that
+    needs a view; None measures nothing.
+    """
 
-        `exceeded` is called with a rule that would have read too much (`Context`), `seconds` is the
-        clock of the deadlines. `admins_own` is the name of the database if only an admin's write
-        may create it. Slow rules are reported to `slow_rules`, and `observe` receives the seconds
-        of an evaluation that needs a view; None measures nothing.
-        """
-        self._rules = rules
-        self._exceeded = exceeded
-        self._seconds = seconds
-        self._kept_reads = kept_reads
-        self._admins_own = admins_own
-        self._slow_rules = slow_rules
-        self._observe = observe
+    _rules: InForce
+    _kept_reads: KeptReads
+    _exceeded: Callable[[str, TextPosition], None] | None = None
+    _seconds: Callable[[], float] = monotonic
+    _admins_own: DatabaseName | None = None
+    _slow_rules: SlowRulesReport | None = None
+    _observe: Callable[[float], None] | None = None
 
     def evaluate_read(
         self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None

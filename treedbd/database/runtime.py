@@ -100,11 +100,6 @@ class Statistics:
             self.commit_seconds.observe(seconds)
             self.sync_seconds.observe(sync_seconds)
 
-    def add_resumption(self, *, is_known: bool) -> None:
-        """Count a client that wants to continue; `is_known` if it can."""
-        self.resumed += is_known
-        self.restarted += not is_known
-
     def _time_commit(
         self, commit: Callable[[], None], writes: int, began: float
     ) -> Callable[[], None]:

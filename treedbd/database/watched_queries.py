@@ -28,6 +28,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
+import attrs
 from twisted.logger import Logger
 
 from treedbd.counting import HeldAccount, HeldBytesRefused
@@ -114,8 +115,11 @@ class QueryStream(Watcher, Protocol):
         ...
 
 
+@attrs.define(eq=False, repr=False)
 class QuerySubscription:
     """The children of a node that a query selects.
+
+    It is shown to a stream of a `group`; its window is charged to an account, if there is one.
 
     Attributes:
         window: the window that the stream was attached to last. Rendering the first value draws it,
@@ -123,41 +127,16 @@ class QuerySubscription:
 
     """
 
-    __slots__ = (
-        "_account",
-        "_drawing",
-        "_group",
-        "_is_export",
-        "_keys",
-        "_path",
-        "_query",
-        "_stream",
-        "_watching",
-        "window",
-    )
-
-    def __init__(
-        self,
-        watching: Watching,
-        path: Path,
-        query: Query,
-        stream: QueryStream,
-        *,
-        is_export: bool,
-        group: object | None,
-        account: HeldAccount | None,
-    ) -> None:
-        """Show a query of `path` to a stream of a `group`; its window is charged to an account."""
-        self._account = account
-        self._watching = watching
-        self._path = path
-        self._query = query
-        self._stream = stream
-        self._is_export = is_export
-        self._group = group
-        self._keys: list[str] | None = None
-        self._drawing: int | None = None
-        self.window: SharedWindow | None = None
+    _watching: Watching
+    _path: Path
+    _query: Query
+    _stream: QueryStream
+    _is_export: bool = attrs.field(kw_only=True)
+    _group: object | None = attrs.field(kw_only=True)
+    _account: HeldAccount | None = attrs.field(kw_only=True)
+    _keys: list[str] | None = attrs.field(default=None, init=False)
+    _drawing: int | None = attrs.field(default=None, init=False)
+    window: SharedWindow | None = attrs.field(default=None, init=False)
 
     @property
     def behind(self) -> SharedWindow | None:

@@ -278,21 +278,16 @@ class Subscription(Protocol):
         ...
 
 
+@attrs.define(eq=False, repr=False)
 class NodeSubscription:
-    """All of a node."""
+    """All of a node; the streams of a `group` are notified in the order of the writes."""
+
+    _watching: Watching
+    _path: Path
+    _stream: Watcher
+    _group: object | None
 
     behind = None
-
-    __slots__ = ("_group", "_path", "_stream", "_watching")
-
-    def __init__(
-        self, watching: Watching, path: Path, stream: Watcher, group: object | None
-    ) -> None:
-        """Notify the streams of a `group` in the order of the writes."""
-        self._group = group
-        self._watching = watching
-        self._path = path
-        self._stream = stream
 
     def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
         """Notify the stream from now on; return what `work` made of the present state."""
@@ -594,6 +589,7 @@ class Delivery:
         return made
 
 
+@attrs.define(eq=False, repr=False)
 class ReadGrant:
     """The right to one read; held from the first `check` that does not raise until it is closed.
 
@@ -609,29 +605,19 @@ class ReadGrant:
     Many checks are done in slices. The database is in a round meanwhile, so what was just committed
     is not sent before the checks are over. When the rules change, that order is not kept: a grant
     `must_be_checked` before anything is sent, unless it has been checked by then.
+
+    `revoked` is called when the right is lost later, `uncertain` if a write changed what the rules
+    read and the state that it made is not known: what was written in that moment must not be sent.
     """
 
-    __slots__ = ("_depends_on", "_grants", "_request", "_revoked", "_rules", "_uncertain")
+    _grants: ReadGrants
+    _request: ReadRequest
+    _revoked: Callable[[], None]
+    _uncertain: Callable[[], None]
+    _depends_on: Dependencies = attrs.field(default=_NOTHING, init=False)
+    _rules: RuleSet | None = attrs.field(default=None, init=False)
+
     _log = Logger()
-
-    def __init__(
-        self,
-        grants: ReadGrants,
-        request: ReadRequest,
-        revoked: Callable[[], None],
-        uncertain: Callable[[], None],
-    ) -> None:
-        """Call `revoked` when the right is lost later, `uncertain` when it may have been lost.
-
-        `uncertain` is called if a write changed what the rules read and the state that it made is
-        not known: what was written in that moment must not be sent.
-        """
-        self._grants = grants
-        self._request = request
-        self._revoked = revoked
-        self._uncertain = uncertain
-        self._depends_on = _NOTHING
-        self._rules: RuleSet | None = None
 
     @property
     def is_timed(self) -> bool:

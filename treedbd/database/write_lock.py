@@ -365,10 +365,6 @@ class LogFollower:
             # Not in this turn: the read that has begun the moment may not be disturbed.
             self._clock.callLater(0, self._rounds.start)
 
-    def _read_commits(self, view: ReadView, after: int) -> list[Commit] | None:
-        """Return the next commits after a number; None if they are no longer known."""
-        return self._commits_of(_read_entries(view, after), after)
-
     def _commits_of(self, entries: Iterable[LogEntry], after: int) -> list[Commit] | None:
         """Return the commits of the entries after a number; None if some are missing."""
         try:
@@ -384,7 +380,8 @@ class LogFollower:
             return
         while since < news.sequence:
             after = since
-            commits = self._engine.read(lambda view: self._read_commits(view, after))  # noqa: B023
+            entries = self._engine.read(partial(_read_entries, after=after))
+            commits = self._commits_of(entries, after)
             if commits is None:
                 commits = [self._everything(news.sequence)]
             commits = [each for each in commits if each.position.sequence <= news.sequence]

@@ -604,7 +604,7 @@ class _Compiler:
             return _call_snapshot_method(target, method)
         (path,) = yield from each(arguments)
         if name == "hasChild":
-            return _call_has_child(target, path)
+            return lambda scope: target(scope).has_child(_as_path(path(scope), scope))
         return _call_child(target, arguments[0], path)
 
     def has_children(self, target: Evaluate, arguments: tuple[Expression, ...]) -> Visit[Evaluate]:
@@ -747,11 +747,6 @@ def _call_child(target: Evaluate, argument: Expression, path: Evaluate) -> Evalu
             return lambda scope: Snapshot(scope.before, keys, root_excess)
         return lambda scope: target(scope).descend(keys, excess)
     return lambda scope: target(scope).child(_as_path(path(scope), scope))
-
-
-def _call_has_child(target: Evaluate, path: Evaluate) -> Evaluate:
-    """Make `hasChild(path)`."""
-    return lambda scope: target(scope).has_child(_as_path(path(scope), scope))
 
 
 def match_regex(target: Evaluate, regex: Regex) -> Evaluate:

@@ -543,15 +543,13 @@ class TracedRead:
     found: Leaf | type[Leaf] | type[Container] | None
 
 
+@attrs.define(eq=False, repr=False)
 class TracedView:
     """A `View` that adds what is read to `reads`, as far as it is shown."""
 
-    def __init__(
-        self, view: View, tree: Literal["data", "newData"], reads: dict[TracedRead, None]
-    ) -> None:
-        self._view: Final = view
-        self._tree: Final = tree
-        self._reads: Final = reads
+    _view: View
+    _tree: Literal["data", "newData"]
+    _reads: dict[TracedRead, None]
 
     def get(self, path: Path) -> Value:
         """Return the whole subtree at `path`."""

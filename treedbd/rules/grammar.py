@@ -401,11 +401,6 @@ class _Form(enum.Enum):
 _FORMS_CLOSED_BY: Final = {")": (_Form.GROUP, _Form.CALL), "]": (_Form.LIST, _Form.INDEX)}
 
 
-def _form_of(operator: str) -> _Form:
-    """Return the form that an operator between two operands makes."""
-    return _Form.LOGICAL if operator in ("||", "&&") else _Form.BINARY
-
-
 @attrs.define(eq=False)
 class _Construct:
     """A construct that is still open.
@@ -574,7 +569,8 @@ class _ExpressionParser:
         level = _LEVELS[operator]
         construct = self.close_tighter(level)
         if construct.level != level:
-            construct = self.open(_form_of(operator), level, self.value.offset)
+            form = _Form.LOGICAL if operator in ("||", "&&") else _Form.BINARY
+            construct = self.open(form, level, self.value.offset)
         self.add_operand(construct)
         construct.operators.append(operator)
         self.check_length(construct, len(construct.operators) + 1)
@@ -784,11 +780,6 @@ def _remedy_of_operator(operator: str, after: str = "") -> str:
     return _WRITE_EQUALS if operator == "=" else _OPERATOR_REMEDIES.get(operator, "")
 
 
-def _remedy_of_word(word: str) -> str:
-    """Return the remedy for a word of JavaScript that rules do not have."""
-    return _STATEMENT_REMEDIES.get(word, "A rule is one expression, without statements.")
-
-
 def _remedy_of_token(found: str, before: str, *, operand: bool) -> str:
     """Return the remedy for a token `found` that is not expected; `before` is the text before it.
 
@@ -856,5 +847,6 @@ def _find_unsupported(text: str, offset: int) -> ExpressionError | None:
     word = _UNSUPPORTED_WORD.search(text, max(0, offset - _LONGEST_WORD), offset)
     if word:
         error_text = f"Rule expressions may not contain '{word[1]}'."
-        return ExpressionError(word.start(1), error_text, _remedy_of_word(word[1]))
+        remedy = _STATEMENT_REMEDIES.get(word[1], "A rule is one expression, without statements.")
+        return ExpressionError(word.start(1), error_text, remedy)
     return None

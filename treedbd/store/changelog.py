@@ -158,7 +158,9 @@ def decode(content: bytes) -> Edit | NotRetained:
     place = Place(tuple(entry["path"]), entry.get("is_priority", False))
     if "sent" not in entry:
         return NotRetained(entry["method"], place)
-    return (_make_put if entry["method"] == "put" else _make_patch)(place, entry["sent"])
+    if entry["method"] == "put":
+        return make_put(place, entry["sent"], ANY_LENGTH)
+    return make_patch(place.path, entry["sent"], ANY_LENGTH)
 
 
 def printed_body(content: bytes) -> tuple[bytes, bytes | None]:
@@ -292,11 +294,3 @@ def _parse_entry(content: bytes) -> dict[str, Any]:
     if not is_entry:
         raise ValueError("This is not an entry of the change log.")
     return entry  # type: ignore[no-any-return]  # all of it was checked
-
-
-def _make_put(place: Place, body: Json) -> Edit:
-    return make_put(place, body, ANY_LENGTH)
-
-
-def _make_patch(place: Place, body: Json) -> Edit:
-    return make_patch(place.path, body, ANY_LENGTH)

@@ -739,7 +739,10 @@ def ranks_in_steps(
     for at, (key, source) in enumerate(batch):
         is_long = False
         if isinstance(source, Spread):
-            ranks[at], is_long = _rank_spread(nodes, (*path, key), query.order)
+            if query.order.kind == "value":
+                ranks[at] = _CONTAINER_RANK
+            else:
+                ranks[at], is_long = look_up_rank(nodes, (*path, key), query.order)
         elif type(source) is bytes and len(source) > BATCH_BYTES:
             ranks[at], is_long = rank_of_row(source, query.order)
         if is_long:
@@ -776,10 +779,6 @@ def _ranks(children: Sequence[Any], order: Order) -> list[ValueRank]:
     else:
         parts = [part_at(child, path) for child in children]
     return rank_values([leaf_of(part) if type(part) is dict else part for part in parts])
-
-
-def _rank_spread(nodes: Nodes, child: Path, order: Order) -> tuple[ValueRank, bool]:
-    return (_CONTAINER_RANK, False) if order.kind == "value" else look_up_rank(nodes, child, order)
 
 
 def look_up_rank(nodes: Nodes, child: Path, order: Order) -> tuple[ValueRank, bool]:

@@ -338,6 +338,7 @@ def _members(cover: Cover, span: Span) -> Iterator[tuple[str, Value]]:
     return reversed(found) if span.reverse else iter(found)
 
 
+@attrs.define(eq=False, repr=False)
 class Child:
     """One child of a node; its value is read when it is needed, unless its row was found already.
 
@@ -345,21 +346,11 @@ class Child:
     it in the rows, None if that is not kept. It can be used as long as its `Nodes`.
     """
 
-    __slots__ = ("_nodes", "_parent", "key", "rank", "source")
-
-    def __init__(
-        self,
-        nodes: Nodes,
-        parent: Path,
-        key: str,
-        source: ChildSource | None,
-        rank: ValueRank = SAME_RANK,
-    ) -> None:
-        self.key = key
-        self.rank = rank
-        self._nodes = nodes
-        self._parent = parent
-        self.source = source
+    _nodes: Nodes
+    _parent: Path
+    key: str
+    source: ChildSource | None
+    rank: ValueRank = SAME_RANK
 
     @property
     def row_bytes(self) -> int:

@@ -300,15 +300,15 @@ class Session:
         """Return the connection, with a new deadline; raise `StoreUnreachable`."""
         if self._is_over:
             raise StoreUnreachable("The connections to PostgreSQL are closed.")
-        if self._connection is not None and self._has_ended(self._connection):
+        connection = self._connection
+        if connection is not None and (
+            connection.is_lost if self._listens else connection.has_ended()
+        ):
             self.drop()
         if self._connection is None:
             self._connection = connect(self._settings)
         self.extend()
         return self._connection
-
-    def _has_ended(self, connection: TimedConnection) -> bool:
-        return connection.is_lost if self._listens else connection.has_ended()
 
     @property
     def is_in_transaction(self) -> bool:

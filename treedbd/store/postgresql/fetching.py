@@ -124,14 +124,13 @@ class SpooledRows:
         self._file.close()
 
 
+@attrs.define(eq=False, repr=False)
 class Fetcher:
-    """Fetches over a few connections."""
+    """Fetches over a few connections: with all rows, at most `retain` entries of the log."""
 
-    def __init__(self, pool: SessionPool, *, is_strict: bool, retain: int) -> None:
-        """Fetch at most `retain` entries of the log with all rows."""
-        self._pool = pool
-        self._is_strict = is_strict
-        self._retain = retain
+    _pool: SessionPool
+    _is_strict: bool = attrs.field(kw_only=True)
+    _retain: int = attrs.field(kw_only=True)
 
     def fetch(self, base: CopyPosition, sequence: int, folder: pathlib.Path) -> Fetched:
         """Fetch what a copy lacks; blocks, in any thread.

@@ -42,7 +42,6 @@ from treedbd.store.postgresql.cluster import GET_META, OLD, PART, PUT_RULES, SET
 from treedbd.store.postgresql.commits import END_OF_ROWS, Touched, new_token
 from treedbd.store.postgresql.connection import (
     PostgresqlSettings,
-    Rows,
     TimedConnection,
     commit_confirmed,
     connect,
@@ -471,7 +470,9 @@ def find_different(
 
 def repair(connection: TimedConnection, table: ComparedTable, db: int, bucket: Bucket) -> int:
     """Make what the server holds that of a bucket; return how many records differed."""
-    present: dict[Key, bytes] = dict(_read_stored(connection, table, db, bucket))
+    present: dict[Key, bytes] = dict(
+        rows_of(connection, table.records_statement, (db, bucket.low, bucket.high))
+    )
     wrong = []
     for record in bucket.records:
         digest = hashlib.sha256(b"".join(map(_with_length, record[1:]))).digest()
@@ -482,12 +483,6 @@ def repair(connection: TimedConnection, table: ComparedTable, db: int, bucket: B
     for columns in _in_parts(wrong):
         connection.execute(table.put_statement, (db, *columns))
     return len(present) + len(wrong)
-
-
-def _read_stored(
-    connection: TimedConnection, table: ComparedTable, db: int, bucket: Bucket
-) -> Rows:
-    return rows_of(connection, table.records_statement, (db, bucket.low, bucket.high))
 
 
 def _in_parts(records: Sequence[Record]) -> Iterator[list[list[Any]]]:
