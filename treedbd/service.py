@@ -52,7 +52,7 @@ from treedbd.database.active_rules import SlowRulesLog
 from treedbd.database.answers import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import stored_bytes
-from treedbd.database.files import DatabaseFiles
+from treedbd.database.files import find_files
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
 from treedbd.database.runtime import MeasureRules, Problem, RulesExchange, Runtime, Statistics
@@ -458,7 +458,7 @@ def make_catalog(
         runtime=runtime,
         retain_events=settings.streams.retain_events,
         others=context,
-        make_files=DatabaseFiles if cluster is None else cluster.make_files,
+        make_files=find_files if cluster is None else cluster.make_files,
     )
 
 

@@ -22,7 +22,7 @@ from twisted.logger import Logger
 
 from treedbd.database.active_rules import ActiveRules, RulesWork
 from treedbd.database.database import Database
-from treedbd.database.files import DatabaseFiles, MakeFiles, ReadMoment
+from treedbd.database.files import MakeFiles, ReadMoment, find_files
 from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
 from treedbd.database.requests import ProjectSpec, RulesUnreadable, Unavailable, UnknownDatabase
 from treedbd.database.runtime import Look, OtherProcesses, Problem, ProblemSearch, Runtime
@@ -138,7 +138,7 @@ class Catalog:
         runtime: Runtime,
         retain_events: int,
         others: OtherProcesses | None = None,
-        make_files: MakeFiles = DatabaseFiles,
+        make_files: MakeFiles = find_files,
     ) -> None:
         """Serve `folder`; with `any_project` every project exists, configured or not.
 

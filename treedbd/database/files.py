@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import pathlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import attrs
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -238,15 +238,6 @@ class DatabaseFiles(CatalogFiles):
         self._accepts_loss = False
         self._damaged: dict[DatabaseName, bool] = {}  # whether reads are refused, too
         self._checks = DamageChecks(self, runtime)
-        self._shared: SharedFiles | None = None
-        if others is not None:
-            self._shared = SharedFiles(
-                files=self,
-                folder=folder,
-                engines=self._engines,
-                clock=runtime.clock,
-                catalog=catalog,
-            )
         self._is_held_only_for_check = False
 
     def find_databases(
@@ -283,9 +274,6 @@ class DatabaseFiles(CatalogFiles):
 
         Raises `DatabaseRefused` for one without a file, if it is not known whether it has one.
         """
-        if self._shared is not None and self._shared.exists(name):
-            self._catalog.created(name)
-            is_written = True
 
         def open_file() -> FileEngine:
             return self._open_file(name)
@@ -298,7 +286,7 @@ class DatabaseFiles(CatalogFiles):
             self._catalog.created(name)
             self._open.created(self._catalog.find(name), engine, file)
 
-        is_shared = self._shared is not None
+        is_shared = self.is_shared
         if is_written:
             return ReopeningEngine(open_file, use, is_shared=is_shared)
         self._refusals.check(name)
@@ -316,42 +304,27 @@ class DatabaseFiles(CatalogFiles):
     def acquire(
         self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
-        """Open a database and keep it open, with what others have committed if there are any."""
-        if self._shared is not None:
-            return self._shared.acquire(database, timeout_s)
+        """Open a database and keep it open; errbacks as the base class says."""
         database.requests += 1
-        try:
-            self._refusals.check(database.name)
-        except DatabaseRefused as refusal:
-            return fail(refusal)
-        opening = self._open.open(database, self._engines[database])
+        opening = self._open_unless_refused(database)
         return opening.addTimeout(timeout_s, self._clock, time_out_opening)
 
     def make_lock(self, name: DatabaseName) -> MakeWriteLock | None:
-        """Return what makes the write lock of a database; None if no other process writes it."""
-        if self._shared is None:
-            return None
-        return partial(FileWriteLock, self._shared.shelf(name), name, self._runtime)
+        """Return None: no other process writes it."""
+        return None
 
     def rules_storage(self, project: str) -> FileRules:
         """Return where the rules of a project are stored."""
         return FileRules(self._folder / project / RULES_FILE, self.find_misplaced)
 
     def follow(self, database: Database) -> None:
-        """Open a database that another process has created, if this one has watchers of it."""
-        if self._shared is not None:
-            self._shared.follow_created(database)
+        """Do nothing: no other process creates databases."""
 
     def _opened_again(self, name: DatabaseName) -> None:
         self._checks.add([name])
 
     def _check_later(self, name: DatabaseName) -> None:
         self._checks.add_later(name)
-
-    @property
-    def list_created(self) -> Callable[[str], list[DatabaseName]] | None:
-        """Lists the databases of a project that have files; None if others create none."""
-        return None if self._shared is None else self._shared.list_created
 
     def find_misplaced(self) -> str | None:
         """Return a sentence if files that are created now would not be those of this folder."""
@@ -430,13 +403,13 @@ class DatabaseFiles(CatalogFiles):
     def _path_of(self, name: DatabaseName) -> pathlib.Path:
         return self._folder / name.project / f"{name.database}{SHELF}"
 
-    def open_shared(self, database: Database, engine: ReopeningEngine) -> Deferred[None]:
-        """Open a file that other processes serve too; errbacks with `Unavailable`."""
+    def _open_unless_refused(self, database: Database) -> Deferred[None]:
+        """Open a file; errbacks with `Unavailable`."""
         try:
             self._refusals.check(database.name)
         except DatabaseRefused as refusal:
             return fail(refusal)
-        return self._open.open(database, engine)
+        return self._open.open(database, self._engines[database])
 
     def _open_in_place(self, database: Database) -> None:
         self._refusals.check(database.name)
@@ -446,11 +419,7 @@ class DatabaseFiles(CatalogFiles):
         """Open the file of a database, in any thread; raise `CannotOpenStore`."""
         file = self._path_of(name)
         try:
-            if self._shared is None:
-                engine = self._open_shelf(file, is_alone=True)
-            else:
-                shelf = self._shared.shelf(name)
-                engine = shelf.open(lambda is_alone: self._open_shelf(file, is_alone=is_alone))
+            engine = self._use_file(name, partial(self._open_shelf, file))
         except OSError as error:
             raise unreachable(file, error) from None
         except StoreFailed as error:
@@ -460,7 +429,13 @@ class DatabaseFiles(CatalogFiles):
             self._log.warn("{warning}", warning=engine.warning)
         return engine
 
-    def _open_shelf(self, file: pathlib.Path, *, is_alone: bool) -> SqliteEngine:
+    def _use_file(
+        self, name: DatabaseName, make: Callable[[bool], SqliteEngine], *, is_new: bool = False
+    ) -> SqliteEngine:
+        """Return the engine that `make` makes, which is given whether this process is alone."""
+        return make(True)
+
+    def _open_shelf(self, file: pathlib.Path, is_alone: bool) -> SqliteEngine:
         return SqliteEngine.open(
             file,
             lock=self._lock,
@@ -491,14 +466,11 @@ class DatabaseFiles(CatalogFiles):
             # It exists already if an earlier first commit failed after the file had been created,
             # or if another process was first.
             if file.exists():
-                return self._open_shelf(file, is_alone=is_alone)
+                return self._open_shelf(file, is_alone)
             return SqliteEngine.create(file, lock=self._lock)
 
         try:
-            if self._shared is None:
-                return create(True)
-            create_directory(file.parent)
-            return self._shared.shelf(name).open(create, keeps_lock=True)
+            return self._use_file(name, create, is_new=True)
         except (CannotOpenStore, StoreFailed, OSError):
             if has_descriptors():
                 raise
@@ -509,45 +481,43 @@ def _problem(*, refuses_reads: bool) -> str:
     return UNREADABLE if refuses_reads else DAMAGED
 
 
-@attrs.define(eq=False, repr=False, kw_only=True)
-class SharedFiles:
+class SharedFiles(DatabaseFiles):
     """The files of one data directory that other processes serve too: who has them open.
 
     A database that was never written has no file, and its first write may be one of another
     process. So before each use this looks for a file; from then on that is used.
-
-    `files` opens the files; `catalog` records which databases others have created.
     """
 
-    _files: DatabaseFiles
-    _folder: pathlib.Path
-    _engines: Mapping[Database, ReopeningEngine]
-    _clock: IReactorTime
-    _catalog: Catalog
-    _shelves: WeakValueDictionary[DatabaseName, SharedShelf] = attrs.field(
-        factory=WeakValueDictionary, init=False
-    )
+    @cached_property
+    def _shelves(self) -> WeakValueDictionary[DatabaseName, SharedShelf]:
+        return WeakValueDictionary()
 
-    def shelf(self, name: DatabaseName) -> SharedShelf:
-        """Return how processes share the file of a database."""
-        shelf = self._shelves.get(name)
-        if shelf is None:
-            shelf = self._shelves[name] = SharedShelf(self._path_of(name))
-        return shelf
+    def make_engine(self, name: DatabaseName, *, is_written: bool) -> ReopeningEngine:
+        """Return the engine of a database, of which nothing is open yet."""
+        if self._path_of(name).exists():
+            self._catalog.created(name)
+            is_written = True
+        return super().make_engine(name, is_written=is_written)
 
-    def exists(self, name: DatabaseName) -> bool:
-        """Return whether a database has a file by now."""
-        return self._path_of(name).exists()
+    def make_lock(self, name: DatabaseName) -> MakeWriteLock:
+        """Return what makes the write lock of a database."""
+        return partial(FileWriteLock, self._shelf(name), name, self._runtime)
 
-    def list_created(self, project: str) -> list[DatabaseName]:
-        """Return the databases of a project that have files; none if they cannot be listed."""
+    @property
+    def list_created(self) -> Callable[[str], list[DatabaseName]]:
+        """Lists the databases of a project that have files; none if they cannot be listed."""
+        return self._list_files
+
+    def _list_files(self, project: str) -> list[DatabaseName]:
         try:
             files = list((self._folder / project).glob(f"*{SHELF}"))
         except OSError:
             return []
         return [DatabaseName(project, file.name.removesuffix(SHELF)) for file in files]
 
-    def acquire(self, database: Database, timeout_s: float) -> Deferred[None] | None:
+    def acquire(
+        self, database: Database, timeout_s: float, *, is_write: bool
+    ) -> Deferred[None] | None:
         """Keep a database open, and bring it up to date with others; None if that is done.
 
         Else returns what fires when it does; that errbacks as `DatabaseFiles.acquire`.
@@ -561,19 +531,19 @@ class SharedFiles:
         acquiring = Deferred.fromCoroutine(self._open_and_look(database, looking))
         return acquiring.addTimeout(timeout_s, self._clock, time_out_opening)
 
-    def follow_created(self, database: Database) -> None:
+    def follow(self, database: Database) -> None:
         """Open a database that another process has created, if this one has watchers of it."""
         engine = self._engines.get(database)
         if engine is None or not engine.is_new or database.is_idle or database.is_writing:
             return
         if self._find_created(database) is None and not database.is_open:
-            self._files.open_shared(database, engine).addErrback(lambda _: None)  # that is logged
+            self._open_unless_refused(database).addErrback(lambda _: None)  # that is logged
 
     async def _open_and_look(self, database: Database, looking: Deferred[None] | None) -> None:
         if looking is not None:
             await looking
         if not database.is_open:
-            await self._files.open_shared(database, self._engines[database])
+            await self._open_unless_refused(database)
         waiting = database.make_current()
         if waiting is not None:
             await waiting
@@ -584,7 +554,7 @@ class SharedFiles:
         Returns what fires when that is known, None if it is. The file is not opened yet.
         """
         engine = self._engines.get(database)
-        if engine is None or not engine.is_new or not self.exists(database.name):
+        if engine is None or not engine.is_new or not self._path_of(database.name).exists():
             return None
         if database.is_writing:  # which will be found to be in conflict
             waiting: Deferred[None] = deferLater(self._clock, LOOK_AGAIN_S)
@@ -594,8 +564,31 @@ class SharedFiles:
         self._catalog.created(database.name)
         return None
 
-    def _path_of(self, name: DatabaseName) -> pathlib.Path:
-        return self._folder / name.project / f"{name.database}{SHELF}"
+    def _shelf(self, name: DatabaseName) -> SharedShelf:
+        """Return how processes share the file of a database."""
+        shelf = self._shelves.get(name)
+        if shelf is None:
+            shelf = self._shelves[name] = SharedShelf(self._path_of(name))
+        return shelf
+
+    def _use_file(
+        self, name: DatabaseName, make: Callable[[bool], SqliteEngine], *, is_new: bool = False
+    ) -> SqliteEngine:
+        if is_new:
+            create_directory(self._path_of(name).parent)
+        return self._shelf(name).open(make, keeps_lock=is_new)
+
+
+def find_files(
+    folder: pathlib.Path,
+    bounds: OpenBounds,
+    runtime: Runtime,
+    catalog: Catalog,
+    others: OtherProcesses | None,
+) -> DatabaseFiles:
+    """Return the files of a data directory (`MakeFiles`), shared with `others` if there are any."""
+    kind = DatabaseFiles if others is None else SharedFiles
+    return kind(folder, bounds, runtime, catalog, others)
 
 
 class DeadOwners:
