@@ -6,9 +6,9 @@ A daemon serves plain HTTP in this process, and a client sends it requests. Each
 twice: the first for its path, and one more after it, each on a new connection; a read also a third
 time, as its connection repeats it. A frame is a call of a function, a move is a change of the file
 that is executed, at a call or at a return; only files of treedb count. The put over a WebSocket is
-one message and its answer, on a socket that is open. `--calls` also lists the
-functions, those of the last request of each kind, and `--files` the files of the first, in the
-order in which it comes to them. At the end: how many modules a command loads.
+one message and its answer, on a socket that is open. The PUT of rules has an admin's token.
+`--calls` also lists the functions, those of the last request of each kind, and `--files` the files
+of the first, in the order in which it comes to them. At the end: how many modules a command loads.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ reactor: Any = global_reactor
 
 
 class Request(NamedTuple):
-    """A request to trace; `{}` in its path is replaced so that it is a new one each time."""
+    """A request to trace; `{}` in path and body is replaced, so that it is new each time."""
 
     name: str
     method: str
@@ -76,6 +76,13 @@ REQUESTS = (
     Request("POST of a child", "POST", "/users/{}/notes.json", body='"a note"'),
     Request("DELETE of a leaf", "DELETE", "/users/{}/age.json"),
     Request("SSE open", "GET", "/users/{}.json", headers="Accept: text/event-stream\r\n"),
+    Request(
+        "PUT of rules",
+        "PUT",
+        "/.settings/rules.json",
+        headers="Authorization: Bearer owner\r\n",  # an admin's token in development mode
+        body='{"rules":{".read":true,".write":true,"{}":{".validate":"newData.isString()"}}}',
+    ),
 )
 
 
@@ -123,10 +130,10 @@ def summarise(name: str, calls: list[Call]) -> Trace:
 
 def send(connection: socket.socket, request: Request, key: str) -> None:
     """Send a request, and receive its response or the first event of its stream."""
-    target = request.path.replace("{}", key)
+    target, body = request.path.replace("{}", key), request.body.replace("{}", key)
     head = f"{request.method} {target} HTTP/1.1\r\nHost: localhost\r\n{request.headers}"
-    length = f"Content-Length: {len(request.body)}\r\n" if request.body else ""
-    connection.sendall(f"{head}{length}\r\n{request.body}".encode())
+    length = f"Content-Length: {len(body)}\r\n" if body else ""
+    connection.sendall(f"{head}{length}\r\n{body}".encode())
     received = b""
     while not _is_complete(received):
         piece = connection.recv(65_536)
@@ -182,7 +189,7 @@ def trace_all(port: int, tracer: Tracer) -> Iterator[tuple[Request, list[Trace]]
             with contextlib.closing(socket.create_connection(address, WAIT_S)) as connection:
                 for each in ("warm", key):
                     send(connection, warm_up, each)
-                if not request.headers:  # a stream would not end
+                if "event-stream" not in request.headers:  # a stream would not end
                     send(connection, request, "warm")
                     send(connection, warm_up, "warm")
                 traces.append(trace(connection, request, key, name, tracer))
