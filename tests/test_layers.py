@@ -30,7 +30,7 @@ MAX_FILES: Final = {
     "PUT of a leaf first": 30,
     "SSE open first": 24,
     "WebSocket put first": 30,
-    "PUT of rules first": 35,
+    "PUT of rules first": 32,
 }
 MAX_FRAMES: Final = {"GET of a leaf repeated": 40, "PUT of a leaf first": 330}
 MAX_IMPORT_DEPTH: Final = 22

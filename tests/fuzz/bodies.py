@@ -11,7 +11,7 @@ import orjson
 
 from tests.fuzz.expecting import outcome
 from tests.tree.test_fragments import as_objects, assemble
-from treedbd.http1.headers import Coding, decode_body, decode_pieces
+from treedbd.http1.parser import Coding, decode_body, decode_pieces
 from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH
 from treedbd.store.rows import encode_row, export_row, load_row, print_row
 from treedbd.tree.edit import Edit, make_patch, make_put

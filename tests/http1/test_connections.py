@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests.database.world import TurnClock
 from tests.http1.peer import BODY, GET, ScriptedResource, Server, send_small
-from treedbd.http1.connection import SWEPT_AT_ONCE, Connections
+from treedbd.http1.connections import SWEPT_AT_ONCE, Connections
 from treedbd.http1.parser import CutOff
 from treedbd.limits import Limits
 

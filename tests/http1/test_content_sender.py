@@ -13,9 +13,10 @@ from twisted.internet.task import Clock
 from tests.database.world import TurnClock
 from tests.http1.peer import GET, ScriptedResource, Server
 from tests.http1.test_direct_send import SocketTransport
+from treedbd.http1.connection import ConnectionWriter
 from treedbd.http1.content import Content, ContentReader, WaitingBytes
 from treedbd.http1.request import Request
-from treedbd.http1.writer import ConnectionWriter, Ring
+from treedbd.http1.senders import Ring
 from treedbd.limits import Limits
 
 MB = 1_048_576

@@ -18,7 +18,7 @@ from tests.http1.peer import GET, ScriptedResource, Server, parse_replies
 from tests.http1.test_direct_send import SocketTransport
 from treedbd.http1.content import Content, WaitingBytes
 from treedbd.http1.request import Request
-from treedbd.http1.writer import ContentWriter
+from treedbd.http1.senders import ContentWriter
 
 PEER = IPv4Address("TCP", "192.0.2.1", 4321)
 EVENT = b"0123456789"

@@ -11,7 +11,8 @@ from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
-from treedbd.http1.writer import ConnectionWriter, Ring, find_direct_send
+from treedbd.http1.connection import ConnectionWriter, find_direct_send
+from treedbd.http1.senders import Ring
 
 
 class _PairedConnection(Connection):

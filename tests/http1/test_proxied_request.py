@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.http1.peer import Peer, ScriptedResource, Server, send_small
-from treedbd.http1.connection import ServerOptions
+from treedbd.http1.connections import ServerOptions
 from treedbd.http1.proxies import ProxiedRequest
 from treedbd.http1.request import Request
 from treedbd.limits import Limits

@@ -8,7 +8,8 @@ from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock
 
 from tests.http1.test_direct_send import SocketTransport
-from treedbd.http1.writer import ConnectionWriter, Ring
+from treedbd.http1.connection import ConnectionWriter
+from treedbd.http1.senders import Ring
 
 
 def test_a_client_is_not_stalled_if_nothing_waits(transport: SocketTransport) -> None:

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from tests.access import secret_of
 from tests.web.tree_server import OPTIONS, TreeServer, make_verifier
 from treedbd.database.data_directory import stored_bytes
-from treedbd.http1.connection import ServerOptions
+from treedbd.http1.connections import ServerOptions
 from treedbd.http1.parser import HeadMemory
 from treedbd.http1.request import shown_path
 from treedbd.http1.server import Http1Factory

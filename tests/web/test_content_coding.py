@@ -13,7 +13,7 @@ import pytest
 
 from tests.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
-from treedbd.http1.headers import (
+from treedbd.http1.parser import (
     ZSTD_WINDOW_LOG,
     Coding,
     UnsupportedEncoding,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treedbd.http1.headers import Headers
+from treedbd.http1.parser import Headers
 from treedbd.names import DialectName
 from treedbd.tree.hashes import NULL_ETAG, ETagSet, etag, parse_etags
 from treedbd.tree.types import Chunks, Json

@@ -16,7 +16,7 @@ from tests.web.tree_server import LISTEN, TreeServer
 from treedbd.config.settings import Settings
 from treedbd.database import apply as etags
 from treedbd.database.slices import SLICE_SECONDS, Slices
-from treedbd.http1.writer import MIN_BYTES, PACE_SECONDS, FlowSender
+from treedbd.http1.senders import MIN_BYTES, PACE_SECONDS, FlowSender
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.store.engine import StoreFailed
 from treedbd.store.nodes import Nodes, Serialiser, etag_in_steps

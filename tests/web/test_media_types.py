@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treedbd.http1.headers import MAX_ACCEPT_CHARACTERS, prefers_html
+from treedbd.web.pages import MAX_ACCEPT_CHARACTERS, prefers_html
 
 JSON = "application/json"
 CHROMIUM = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"

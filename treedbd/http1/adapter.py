@@ -17,8 +17,7 @@ from twisted.web.http import NO_BODY_CODES, HTTPChannel
 from zope.interface import implementer
 
 from treedbd.http1.content import Content, ContentReader
-from treedbd.http1.headers import Header, Headers
-from treedbd.http1.parser import CutOff, HeadMemory
+from treedbd.http1.parser import CutOff, Header, Headers, HeadMemory
 from treedbd.http1.proxies import ForwardedRequest, read_forwarded
 from treedbd.http1.request import IHttp1Request, request_id_of, size_of_body
 from treedbd.limits import KIB

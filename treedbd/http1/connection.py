@@ -1,4 +1,4 @@
-"""The connections of HTTP clients: what they serve, how they are counted, timed and ended.
+"""One connection of an HTTP client: from its bytes to requests, and from replies to its bytes.
 
 An `Http1Connection` is the protocol between a transport and the requests of one client. Bytes go to
 an `Http1Parser`; each request that is complete is rendered before the next is parsed, so replies
@@ -22,186 +22,438 @@ In all of them a client that reads too little of what is waiting for it is dropp
 A client that has ended its sending direction may still wait for replies, or be gone. So what it has
 sent is answered, if the reply begins soon; streams and other protocols end with it.
 
-No connection has a timer. Once a second, and only while there are connections, a sweep of the
-registry (`Connections`) lets each check its own `Deadline`; limits are therefore kept to the
-second. The header line with the date is made in the same sweep, so that no reply has to. The
-registry also admits connections, and drains them when the daemon stops.
+To the transport a `ConnectionWriter` is the one producer of everything that is written; the
+producers that requests register are paced through it. What the buffer of the transport holds is
+read, never changed; only its size is set. A reply in one piece is sent directly
+(`find_direct_send`), without the buffers of Twisted's transports, if these are empty. A transport
+would send what is written to it in the next turn of the poll loop, which costs two system calls in
+addition to the one that sends; over TLS it would first wait for another turn, to join small writes,
+which costs a timer. A reply of this service is one write and gains nothing from either.
 
-`ServerOptions` has what a server does beside answering requests: it counts, bounds and logs them.
+Direct sending reads private attributes of Twisted's transports. They are looked up once for each
+connection; if one is missing, and for every transport of another kind, nothing is sent directly and
+everything goes the usual way.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import contextlib
+import socket
 from collections.abc import Callable
 from math import inf
 from time import perf_counter
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, cast
 
-from attrs import frozen
+from OpenSSL.SSL import Error, WantReadError
 from twisted.internet import protocol
-from twisted.internet.defer import Deferred
+from twisted.internet.abstract import FileDescriptor
 from twisted.internet.interfaces import (
-    IAddress,
-    IDelayedCall,
     IHalfCloseableProtocol,
     IHandshakeListener,
+    IProducer,
+    IPullProducer,
+    IPushProducer,
     IReactorTime,
     ISSLTransport,
     ITCPTransport,
 )
 from twisted.internet.protocol import connectionDone
-from twisted.logger import Logger
+from twisted.internet.tcp import Connection
+from twisted.protocols.policies import ProtocolWrapper
+from twisted.protocols.tls import BufferingTLSTransport
 from twisted.python.failure import Failure
-from twisted.web.http import datetimeToString
-from twisted.web.resource import IResource
-from twisted.web.server import Site
 from zope.interface import implementer
 
 from treedbd.counting import (
     SMALL_HELD_BYTES,
-    Counting,
-    Counts,
     HeldAccount,
-    HeldBytes,
     HeldBytesRefused,
 )
-from treedbd.database.slices import in_slices
-from treedbd.http1.content import SHARES
-from treedbd.http1.headers import Header
+from treedbd.http1.connections import Connections, HeldBody, log_request
+from treedbd.http1.content import Buffer, ContentReader
 from treedbd.http1.parser import (
     BODY_TIMEOUT,
     BODY_TOO_LARGE,
     HEAD_TIMEOUT,
     HELD_TOO_MUCH,
-    SHUTTING_DOWN,
-    TOO_MANY,
     TOO_MANY_BODIES,
-    TOO_MANY_FROM_ADDRESS,
     CutOff,
     ErrorReply,
-    HeadMemory,
     Http1Parser,
     ProtocolError,
-    format_reply,
 )
-from treedbd.http1.proxies import proxied_request
-from treedbd.http1.request import IHttp1Resource, Request, identified
-from treedbd.http1.writer import ConnectionWriter, Ring
-from treedbd.limits import Limits
-from treedbd.loop import network_of
-from treedbd.names import NO_PROXIES, TrustedProxies
+from treedbd.http1.request import Request
+from treedbd.http1.senders import (
+    ContentSender,
+    DirectPairSend,
+    DirectSend,
+    PullProducerAdapter,
+    Ring,
+)
+from treedbd.limits import KIB, MIB, Limits
+from treedbd.loop import do_nothing
 
-_log: Final = Logger()
+MAX_DIRECT_BYTES: Final = 256 * KIB
+"""More is not sent directly: a socket does not take it at once."""
+_PAIRED_BYTES: Final = 4 * MIB
+TLS_PIECE_BYTES: Final = 64 * KIB
+"""What is encrypted at a time: OpenSSL keeps a buffer as large as its largest output, as long as
+the connection lives. What Twisted encrypts at a time is as much."""
+_OUTGOING_BYTES: Final = TLS_PIECE_BYTES + 16 * KIB
 
-AnsweredRequest: TypeAlias = tuple[HeadMemory, bytes, int, float, int, int]
-"""The memory of its head, its method, the status of the reply, how many seconds it took, and the
-bytes of the bodies: those sent and those received."""
+_TCP_NAMES: Final = (
+    "connected",
+    "dataBuffer",
+    "disconnecting",
+    "socket",
+    "_tempDataBuffer",
+    "_writeDisconnecting",
+)
+_TLS_NAMES: Final = (
+    "disconnecting",
+    "_aggregator",
+    "_appSendBuffer",
+    "_lostTLSConnection",
+    "_tlsConnection",
+)
 
-AdaptRequests: TypeAlias = Callable[[type[Request]], type[Request]]
-"""Returns the class of requests to be made in place of another one."""
+
+def find_direct_send(transport: object) -> DirectSend:
+    """Return what sends directly for `transport`; if that is not possible, it sends nothing."""
+    if isinstance(transport, BufferingTLSTransport):
+        below: object = transport.transport
+        if _has(transport, _TLS_NAMES) and isinstance(below, Connection) and _is_plain(below):
+            return _TlsDirectSend(transport, below).send
+    elif isinstance(transport, Connection) and _is_plain(transport):
+        return _TcpDirectSend(transport).send
+    return _send_nothing
 
 
-class CountsRequests(Protocol):
-    """What counts the answered requests.
+def find_direct_pair_send(transport: object) -> DirectPairSend:
+    """Return what sends a head and a large body directly; over TLS it sends nothing."""
+    if isinstance(transport, Connection) and _is_plain(transport):
+        return _TcpDirectSend(transport).send_pair
+    return _send_neither
 
-    One class has it, `web/activity.Activity`: this package does not know `web`.
+
+class _TcpDirectSend:
+    __slots__ = ("_limit", "_tcp")
+
+    def __init__(self, tcp: Connection, limit: int = MAX_DIRECT_BYTES) -> None:
+        self._tcp = tcp
+        self._limit = limit
+
+    def send(self, data: Buffer) -> int:
+        tcp = self._tcp
+        # As `is_free`; this is called for each reply and each event of a stream.
+        if (
+            len(data) > self._limit
+            or not tcp.connected
+            or tcp.dataBuffer
+            or tcp._tempDataBuffer
+            or tcp.disconnecting
+            or tcp._writeDisconnecting
+        ):
+            return 0
+        try:
+            return tcp.socket.send(data)
+        except OSError:  # full, or not connected: the transport finds out which
+            return 0
+
+    def send_pair(self, head: bytes, body: bytes) -> int:
+        if not self.is_free():
+            return 0
+        try:
+            return self._tcp.socket.sendmsg((head, memoryview(body)[:_PAIRED_BYTES]))
+        except OSError:
+            return 0
+
+    def is_free(self) -> bool:
+        tcp = self._tcp
+        return bool(
+            tcp.connected
+            and not tcp.dataBuffer
+            and not tcp._tempDataBuffer
+            and not tcp.disconnecting
+            and not tcp._writeDisconnecting
+        )
+
+
+class _TlsDirectSend:
+    def __init__(self, tls: BufferingTLSTransport, tcp: Connection) -> None:
+        self._tls = tls
+        self._tcp = tcp
+        self._send_records = _TcpDirectSend(tcp, 2 * MAX_DIRECT_BYTES).send  # records are longer
+
+    def send(self, data: Buffer) -> int:
+        tls = self._tls
+        if (
+            len(data) > MAX_DIRECT_BYTES
+            or tls._lostTLSConnection
+            or tls.disconnecting
+            or tls._appSendBuffer
+            or tls._aggregator._buffer  # type: ignore[union-attr]  # until it is closed
+        ):
+            return 0
+        encrypted, records = self._encrypt(data)
+        if records:
+            sent = self._send_records(records)
+            if sent < len(records):
+                self._tcp.write(records[sent:])
+        return encrypted
+
+    def _encrypt(self, data: Buffer) -> tuple[int, bytes]:
+        """Encrypt the front of `data`; return how many bytes of it, and the records."""
+        connection = self._tls._tlsConnection
+        encrypted, records = 0, []
+        while encrypted < len(data):
+            try:
+                # Less than all if the client requested small records.
+                encrypted += connection.send(data[encrypted : encrypted + TLS_PIECE_BYTES])
+            except Error:  # the transport gets the rest and handles it
+                break
+            while True:
+                try:
+                    records.append(connection.bio_read(_OUTGOING_BYTES))
+                except WantReadError:
+                    break
+        return encrypted, b"".join(records)
+
+
+def _send_neither(_: bytes, __: bytes) -> int:
+    return 0
+
+
+def _send_nothing(data: Buffer) -> int:
+    return 0
+
+
+def _is_plain(tcp: Connection) -> bool:
+    return not tcp.TLS and _has(tcp, _TCP_NAMES)
+
+
+def _has(transport: object, names: tuple[str, ...]) -> bool:
+    return all(hasattr(transport, name) for name in names)
+
+
+_COPIED_BYTES: Final = 256 * KIB
+_UNSENT_BYTES: Final = 128 * KIB
+"""Bytes that may wait in the kernel to be sent. Without a limit megabytes would, and a client that
+reads slowly would seem not to read while they are sent."""
+_BUFFERED_BYTES: Final = 4 * KIB
+"""Beyond this many bytes in its buffer a transport pauses its producer. It only has to know that
+there is more to send: content that waits is shared, but its bytes in a buffer are a copy."""
+
+_UNKNOWN_BUFFER_BYTES: Final = 64 * KIB
+"""As `_BUFFERED_BYTES`, for a transport whose buffer cannot be set."""
+
+
+@implementer(IPushProducer)
+class ConnectionWriter:
+    """Writes to one connection; for the transport it is the producer of all that is written.
+
+    Attributes:
+        bytes_sent: how many bytes were written so far, sent or waiting.
+        is_paused: whether the transport accepts nothing at present.
+        is_aborted: whether the connection was dropped from this end.
+        piece_bytes: how many bytes of content are best written at a time.
+        ring: where replies whose clients read fast go on; all connections share it.
+
     """
+
+    def __init__(self, transport: Any, ring: Ring, on_writable: Callable[[], object]) -> None:
+        """Write to `transport`: TCP, TLS over it, a UNIX socket, memory.
+
+        `on_writable` is called when it accepts more again.
+        """
+        self.bytes_sent = 0
+        self.is_paused = False
+        self.is_aborted = False
+        self._transport = transport
+        self._send_directly = find_direct_send(transport)
+        self._send_pair_directly = find_direct_pair_send(transport)
+        self._descriptor = _find_descriptor(transport)
+        _bound_buffers(self._descriptor)
+        is_tls = isinstance(transport, BufferingTLSTransport)
+        self.piece_bytes: Final = TLS_PIECE_BYTES if is_tls else MAX_DIRECT_BYTES
+        self._handed_bytes = (
+            _UNKNOWN_BUFFER_BYTES if self._descriptor is None else _BUFFERED_BYTES
+        ) + 1
+        self._read: int | None = None
+        self._moved_at = 0.0
+        self.ring: Final = ring
+        self._on_writable = on_writable
+        self._producer: IPushProducer | None = None
+        transport.registerProducer(self, True)
 
     @property
-    def answered(self) -> deque[AnsweredRequest]:
-        """Those that were not counted yet, which every connection adds to."""
+    def waiting_bytes(self) -> int:
+        """How many bytes wait in the transport, as far as can be seen."""
+        descriptor = self._descriptor
+        if descriptor is None:
+            return 0
+        return len(descriptor.dataBuffer) - descriptor.offset + descriptor._tempDataLen
 
-    def count(self) -> None:
-        """Count them; called once a second while there are connections."""
+    def write(self, data: bytes) -> None:
+        """Send `data` now or as soon as the client reads."""
+        size = len(data)
+        self.bytes_sent += size
+        sent = self._send_directly(data)
+        if sent < size:
+            self._transport.write(data[sent:])
+
+    def find_free_send(self) -> DirectSend | None:
+        """Return what sends directly as long as nothing else is written; None if something waits.
+
+        It checks nothing, so it must not be used any more once it has sent less than all.
+        """
+        tcp = self._transport
+        if isinstance(tcp, Connection) and _is_plain(tcp) and _TcpDirectSend(tcp).is_free():
+            send: DirectSend = tcp.socket.send
+            return send
+        return None
+
+    def write_pair(self, head: bytes, body: bytes) -> None:
+        """Send both in one write of the transport, without copying a large body."""
+        if len(body) <= _COPIED_BYTES:
+            self.write(head + body)
+            return
+        self.bytes_sent += len(head) + len(body)
+        sent = self._send_pair_directly(head, body)
+        if sent < len(head):
+            self._transport.writeSequence((head[sent:], body))
+        elif sent < len(head) + len(body):
+            self._transport.write(body[sent - len(head) :])
+
+    def send_content(self, head: bytes, reader: ContentReader, done: Callable[[], None]) -> None:
+        """Send a head and the content after it as the client reads; then close `reader`.
+
+        `done` is called after the last byte was accepted, now or later; not if the client is gone.
+        """
+        sender = ContentSender(self, reader, done)
+        self.register_producer(sender, streaming=True)
+        if self.is_paused:
+            self.write(head)
+            return
+        piece = reader.peek(max(0, self.piece_bytes - len(head)))
+        taken = self.write_some(b"".join((head, piece)), at_least=len(head))
+        reader.skip(taken - len(head))
+        if not (self.is_paused and reader.remaining):
+            sender.resumeProducing()
+
+    def write_some(self, data: Buffer, at_least: int = 0) -> int:
+        """Send the front of `data`; return how many bytes were taken, sent or still waiting.
+
+        Fewer than all of them, but never fewer than `at_least`, if the client does not keep up.
+        """
+        sent = self._send_directly(data)
+        if sent < len(data):
+            rest = bytes(data[sent : max(at_least, sent + self._handed_bytes)])
+            self._transport.write(rest)
+            sent += len(rest)
+        self.bytes_sent += sent
+        return sent
+
+    def stalled_s(self, now: float, least_bytes: int = 1) -> float | None:
+        """Return for how long the client has not read `least_bytes` of what waits for it.
+
+        None if nothing waits. What a transport of an unknown kind buffers cannot be seen; there
+        something waits while the transport is paused, and nothing of it is read.
+        """
+        if self._descriptor is None:
+            waits, read = self.is_paused, 0
+        else:
+            waiting = self.waiting_bytes
+            # Over TLS a little less than was read, since what waits is longer when it is encrypted.
+            waits, read = waiting > 0, self.bytes_sent - waiting
+        if not waits:
+            self._read = None
+            return None
+        if self._read is None or read >= self._read + least_bytes:
+            self._read = read
+            self._moved_at = now
+        return now - self._moved_at
+
+    def register_producer(self, producer: IProducer, streaming: bool) -> None:
+        """Pause and resume a producer as the client reads."""
+        if streaming:
+            self._producer = cast(IPushProducer, producer)
+        else:
+            self._producer = PullProducerAdapter(cast(IPullProducer, producer), self)
+        if self.is_paused:
+            self._producer.pauseProducing()
+
+    def unregister_producer(self) -> None:
+        """Release the producer."""
+        producer, self._producer = self._producer, None
+        if isinstance(producer, PullProducerAdapter):
+            producer.pauseProducing()
+
+    def pauseProducing(self) -> None:
+        """Stop writing for now: the client does not keep up."""
+        self.is_paused = True
+        if self._producer is not None:
+            self._producer.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Write again: the client has read everything."""
+        self.is_paused = False
+        if self._descriptor is None:
+            self._read = None
+        if self._producer is not None:
+            self._producer.resumeProducing()
+        self._on_writable()
+
+    def stopProducing(self) -> None:
+        """Stop the producer of a reply, which is no longer read."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.stopProducing()
+
+    def close(self) -> None:
+        """Close in both directions once everything is sent."""
+        self._transport.unregisterProducer()  # with one, a transport waits for it to finish
+        self._transport.loseConnection()
+
+    def close_half(self) -> None:
+        """End the sending direction once everything is sent, and go on reading if possible.
+
+        TLS has its own way: its transport reads on until the client has closed too.
+        """
+        self._transport.unregisterProducer()
+        lose_write = getattr(self._transport, "loseWriteConnection", None)
+        if lose_write is None or isinstance(self._transport, ProtocolWrapper):
+            self._transport.loseConnection()
+        else:
+            lose_write()
+
+    def abort(self) -> None:
+        """Drop the connection and what waits."""
+        self.is_aborted = True
+        self._transport.abortConnection()
+
+    def release(self) -> None:
+        """Stop the producer and call nothing again: the connection is gone."""
+        self.stopProducing()
+        self._on_writable = do_nothing
 
 
-class CountsCallers(Protocol):
-    """What counts how much callers do.
-
-    One class has it, `web/rates.Rates`: this package does not know `web`.
-    """
-
-    @property
-    def counts_bytes(self) -> bool:
-        """Whether bytes are to be counted."""
-
-    def refuse_malformed(self, address: str) -> ErrorReply | None:
-        """Count a malformed request; return the reply if there were too many."""
-
-    def note_answered(self, request: Any) -> None:
-        """Count the bytes of an answered request."""
-
-    def note_sent(self, request: Any, sent: int) -> None:
-        """Count the bytes of a request of whose response so many were sent."""
+def _bound_buffers(descriptor: FileDescriptor | None) -> None:
+    if descriptor is not None:
+        descriptor.bufferSize = _BUFFERED_BYTES
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is not None and isinstance(descriptor, Connection):
+        with contextlib.suppress(OSError):  # a socket of another kind
+            descriptor.socket.setsockopt(socket.IPPROTO_TCP, option, _UNSENT_BYTES)
 
 
-@frozen
-class RequestLogging:
-    """What is called for requests, so that it can log them.
-
-    `answered` is called with each answered request that took at least `least_s` seconds, `lost`
-    with each whose client went before it was answered; of its target they must show at most
-    `shown_path`. If it `sends_ids`, each response has the id of its request.
-    """
-
-    answered: Callable[[Request], None]
-    lost: Callable[[Request], None] | None = None
-    least_s: float = 0.0
-    sends_ids: bool = False
-
-
-NO_LOGGING: Final = RequestLogging(lambda _: None, least_s=inf)
-
-
-@frozen
-class ServerOptions:
-    """What a server does beside answering requests.
-
-    It `logs` requests. `refusal_headers` are in what it refuses by itself, `secure_headers` in each
-    reply to a request over TLS and in no other. `counts` are the connections of all processes that
-    serve the same clients, None if there is one process. `activity` counts what clients request,
-    and `rates` bound it. What `trusted_proxies` say of their clients counts. `adapt_requests`
-    returns the class of requests to be made. What connections hold is charged to `held`; None for a
-    server that counts it by itself.
-    """
-
-    logs: RequestLogging = NO_LOGGING
-    refusal_headers: tuple[Header, ...] = ()
-    secure_headers: tuple[Header, ...] = ()
-    counts: Counting | None = None
-    activity: CountsRequests | None = None
-    rates: CountsCallers | None = None
-    trusted_proxies: TrustedProxies = NO_PROXIES
-    adapt_requests: AdaptRequests | None = None
-    held: HeldBytes | None = None
-
-    @property
-    def byte_rates(self) -> CountsCallers | None:
-        """The `rates`, if they count bytes."""
-        return None if self.rates is None or not self.rates.counts_bytes else self.rates
-
-    def request_classes(self) -> tuple[type[Request], type[Request]]:
-        """Return the classes of the requests of clients, and of those by a trusted proxy."""
-        own: type[Request] = Request
-        proxied: type[Request] = proxied_request(self.trusted_proxies.trusts)
-        adaptations: list[AdaptRequests] = [identified] if self.logs.sends_ids else []
-        if self.adapt_requests is not None:
-            adaptations.append(self.adapt_requests)
-        for adapt in adaptations:
-            own, proxied = adapt(own), adapt(proxied)
-        return own, proxied
-
-
-DEFAULT_OPTIONS: Final = ServerOptions()
-
-
-def log_request(log: Callable[[Request], None], request: Request) -> None:
-    """Log a request; what goes wrong with that is logged, and affects nothing else."""
-    try:
-        log(request)
-    except Exception:
-        _log.failure("A request could not be logged.")
+def _find_descriptor(transport: object) -> FileDescriptor | None:
+    """Return what `transport` finally writes to, None if its buffer cannot be read."""
+    while isinstance(transport, ProtocolWrapper):
+        transport = transport.transport
+    if isinstance(transport, FileDescriptor) and hasattr(transport, "_tempDataLen"):
+        return transport
+    return None
 
 
 _LINGER_TIMES: Final = 6
@@ -272,263 +524,6 @@ class Deadline:
         self.is_set = True
         self.error = error
         self._at = at
-
-
-class HeldBody:
-    """What one connection holds of a body that is not complete, or not answered.
-
-    It is counted among those of all connections, as the part of a message that has arrived is. One
-    client address may have one of `SHARES` equal parts of the bound, but one whole body in any
-    case, so that one client leaves room for the bodies of others.
-
-    Attributes:
-        held: how many bytes.
-        address: that they are counted for; empty if that has no bound of its own.
-
-    """
-
-    __slots__ = ("_bodies", "_limits", "_share", "address", "held")
-
-    def __init__(self, held: HeldBytes, limits: Limits, address: str = "") -> None:
-        """Count it among the bodies of `held`, within `limits`."""
-        self._bodies = held.bodies
-        self.held = 0
-        self.address = address
-        self._limits = limits
-        self._share = max(limits.held_body_bytes // SHARES, limits.write_body_bytes)
-
-    def count(self, held: int) -> bool:
-        """Count so many bytes; return whether the address, and all together, may hold them."""
-        bodies, grown = self._bodies, held - self.held
-        bodies.add(grown)
-        bodies.add_for(self.address, grown)
-        self.held = held
-        return (
-            bodies.total <= self._limits.held_body_bytes
-            and bodies.count_of(self.address) <= self._share
-        )
-
-    def release(self) -> None:
-        """Count nothing from now on."""
-        self.count(0)
-
-
-SWEEP_S: Final = 1.0
-SWEPT_AT_ONCE: Final = 512
-"""Connections that a sweep visits in one turn of the reactor."""
-_MAX_REFUSED: Final = 256
-_ALL: Final = "connections"
-_FROM: Final = "connections from "
-"""The keys of what is counted."""
-
-
-class TrackedConnection(Protocol):
-    """What the registry knows of a connection: an `Http1Connection`, or a `ProxiedConnection`."""
-
-    @property
-    def bytes_sent(self) -> int:
-        """How many bytes were written to the connection."""
-
-    def sweep(self, now: float) -> None:
-        """Do what is due at `now`, in seconds of the clock of the registry."""
-
-    def drain(self) -> None:
-        """Close now if no request is under way, else after it."""
-
-    def abort(self, reason: CutOff = "failed") -> None:
-        """Drop the connection."""
-
-
-class Connections:
-    """The registry of open connections.
-
-    Attributes:
-        resource: answers the requests: a leaf all of them, else its children are looked up.
-        site: the `Site` of the resource, which its requests belong to.
-        is_leaf: whether the resource is a leaf.
-        takes_oversized: whether it also gets requests whose body was too large to be received.
-        options: what the server does beside answering requests.
-        limits: the bounds that they share.
-        clock: what time limits are counted with.
-        now: the time of the last sweep, in seconds of the clock; for what need not be exact.
-        date_lines: the first header lines of a reply, with their line ends: the date over plain
-            HTTP, and the date with the secure headers over TLS. All connections share this list.
-        count: how many connections were admitted and are open.
-        draining: whether no further connection and no further request is accepted.
-        held: what the connections make the server hold.
-        sent_past_bytes: those that were sent past the writers of the connections.
-        errors: how many errors the server has sent by itself, by status.
-        refusals: those of them that no resource has answered, by code.
-        cut_off: how many replies ended before their end, by the reason.
-        note_answered: notes an answered request, to be counted later.
-        ring: the connections that have more requests to render.
-
-    """
-
-    def __init__(
-        self,
-        resource: IResource,
-        limits: Limits,
-        clock: IReactorTime,
-        wall_clock: Callable[[], float],
-        options: ServerOptions = DEFAULT_OPTIONS,
-    ) -> None:
-        """Count time with `clock`; `wall_clock` returns the seconds since 1970 for the date."""
-        self.resource = resource
-        self.site = Site(resource, reactor=clock)
-        self.is_leaf = bool(resource.isLeaf)
-        self.takes_oversized = IHttp1Resource.providedBy(resource)
-        self.options = options
-        self.limits = limits
-        self.clock = clock
-        self.now = clock.seconds()
-        self.ring: Final = Ring(clock)
-        self.date_lines: Final = [b"", b""]
-        self.count = 0
-        self.draining = False
-        self.held: Final = options.held or HeldBytes(limits, clock.seconds)
-        self.errors: Counter[int] = Counter()
-        self._activity = options.activity
-        self.refusals: Counter[str] = Counter()
-        self.cut_off: Counter[str] = Counter()
-        answered: deque[AnsweredRequest] = deque(maxlen=0)
-        # A method of the interpreter: it adds no call of ours to a request.
-        self.note_answered: Final = (self._activity.answered if self._activity else answered).append
-        proxies = options.trusted_proxies
-        self._trusts = proxies.trusts if proxies else None
-        self._own_request, self._proxied_request = options.request_classes()
-        self.sent_past_bytes = 0
-        self._wall_clock = wall_clock
-        self._addresses: dict[TrackedConnection, str | None] = {}
-        self._counts: Counting = Counts() if options.counts is None else options.counts
-        self._sent_before = 0
-        self._next_sweep: IDelayedCall | None = None
-        self._waiting_for_end: list[Deferred[None]] = []
-
-    @property
-    def bytes_sent(self) -> int:
-        """How many bytes were written to all connections so far, closed ones too."""
-        return (
-            self._sent_before
-            + self.sent_past_bytes
-            + sum(each.bytes_sent for each in self._addresses)
-        )
-
-    def requests_of(self, peer: IAddress) -> tuple[type[Request], str]:
-        """Return the class of the requests of a peer, and the network that it is counted for.
-
-        That is empty for a peer without an address, and for a trusted proxy: the connections of all
-        its clients come from there.
-        """
-        address: str = getattr(peer, "host", "")
-        if self._trusts is not None and self._trusts(address):
-            return self._proxied_request, ""
-        return self._own_request, network_of(address)
-
-    def admit(self, connection: TrackedConnection, address: str) -> ErrorReply | None:
-        """Register a connection; return why it is refused, None if it is not.
-
-        It is counted for `address` unless that is empty. A refused connection is registered too,
-        until it is closed.
-        """
-        self.now = self.clock.seconds()  # it may be old: the last sweep had no connections
-        # First counted, then compared: others may admit connections at the same time.
-        self._count(address, 1)
-        error = self._error_for(address)
-        self._addresses[connection] = None if error else address
-        if error is None:
-            self.count += 1
-        else:
-            self._count(address, -1)
-        if self._next_sweep is None:
-            self._sweep()
-        return error
-
-    def format_error(self, error: ErrorReply, address: str, *, secure: bool) -> bytes:
-        """Return the last reply of a connection that is counted for an address, and count it.
-
-        The address is as in `admit`: what the clients of a trusted proxy do wrong is not counted
-        for the proxy, whose own requests it would refuse.
-        """
-        rates = self.options.rates
-        refusal = None if rates is None or not address else rates.refuse_malformed(address)
-        error = error if refusal is None else refusal
-        self.errors[error.status] += 1
-        self.refusals[error.code] += 1
-        return format_reply(error, self.date_lines[secure], self.options.refusal_headers)
-
-    def refuses_without_reply(self) -> bool:
-        """Return whether so many refused connections are open that further ones get no reply."""
-        return len(self._addresses) - self.count > _MAX_REFUSED
-
-    def remove(self, connection: TrackedConnection, request: Request | None = None) -> None:
-        """Remove a connection that is closed; `request` is what was being answered."""
-        rates = self.options.byte_rates
-        if request is not None and rates is not None:
-            rates.note_sent(request, min(request.sentLength, connection.bytes_sent))
-        address = self._addresses.pop(connection)
-        self._sent_before += connection.bytes_sent
-        if address is not None:
-            self.count -= 1
-            self._count(address, -1)
-        if not self._addresses:
-            self._end()
-
-    def drain(self) -> Deferred[None]:
-        """Close idle connections now, others after their request; fires when none is left."""
-        self.draining = True
-        for connection in tuple(self._addresses):
-            connection.drain()
-        ended: Deferred[None] = Deferred()
-        self._waiting_for_end.append(ended)
-        if not self._addresses:
-            self._end()
-        return ended
-
-    def abort(self) -> None:
-        """Drop all connections."""
-        for connection in tuple(self._addresses):
-            connection.abort("stop")
-
-    def _error_for(self, address: str) -> ErrorReply | None:
-        if self.draining:
-            return SHUTTING_DOWN
-        if self._counts.total(_ALL) > self.limits.connections:
-            return TOO_MANY
-        if address and self._counts.total(_FROM + address) > self.limits.connections_per_address:
-            return TOO_MANY_FROM_ADDRESS
-        return None
-
-    def _count(self, address: str, by: Literal[1, -1]) -> None:
-        change = self._counts.add if by == 1 else self._counts.remove
-        change(_ALL)
-        if address:
-            change(_FROM + address)
-
-    def _sweep(self) -> None:
-        self.now = self.clock.seconds()
-        date_line = b"Date: %b\r\n" % datetimeToString(self._wall_clock())
-        secure = b"".join([b"%b: %b\r\n" % each for each in self.options.secure_headers])
-        self.date_lines[:] = date_line, date_line + secure
-        if self._activity is not None:
-            self._activity.count()
-        if not self._addresses:  # those that were left have been counted
-            self._next_sweep = None
-            return
-        self._next_sweep = self.clock.callLater(SWEEP_S, self._sweep)
-        in_slices(self.clock, list(self._addresses), SWEPT_AT_ONCE, self._sweep_one)
-
-    def _sweep_one(self, connection: TrackedConnection) -> None:
-        if connection in self._addresses:
-            connection.sweep(self.now)
-
-    def _end(self) -> None:
-        if self.draining and self._next_sweep is not None:
-            self._next_sweep.cancel()
-            self._next_sweep = None
-        waiting, self._waiting_for_end = self._waiting_for_end, []
-        for ended in waiting:
-            ended.callback(None)
 
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"

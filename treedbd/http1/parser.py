@@ -23,22 +23,62 @@ The errors here are all that the HTTP server sends by itself. They concern the p
 database: bytes that are not a request, a limit that is exceeded, too many connections. The reply to
 one has the same form as all errors and ends the connection. Errors in complete requests are up to
 the resource. A reply that has begun cannot become an error: it is cut off (`CutOff`).
+
+The body of a request may have a content coding (RFC 9110, section 8.4). Decoding is incremental and
+stops at the limit, so a small body that would decode to gigabytes costs what a body of that limit
+costs. A body is one gzip member or one zstd frame: of several, a body of empty ones could hold a
+million.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedIOBase, BytesIO
-from typing import Final, Literal, NoReturn, TypeAlias
+from typing import Final, Literal, NoReturn, Protocol, TypeAlias
 
 import orjson
 from attrs import frozen
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from treedbd.http1.headers import Header, Headers
+from treedbd.errors import in_one_line
 from treedbd.limits import KIB, Limits
+from treedbd.tree.types import InvalidData
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+Header: TypeAlias = tuple[bytes, bytes]
+"""Name and value of a field of a response."""
+
+Headers: TypeAlias = Mapping[bytes, Sequence[bytes]]
+"""The values of each field, by its name in lower case, in the order in which they came.
+
+They are never changed: requests with the same head share them."""
+
+
+def first(headers: Headers, name: bytes) -> str | None:
+    """Return the first value of a field as text, None if the field is absent."""
+    values = headers.get(name)
+    return values[0].decode("latin-1") if values else None
+
+
+def joined(headers: Headers, name: bytes) -> str | None:
+    """Return all values of a list field, joined by commas; None if the field is absent."""
+    values = headers.get(name)
+    return b", ".join(values).decode("latin-1") if values else None
+
+
+def is_true(headers: Headers, name: bytes) -> bool:
+    """Return whether the first value of a field is `true`, in either case."""
+    values = headers.get(name)
+    return values is not None and values[0].lower() == b"true"
+
 
 HTTP_1_1: Final = b"HTTP/1.1"
 CutOff: TypeAlias = Literal["client", "slow", "timeout", "stop", "failed"]
@@ -661,3 +701,102 @@ def decode(raw: bytes) -> str:
 def decode_leniently(raw: bytes) -> bytes:
     """Return the bytes of percent-encoded ones; a broken escape stays as it is."""
     return _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw)
+
+
+Coding: TypeAlias = Literal["gzip", "zstd"]
+
+ACCEPTED: Final[Header] = (b"Accept-Encoding", b"gzip, zstd")
+"""What a response to a body in another coding says (RFC 9110, section 15.5.16)."""
+ZSTD_WINDOW_LOG: Final = 23
+"""The largest window of the coding zstd is 8 MiB (RFC 9659, section 3)."""
+
+_CODINGS: Final[dict[str, Coding]] = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
+_NO_CODING: Final = frozenset({"", "identity"})
+_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
+_MAX_SHOWN_CHARACTERS: Final = 64
+
+
+class UnsupportedEncoding(Exception):
+    """A body in a content coding that is not decoded here, or in more than one."""
+
+    def __init__(self, codings: str) -> None:
+        """`codings` are those of the request, as it lists them."""
+        shown = in_one_line(codings[:_MAX_SHOWN_CHARACTERS])
+        super().__init__(f"The Content-Encoding {shown} is not supported: send gzip, zstd or none.")
+
+
+class _Decoder(Protocol):
+    """What the decompressors of both libraries have in common: those of zlib and of zstd."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the end of the member or frame has been reached."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What follows that end."""
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        """Return the decoded bytes, `max_length` at most."""
+
+
+def parse_coding(headers: Headers) -> Coding | None:
+    """Return the content coding of a request, None for none; raise `UnsupportedEncoding`."""
+    field = joined(headers, b"content-encoding")
+    if field is None:
+        return None
+    names = [name for part in field.split(",") if (name := part.strip().lower()) not in _NO_CODING]
+    if not names:
+        return None
+    coding = _CODINGS.get(names[0])
+    if coding is None or len(names) > 1:
+        raise UnsupportedEncoding(", ".join(names))
+    return coding
+
+
+def decode_body(body: bytes, coding: Coding, limit: int) -> bytes | None:
+    """Return a body decoded, None if it has more than `limit` bytes then.
+
+    Raises `InvalidData` for one that is not exactly one whole member or frame.
+    """
+    decoder = _make_decoder(coding)
+    try:
+        decoded = decoder.decompress(body, limit + 1)
+    except (zlib.error, zstd.ZstdError):
+        raise InvalidData(f"The body is not valid {coding}.") from None
+    if len(decoded) > limit:
+        return None
+    if not decoder.eof:
+        raise InvalidData(f"The body is not valid {coding}: its end is missing.")
+    if decoder.unused_data:
+        raise InvalidData(f"The body is not valid {coding}: something follows its end.")
+    return decoded
+
+
+def decode_pieces(sent: Iterator[bytes], coding: Coding, size: int) -> Iterator[bytes]:
+    """Yield a body decoded, in pieces of at most `size` bytes; raise `InvalidData` as above."""
+    decoder = _make_decoder(coding)
+    while not decoder.eof:
+        # Of what it was given zlib shows here what it had no room for; zstd keeps that, and says
+        # whether it needs more.
+        data: bytes = getattr(decoder, "unconsumed_tail", b"")
+        if not data and getattr(decoder, "needs_input", True):
+            data = next(sent, b"")
+            if not data:
+                raise InvalidData(f"The body is not valid {coding}: its end is missing.")
+        try:
+            piece = decoder.decompress(data, size)
+        except (zlib.error, zstd.ZstdError):
+            raise InvalidData(f"The body is not valid {coding}.") from None
+        if piece:
+            yield piece
+    if decoder.unused_data or next(sent, b""):
+        raise InvalidData(f"The body is not valid {coding}: something follows its end.")
+
+
+def _make_decoder(coding: Coding) -> _Decoder:
+    if coding == "gzip":
+        return zlib.decompressobj(_GZIP_BITS)
+    return zstd.ZstdDecompressor(
+        options={zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG}
+    )

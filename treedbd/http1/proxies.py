@@ -30,8 +30,7 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IAddress
 from zope.interface import implementer
 
-from treedbd.http1.headers import Headers, joined
-from treedbd.http1.parser import Http1Parser
+from treedbd.http1.parser import Headers, Http1Parser, joined
 from treedbd.http1.request import Request
 from treedbd.limits import MAX_HOST_BYTES
 from treedbd.names import without_mapping

@@ -52,7 +52,6 @@ from zope.interface import Attribute, implementer
 
 from treedbd.caches import bounded_cache
 from treedbd.http1.content import Content, ContentReader
-from treedbd.http1.headers import Header, Headers
 from treedbd.http1.parser import (
     ERROR_HEADERS,
     HTTP_1_1,
@@ -60,16 +59,19 @@ from treedbd.http1.parser import (
     STATUS_LINES,
     CutOff,
     ErrorReply,
+    Header,
+    Headers,
     Http1Parser,
     decode_leniently,
     format_body,
 )
-from treedbd.http1.writer import DirectSend, UpgradedConnection
+from treedbd.http1.senders import DirectSend, UpgradedConnection
 from treedbd.limits import MAX_DEPTH
 from treedbd.traces import Trace
 
 if TYPE_CHECKING:
-    from treedbd.http1.connection import Connections, Http1Connection
+    from treedbd.http1.connection import Http1Connection
+    from treedbd.http1.connections import Connections
 
 
 class IHttp1Request(IRequest, IConsumer):
@@ -197,6 +199,12 @@ def size_of_body(request: Any) -> int:
     size: int = body.seek(0, 2)
     body.seek(0)
     return size
+
+
+def read_body(request: Any) -> bytes:
+    """Return the body of a request as it was sent, in its content coding."""
+    body: bytes = request.content.read() if request.content is not None else b""
+    return body
 
 
 def request_id_of(request: Any) -> str:

@@ -1,7 +1,7 @@
 """The HTTP/1.1 server of the daemon: a factory to give to an endpoint, plain or `ssl:`.
 
 `Http1Factory` replaces `twisted.web.server.Site` and renders the same resources. `connection` is
-the protocol of a connection and the registry that counts, times and ends connections, `parser`
+the protocol of a connection, `connections` the registry that counts, times and ends them, `parser`
 parses requests, `request` represents them and their replies, and `treedbd.limits` bounds them.
 Nothing here knows what the resource serves.
 
@@ -38,6 +38,7 @@ from zope.interface import implementer
 
 from treedbd.counting import HeldBytes
 from treedbd.http1.connection import DEFAULT_OPTIONS, Connections, Http1Connection, ServerOptions
+from treedbd.http1.connections import DEFAULT_OPTIONS, Connections, ServerOptions
 from treedbd.http1.parser import CutOff
 from treedbd.http1.proxies import InvalidProxyHeader, read_proxy_header
 from treedbd.limits import Limits

@@ -32,8 +32,7 @@ from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import SHUTTING_DOWN, Unavailable
 from treedbd.database.runtime import Problem
-from treedbd.http1.headers import Header, first
-from treedbd.http1.parser import ERROR_HEADERS, ErrorReply, format_body
+from treedbd.http1.parser import ERROR_HEADERS, ErrorReply, Header, first, format_body
 from treedbd.http1.request import IHttp1Request, IHttp1Resource
 from treedbd.http1.server import Http1Factory
 from treedbd.loop import Turns

@@ -19,8 +19,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.http1.headers import parse_coding
-from treedbd.http1.request import IHttp1Request
+from treedbd.http1.parser import parse_coding
+from treedbd.http1.request import IHttp1Request, read_body
 from treedbd.limits import KIB, MIB
 from treedbd.rules.evaluate import explanation
 from treedbd.store.changelog import LoggedEntry, describe_entry
@@ -37,7 +37,7 @@ from treedbd.web.listeners import (
 from treedbd.web.reading import NO_RULES, json_response, text_response
 from treedbd.web.request import DataRequest, Dialect, Parameters, parse_choice
 from treedbd.web.response import Response
-from treedbd.web.write import decode, read_body
+from treedbd.web.write import decode
 
 if TYPE_CHECKING:
     from treedbd.web.handlers import DataHandlers

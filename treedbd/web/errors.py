@@ -31,8 +31,7 @@ from treedbd.database.requests import (
 )
 from treedbd.errors import NO_FIELDS, in_one_line
 from treedbd.http1.content import TooManyWaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
-from treedbd.http1.headers import ACCEPTED, Header, UnsupportedEncoding
-from treedbd.http1.parser import REPLIES
+from treedbd.http1.parser import ACCEPTED, REPLIES, Header, UnsupportedEncoding
 from treedbd.http1.request import IHttp1Request, id_header, shown_path
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.names import DatabaseName, DialectName

@@ -25,7 +25,7 @@ import attrs
 import orjson
 
 from treedbd import __version__
-from treedbd.http1.headers import joined
+from treedbd.http1.parser import joined
 from treedbd.http1.request import IHttp1Request
 from treedbd.limits import (
     Limits,

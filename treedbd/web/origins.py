@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Literal
 
-from treedbd.http1.headers import Headers, first
+from treedbd.http1.parser import Headers, first
 from treedbd.http1.request import IHttp1Request
 from treedbd.names import without_mapping
 from treedbd.web.auth.jwt import BadToken

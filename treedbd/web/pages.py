@@ -40,14 +40,17 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
 
 from treedbd import __version__
+from treedbd.caches import short_cache
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import SHUTTING_DOWN, DeadlinePassed, Unavailable
 from treedbd.database.runtime import Problem
 from treedbd.database.slices import Slices, Steps
 from treedbd.files import SAMPLES, find_project_file
-from treedbd.http1.headers import Header, first, prefers_html
+from treedbd.http1.parser import Header, Headers, first, joined
 from treedbd.http1.request import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.loop import Turns
@@ -65,6 +68,26 @@ from treedbd.web.response import JSON_TYPE, Response, address_of
 
 if TYPE_CHECKING:
     from treedbd.config.settings import Settings
+
+MAX_ACCEPT_CHARACTERS: Final = 1024
+"""A longer field is not parsed: browsers send less than 200."""
+
+_HTML: Final = ("text/html", "text/html;charset=utf-8")
+
+
+def prefers_html(headers: Headers, other: str) -> bool:
+    """Return whether a client prefers HTML to the media type `other`; False for a tie."""
+    accepted = joined(headers, b"accept")
+    if accepted is None or len(accepted) > MAX_ACCEPT_CHARACTERS:
+        return False
+    return _prefers_html(accepted, other)
+
+
+@short_cache(128)
+def _prefers_html(accepted: str, other: str) -> bool:
+    ranges = parse_accept_header(accepted, MIMEAccept)
+    return max(map(ranges.quality, _HTML)) > ranges.quality(other)
+
 
 MAX_ICON_AGE_S: Final = 86_400
 

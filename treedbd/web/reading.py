@@ -62,7 +62,7 @@ from treedbd.http1.content import (
     WaitingBytes,
     WaitingBytesRefused,
 )
-from treedbd.http1.headers import Header
+from treedbd.http1.parser import Header
 from treedbd.limits import KIB, MAX_SHOWN_BYTES, MIB, Limits
 from treedbd.rules.evaluate import Verdict
 from treedbd.store.engine import DiskFull

@@ -35,8 +35,16 @@ import attrs
 
 from treedbd.caches import short_cache
 from treedbd.database.requests import TooLarge
-from treedbd.http1.headers import Headers, accepts_events, first, is_true, joined, parse_coding
-from treedbd.http1.parser import BadEncoding, decode, decode_leniently
+from treedbd.http1.parser import (
+    BadEncoding,
+    Headers,
+    decode,
+    decode_leniently,
+    first,
+    is_true,
+    joined,
+    parse_coding,
+)
 from treedbd.limits import (
     DEFAULT_TIMEOUT_S,
     MAX_CALLBACK_CHARACTERS,
@@ -422,9 +430,28 @@ def check_method(method: bytes, allowed: AllowedMethods) -> None:
         raise MethodNotAllowed(f"The methods here are {allowed.header.decode()}.", allowed)
 
 
+_EVENTS: Final = b"text/event-stream"
+_NO_WEIGHT: Final = re.compile(rb"q=0(\.0*)?")
+
+
+def _accepts_events(headers: Headers) -> bool:
+    """Return whether `Accept` requests a stream by its media type.
+
+    A weight of zero refuses the type; other weights make no difference.
+    """
+    accepted = b",".join(headers.get(b"accept", ())).lower()
+    if _EVENTS not in accepted:
+        return False
+    for media in accepted.split(b","):
+        name, *parameters = (part.strip() for part in media.split(b";"))
+        if name == _EVENTS and not any(map(_NO_WEIGHT.fullmatch, parameters)):
+            return True
+    return False
+
+
 def wants_stream(method: bytes, headers: Headers, parameters: Parameters) -> bool:
     """Return whether a request opens a stream; raise `InvalidQuery` for what only a stream has."""
-    is_stream = b"accept" in headers and method in READING and accepts_events(headers)
+    is_stream = b"accept" in headers and method in READING and _accepts_events(headers)
     if ON_DISCONNECT in parameters and not is_stream:
         raise InvalidQuery(f"{ON_DISCONNECT} works with a stream only.")
     return is_stream

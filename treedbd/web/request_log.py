@@ -39,7 +39,8 @@ from twisted.web.http import OK, SWITCHING
 from treedbd.database.database import Database
 from treedbd.database.requests import PermissionDenied, TooLarge
 from treedbd.errors import LineBudget, find_similar, in_one_line
-from treedbd.http1.connection import NO_LOGGING, Http1Connection, RequestLogging
+from treedbd.http1.connection import Http1Connection
+from treedbd.http1.connections import NO_LOGGING, RequestLogging
 from treedbd.http1.parser import Http1Parser, decode_leniently
 from treedbd.http1.request import (
     HIDDEN,

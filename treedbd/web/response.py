@@ -34,9 +34,9 @@ from treedbd.http1.content import (
     JoinedContent,
     WaitingBytes,
 )
-from treedbd.http1.headers import Coding, Header, Headers, first, joined
+from treedbd.http1.parser import Coding, Header, Headers, first, joined
 from treedbd.http1.request import IHttp1Request
-from treedbd.http1.writer import FlowSender
+from treedbd.http1.senders import FlowSender
 from treedbd.limits import KIB
 from treedbd.loop import network_of
 from treedbd.tree.types import Chunks

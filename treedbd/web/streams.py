@@ -57,10 +57,9 @@ from treedbd.http1.content import (
     WaitingBytes,
     WaitingBytesRefused,
 )
-from treedbd.http1.headers import Header
-from treedbd.http1.parser import CutOff
+from treedbd.http1.parser import CutOff, Header
 from treedbd.http1.request import IHttp1Request
-from treedbd.http1.writer import CHUNK_BYTES, ContentWriter, FrameSender
+from treedbd.http1.senders import CHUNK_BYTES, ContentWriter, FrameSender
 from treedbd.limits import Limits
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes

@@ -44,7 +44,7 @@ from treedbd.database.requests import (
 )
 from treedbd.database.slices import Slices, Steps
 from treedbd.http1.content import SMALL_BYTES, Content, JoinedContent
-from treedbd.http1.headers import Coding, decode_body, decode_pieces, parse_coding
+from treedbd.http1.parser import Coding, decode_body, decode_pieces, parse_coding
 from treedbd.http1.request import IHttp1Request
 from treedbd.limits import KIB, MAX_DEPTH, MIB, Limits
 from treedbd.rules.evaluate import explanation
@@ -125,12 +125,6 @@ def body_of(request: IHttp1Request, coding: Coding | None) -> SentBody:
     """Return the body of a request."""
     file: IO[bytes] = BytesIO() if request.content is None else request.content
     return SentBody(file, file.seek(0, SEEK_END), coding)
-
-
-def read_body(request: IHttp1Request) -> bytes:
-    """Return the body of a request as it was sent, in its content coding."""
-    body: bytes = request.content.read() if request.content is not None else b""
-    return body
 
 
 def decode(body: bytes, coding: Coding, limit: int) -> bytes:

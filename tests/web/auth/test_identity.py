@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from treedbd.http1.headers import Headers
+from treedbd.http1.parser import Headers
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth import identity
 from treedbd.web.auth.identity import (

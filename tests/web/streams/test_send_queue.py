@@ -15,10 +15,7 @@ from twisted.internet.task import Clock
 from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Slices
 from treedbd.http1.content import Buffer, Content, ContentReader, WaitingBytes
-from treedbd.http1.writer import (
-    CHUNK_BYTES,
-    DirectSend,
-)
+from treedbd.http1.senders import CHUNK_BYTES, DirectSend
 from treedbd.web.streams import (
     SendQueue,
 )

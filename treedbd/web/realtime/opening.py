@@ -24,7 +24,7 @@ from websockets.http11 import Request as UpgradeRequest
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.requests import SHUTTING_DOWN, Unavailable, UnknownDatabase
-from treedbd.http1.headers import Header
+from treedbd.http1.parser import Header
 from treedbd.http1.request import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName

@@ -32,11 +32,11 @@ from treedbd.database.requests import Caller, PermissionDenied, Write
 from treedbd.database.rights import ReadRequest
 from treedbd.database.watched_queries import SharedWindow
 from treedbd.database.watchers import Notification
-from treedbd.http1.connection import HeldBody
+from treedbd.http1.connections import HeldBody
 from treedbd.http1.content import WaitingBytesRefused
-from treedbd.http1.headers import Headers
+from treedbd.http1.parser import Headers
 from treedbd.http1.request import IHttp1Request
-from treedbd.http1.writer import UpgradedConnection
+from treedbd.http1.senders import UpgradedConnection
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CLAIM_LEVELS
 from treedbd.loop import do_nothing
 from treedbd.names import DatabaseName

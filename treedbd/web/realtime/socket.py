@@ -43,8 +43,8 @@ from treedbd.http1.content import (
     FrameReader,
     WaitingBytesRefused,
 )
-from treedbd.http1.headers import Header
-from treedbd.http1.writer import CHUNK_BYTES, ContentWriter, FrameSender, UpgradedConnection
+from treedbd.http1.parser import Header
+from treedbd.http1.senders import CHUNK_BYTES, ContentWriter, FrameSender, UpgradedConnection
 from treedbd.limits import KIB, Limits
 from treedbd.web.realtime.wire import (
     BadHandshake,

@@ -1,17 +1,9 @@
-"""What is sent over a connection: replies as their clients read, several connections in each turn.
+"""Long replies, frames and flows, sent as their clients read, several connections in each turn.
 
-Theory of operation. To its transport a `ConnectionWriter` is the one producer of everything that is
-written; the producers that requests register are paced through it. What the buffer of the transport
-holds is read, never changed; only its size is set. Four ways lead to a client:
-
-- A reply in one piece is sent directly (`find_direct_send`), without the buffers of Twisted's
-  transports, if these are empty. A transport would send what is written to it in the next turn of
-  the poll loop, which costs two system calls in addition to the one that sends; over TLS it would
-  first wait for another turn, to join small writes, which costs a timer. A reply of this service is
-  one write and gains nothing from either.
 - Content is sent as its client reads it (`ContentSender`): what the client has not read stays in
   the one shared copy.
 - Content that flows is sent as it is made (`FlowSender`), in a content coding if it has one.
+- The frames of a stream or a WebSocket are sent in chunks (`FrameSender`).
 - An event goes to each of its streams by a `ContentWriter`, past the request, its connection and
   the transport, while nothing waits in the connection.
 
@@ -19,194 +11,40 @@ The connections whose clients have sent more requests than are rendered at once,
 clients read long replies as fast as these are sent, go on in one `Ring`, which has a share of each
 turn of the reactor. A connection that was upgraded to another protocol is an `UpgradedConnection`;
 what the protocol writes goes out as it is.
-
-Direct sending reads private attributes of Twisted's transports. They are looked up once for each
-connection; if one is missing, and for every transport of another kind, nothing is sent directly and
-everything goes the usual way.
 """
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol
 
-from OpenSSL.SSL import Error, WantReadError
-from twisted.internet.abstract import FileDescriptor
 from twisted.internet.interfaces import (
     IDelayedCall,
-    IProducer,
     IPullProducer,
     IPushProducer,
     IReactorTime,
 )
-from twisted.internet.tcp import Connection
 from twisted.logger import Logger
-from twisted.protocols.policies import ProtocolWrapper
-from twisted.protocols.tls import BufferingTLSTransport
 from zope.interface import implementer
 
 from treedbd.database.slices import Slices, Steps
 from treedbd.http1.content import Buffer, Content, ContentReader, FlowReader, FrameReader
 from treedbd.http1.parser import CutOff
 from treedbd.limits import KIB, MIB
-from treedbd.loop import do_nothing
 
 if TYPE_CHECKING:
-    from treedbd.http1.connection import Connections, Http1Connection
+    from treedbd.http1.connection import ConnectionWriter, Http1Connection
+    from treedbd.http1.connections import Connections
     from treedbd.http1.request import IHttp1Request, Request
 
 _log = Logger()
-
-MAX_DIRECT_BYTES: Final = 256 * KIB
-"""More is not sent directly: a socket does not take it at once."""
-_PAIRED_BYTES: Final = 4 * MIB
-TLS_PIECE_BYTES: Final = 64 * KIB
-"""What is encrypted at a time: OpenSSL keeps a buffer as large as its largest output, as long as
-the connection lives. What Twisted encrypts at a time is as much."""
-_OUTGOING_BYTES: Final = TLS_PIECE_BYTES + 16 * KIB
-
-_TCP_NAMES: Final = (
-    "connected",
-    "dataBuffer",
-    "disconnecting",
-    "socket",
-    "_tempDataBuffer",
-    "_writeDisconnecting",
-)
-_TLS_NAMES: Final = (
-    "disconnecting",
-    "_aggregator",
-    "_appSendBuffer",
-    "_lostTLSConnection",
-    "_tlsConnection",
-)
 
 DirectSend = Callable[[Buffer], int]
 """Sends bytes and returns how many of them were sent: from none to all."""
 DirectPairSend = Callable[[bytes, bytes], int]
 """Sends two pieces as if they were one."""
-
-
-def find_direct_send(transport: object) -> DirectSend:
-    """Return what sends directly for `transport`; if that is not possible, it sends nothing."""
-    if isinstance(transport, BufferingTLSTransport):
-        below: object = transport.transport
-        if _has(transport, _TLS_NAMES) and isinstance(below, Connection) and _is_plain(below):
-            return _TlsDirectSend(transport, below).send
-    elif isinstance(transport, Connection) and _is_plain(transport):
-        return _TcpDirectSend(transport).send
-    return _send_nothing
-
-
-def find_direct_pair_send(transport: object) -> DirectPairSend:
-    """Return what sends a head and a large body directly; over TLS it sends nothing."""
-    if isinstance(transport, Connection) and _is_plain(transport):
-        return _TcpDirectSend(transport).send_pair
-    return _send_neither
-
-
-class _TcpDirectSend:
-    __slots__ = ("_limit", "_tcp")
-
-    def __init__(self, tcp: Connection, limit: int = MAX_DIRECT_BYTES) -> None:
-        self._tcp = tcp
-        self._limit = limit
-
-    def send(self, data: Buffer) -> int:
-        tcp = self._tcp
-        # As `is_free`; this is called for each reply and each event of a stream.
-        if (
-            len(data) > self._limit
-            or not tcp.connected
-            or tcp.dataBuffer
-            or tcp._tempDataBuffer
-            or tcp.disconnecting
-            or tcp._writeDisconnecting
-        ):
-            return 0
-        try:
-            return tcp.socket.send(data)
-        except OSError:  # full, or not connected: the transport finds out which
-            return 0
-
-    def send_pair(self, head: bytes, body: bytes) -> int:
-        if not self.is_free():
-            return 0
-        try:
-            return self._tcp.socket.sendmsg((head, memoryview(body)[:_PAIRED_BYTES]))
-        except OSError:
-            return 0
-
-    def is_free(self) -> bool:
-        tcp = self._tcp
-        return bool(
-            tcp.connected
-            and not tcp.dataBuffer
-            and not tcp._tempDataBuffer
-            and not tcp.disconnecting
-            and not tcp._writeDisconnecting
-        )
-
-
-class _TlsDirectSend:
-    def __init__(self, tls: BufferingTLSTransport, tcp: Connection) -> None:
-        self._tls = tls
-        self._tcp = tcp
-        self._send_records = _TcpDirectSend(tcp, 2 * MAX_DIRECT_BYTES).send  # records are longer
-
-    def send(self, data: Buffer) -> int:
-        tls = self._tls
-        if (
-            len(data) > MAX_DIRECT_BYTES
-            or tls._lostTLSConnection
-            or tls.disconnecting
-            or tls._appSendBuffer
-            or tls._aggregator._buffer  # type: ignore[union-attr]  # until it is closed
-        ):
-            return 0
-        encrypted, records = self._encrypt(data)
-        if records:
-            sent = self._send_records(records)
-            if sent < len(records):
-                self._tcp.write(records[sent:])
-        return encrypted
-
-    def _encrypt(self, data: Buffer) -> tuple[int, bytes]:
-        """Encrypt the front of `data`; return how many bytes of it, and the records."""
-        connection = self._tls._tlsConnection
-        encrypted, records = 0, []
-        while encrypted < len(data):
-            try:
-                # Less than all if the client requested small records.
-                encrypted += connection.send(data[encrypted : encrypted + TLS_PIECE_BYTES])
-            except Error:  # the transport gets the rest and handles it
-                break
-            while True:
-                try:
-                    records.append(connection.bio_read(_OUTGOING_BYTES))
-                except WantReadError:
-                    break
-        return encrypted, b"".join(records)
-
-
-def _send_neither(_: bytes, __: bytes) -> int:
-    return 0
-
-
-def _send_nothing(data: Buffer) -> int:
-    return 0
-
-
-def _is_plain(tcp: Connection) -> bool:
-    return not tcp.TLS and _has(tcp, _TCP_NAMES)
-
-
-def _has(transport: object, names: tuple[str, ...]) -> bool:
-    return all(hasattr(transport, name) for name in names)
 
 
 VISITS: Final = 8
@@ -252,208 +90,6 @@ class Ring:
         self._clock.callLater(0, self._call_some)
 
 
-_COPIED_BYTES: Final = 256 * KIB
-_UNSENT_BYTES: Final = 128 * KIB
-"""Bytes that may wait in the kernel to be sent. Without a limit megabytes would, and a client that
-reads slowly would seem not to read while they are sent."""
-_BUFFERED_BYTES: Final = 4 * KIB
-"""Beyond this many bytes in its buffer a transport pauses its producer. It only has to know that
-there is more to send: content that waits is shared, but its bytes in a buffer are a copy."""
-
-_UNKNOWN_BUFFER_BYTES: Final = 64 * KIB
-"""As `_BUFFERED_BYTES`, for a transport whose buffer cannot be set."""
-
-
-@implementer(IPushProducer)
-class ConnectionWriter:
-    """Writes to one connection; for the transport it is the producer of all that is written.
-
-    Attributes:
-        bytes_sent: how many bytes were written so far, sent or waiting.
-        is_paused: whether the transport accepts nothing at present.
-        is_aborted: whether the connection was dropped from this end.
-        piece_bytes: how many bytes of content are best written at a time.
-        ring: where replies whose clients read fast go on; all connections share it.
-
-    """
-
-    def __init__(self, transport: Any, ring: Ring, on_writable: Callable[[], object]) -> None:
-        """Write to `transport`: TCP, TLS over it, a UNIX socket, memory.
-
-        `on_writable` is called when it accepts more again.
-        """
-        self.bytes_sent = 0
-        self.is_paused = False
-        self.is_aborted = False
-        self._transport = transport
-        self._send_directly = find_direct_send(transport)
-        self._send_pair_directly = find_direct_pair_send(transport)
-        self._descriptor = _find_descriptor(transport)
-        _bound_buffers(self._descriptor)
-        is_tls = isinstance(transport, BufferingTLSTransport)
-        self.piece_bytes: Final = TLS_PIECE_BYTES if is_tls else MAX_DIRECT_BYTES
-        self._handed_bytes = (
-            _UNKNOWN_BUFFER_BYTES if self._descriptor is None else _BUFFERED_BYTES
-        ) + 1
-        self._read: int | None = None
-        self._moved_at = 0.0
-        self.ring: Final = ring
-        self._on_writable = on_writable
-        self._producer: IPushProducer | None = None
-        transport.registerProducer(self, True)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How many bytes wait in the transport, as far as can be seen."""
-        descriptor = self._descriptor
-        if descriptor is None:
-            return 0
-        return len(descriptor.dataBuffer) - descriptor.offset + descriptor._tempDataLen
-
-    def write(self, data: bytes) -> None:
-        """Send `data` now or as soon as the client reads."""
-        size = len(data)
-        self.bytes_sent += size
-        sent = self._send_directly(data)
-        if sent < size:
-            self._transport.write(data[sent:])
-
-    def find_free_send(self) -> DirectSend | None:
-        """Return what sends directly as long as nothing else is written; None if something waits.
-
-        It checks nothing, so it must not be used any more once it has sent less than all.
-        """
-        tcp = self._transport
-        if isinstance(tcp, Connection) and _is_plain(tcp) and _TcpDirectSend(tcp).is_free():
-            send: DirectSend = tcp.socket.send
-            return send
-        return None
-
-    def write_pair(self, head: bytes, body: bytes) -> None:
-        """Send both in one write of the transport, without copying a large body."""
-        if len(body) <= _COPIED_BYTES:
-            self.write(head + body)
-            return
-        self.bytes_sent += len(head) + len(body)
-        sent = self._send_pair_directly(head, body)
-        if sent < len(head):
-            self._transport.writeSequence((head[sent:], body))
-        elif sent < len(head) + len(body):
-            self._transport.write(body[sent - len(head) :])
-
-    def send_content(self, head: bytes, reader: ContentReader, done: Callable[[], None]) -> None:
-        """Send a head and the content after it as the client reads; then close `reader`.
-
-        `done` is called after the last byte was accepted, now or later; not if the client is gone.
-        """
-        sender = ContentSender(self, reader, done)
-        self.register_producer(sender, streaming=True)
-        if self.is_paused:
-            self.write(head)
-            return
-        piece = reader.peek(max(0, self.piece_bytes - len(head)))
-        taken = self.write_some(b"".join((head, piece)), at_least=len(head))
-        reader.skip(taken - len(head))
-        if not (self.is_paused and reader.remaining):
-            sender.resumeProducing()
-
-    def write_some(self, data: Buffer, at_least: int = 0) -> int:
-        """Send the front of `data`; return how many bytes were taken, sent or still waiting.
-
-        Fewer than all of them, but never fewer than `at_least`, if the client does not keep up.
-        """
-        sent = self._send_directly(data)
-        if sent < len(data):
-            rest = bytes(data[sent : max(at_least, sent + self._handed_bytes)])
-            self._transport.write(rest)
-            sent += len(rest)
-        self.bytes_sent += sent
-        return sent
-
-    def stalled_s(self, now: float, least_bytes: int = 1) -> float | None:
-        """Return for how long the client has not read `least_bytes` of what waits for it.
-
-        None if nothing waits. What a transport of an unknown kind buffers cannot be seen; there
-        something waits while the transport is paused, and nothing of it is read.
-        """
-        if self._descriptor is None:
-            waits, read = self.is_paused, 0
-        else:
-            waiting = self.waiting_bytes
-            # Over TLS a little less than was read, since what waits is longer when it is encrypted.
-            waits, read = waiting > 0, self.bytes_sent - waiting
-        if not waits:
-            self._read = None
-            return None
-        if self._read is None or read >= self._read + least_bytes:
-            self._read = read
-            self._moved_at = now
-        return now - self._moved_at
-
-    def register_producer(self, producer: IProducer, streaming: bool) -> None:
-        """Pause and resume a producer as the client reads."""
-        if streaming:
-            self._producer = cast(IPushProducer, producer)
-        else:
-            self._producer = PullProducerAdapter(cast(IPullProducer, producer), self)
-        if self.is_paused:
-            self._producer.pauseProducing()
-
-    def unregister_producer(self) -> None:
-        """Release the producer."""
-        producer, self._producer = self._producer, None
-        if isinstance(producer, PullProducerAdapter):
-            producer.pauseProducing()
-
-    def pauseProducing(self) -> None:
-        """Stop writing for now: the client does not keep up."""
-        self.is_paused = True
-        if self._producer is not None:
-            self._producer.pauseProducing()
-
-    def resumeProducing(self) -> None:
-        """Write again: the client has read everything."""
-        self.is_paused = False
-        if self._descriptor is None:
-            self._read = None
-        if self._producer is not None:
-            self._producer.resumeProducing()
-        self._on_writable()
-
-    def stopProducing(self) -> None:
-        """Stop the producer of a reply, which is no longer read."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.stopProducing()
-
-    def close(self) -> None:
-        """Close in both directions once everything is sent."""
-        self._transport.unregisterProducer()  # with one, a transport waits for it to finish
-        self._transport.loseConnection()
-
-    def close_half(self) -> None:
-        """End the sending direction once everything is sent, and go on reading if possible.
-
-        TLS has its own way: its transport reads on until the client has closed too.
-        """
-        self._transport.unregisterProducer()
-        lose_write = getattr(self._transport, "loseWriteConnection", None)
-        if lose_write is None or isinstance(self._transport, ProtocolWrapper):
-            self._transport.loseConnection()
-        else:
-            lose_write()
-
-    def abort(self) -> None:
-        """Drop the connection and what waits."""
-        self.is_aborted = True
-        self._transport.abortConnection()
-
-    def release(self) -> None:
-        """Stop the producer and call nothing again: the connection is gone."""
-        self.stopProducing()
-        self._on_writable = do_nothing
-
-
 @implementer(IPushProducer)
 class PullProducerAdapter:
     """Calls a pull producer again and again, in the ring, while the client reads."""
@@ -493,24 +129,6 @@ class PullProducerAdapter:
             _log.failure("A producer failed in the middle of a reply.")
             self.pauseProducing()
             self._writer.abort()
-
-
-def _bound_buffers(descriptor: FileDescriptor | None) -> None:
-    if descriptor is not None:
-        descriptor.bufferSize = _BUFFERED_BYTES
-    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-    if option is not None and isinstance(descriptor, Connection):
-        with contextlib.suppress(OSError):  # a socket of another kind
-            descriptor.socket.setsockopt(socket.IPPROTO_TCP, option, _UNSENT_BYTES)
-
-
-def _find_descriptor(transport: object) -> FileDescriptor | None:
-    """Return what `transport` finally writes to, None if its buffer cannot be read."""
-    while isinstance(transport, ProtocolWrapper):
-        transport = transport.transport
-    if isinstance(transport, FileDescriptor) and hasattr(transport, "_tempDataLen"):
-        return transport
-    return None
 
 
 _RESUMED_BYTES: Final = MIB
