@@ -45,14 +45,19 @@ _LABEL = re.compile(rf"(?:(?P<database>{NAME_PATTERN})--)?(?P<project>{NAME_PATT
 
 @attrs.frozen
 class DatabaseName:
-    """The name of a database of a project."""
+    """The name of a database of a project.
+
+    Attributes:
+        label: addresses the database: `shop`, or `eu--shop`.
+
+    """
 
     project: str
     database: str = DEFAULT_DATABASE
+    label: str = attrs.field(init=False, eq=False, repr=False)
 
-    @property
-    def label(self) -> str:
-        """The label that addresses the database: `shop`, or `eu--shop`."""
+    @label.default
+    def _label(self) -> str:
         if self.database == DEFAULT_DATABASE:
             return self.project
         return f"{self.database}--{self.project}"

@@ -14,7 +14,7 @@ from tests.web.tree_server import TreeServer, put
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.rules.ruleset import RuleSet, parse_rules
-from treedbd.web.handlers import drive
+from treedbd.web.resource import drive
 
 CLOSED_FLAG_RULES = parse_rules(
     '{"rules": {".read": "root.child(\'closed\').val() != true", ".write": true}}'

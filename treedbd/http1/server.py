@@ -37,7 +37,7 @@ from twisted.web.resource import IResource
 from zope.interface import implementer
 
 from treedbd.counting import HeldBytes
-from treedbd.http1.connection import DEFAULT_OPTIONS, Connections, Http1Connection, ServerOptions
+from treedbd.http1.connection import Http1Connection
 from treedbd.http1.connections import DEFAULT_OPTIONS, Connections, ServerOptions
 from treedbd.http1.parser import CutOff
 from treedbd.http1.proxies import InvalidProxyHeader, read_proxy_header

@@ -1,7 +1,6 @@
 """The interface over HTTP: requests, reads, writes, responses, pages.
 
-resource          all routes, and the dispatch of requests to what answers them
-handlers          the handlers that read; reads that a connection repeats
+resource          all routes, the dispatch of requests; the handlers that read, repeated reads
 write             the handlers that write; bodies of any size
 request           requests parsed: database and place, parameters, what a read shows, dialects
 reading           reads rendered, shared, long ones into a file, in slices; missing indexes

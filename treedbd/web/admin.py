@@ -34,13 +34,13 @@ from treedbd.web.activity import Activity, ProjectActivity
 from treedbd.web.listeners import (
     SocketRegistry,
 )
-from treedbd.web.reading import NO_RULES, json_response, text_response
+from treedbd.web.reading import NO_RULES
 from treedbd.web.request import DataRequest, Dialect, Parameters, parse_choice
-from treedbd.web.response import Response
+from treedbd.web.response import Response, json_response, text_response
 from treedbd.web.write import decode
 
 if TYPE_CHECKING:
-    from treedbd.web.handlers import DataHandlers
+    from treedbd.web.resource import DataHandlers
 
 DEFAULT_ENTRIES: Final = 100
 MAX_ENTRIES: Final = 1000

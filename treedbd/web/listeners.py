@@ -28,7 +28,7 @@ from treedbd.counting import Counting, Counts
 from treedbd.database.slices import in_slices
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
-from treedbd.web.auth.identity import ANONYMOUS, Identity, uid_of
+from treedbd.web.auth.identity import ANONYMOUS, Identity
 
 if TYPE_CHECKING:
     from treedbd.web.rates import Rates
@@ -265,7 +265,7 @@ class StreamRegistry(ListenerRegistry[OpenStream]):
         of_project, of_uid = limits.streams_per_project, limits.streams_per_uid
         if of_project and total(_project_key(name)) >= of_project:
             raise TooManyStreams("There are too many streams of this project.")
-        uid = uid_of(identity) if of_uid else None
+        uid = identity.uid if of_uid else None
         if uid is not None and total(_user_key(name, uid)) >= of_uid:
             raise TooManyStreams("There are too many streams of this user.")
 
@@ -334,7 +334,7 @@ class StreamRegistry(ListenerRegistry[OpenStream]):
             f"streams from {address}",
             _project_key(name),
         )
-        uid = uid_of(identity)
+        uid = identity.uid
         return keys if uid is None else (*keys, _user_key(name, uid))
 
     def _count_bytes(self, rates: Rates, stream: OpenStream) -> None:
@@ -344,7 +344,7 @@ class StreamRegistry(ListenerRegistry[OpenStream]):
         if count:
             self._counted_bytes[stream] = sent
             name, identity = stream.name, stream.identity
-            rates.note_bytes(stream.address, name.project, uid_of(identity), count)
+            rates.note_bytes(stream.address, name.project, identity.uid, count)
 
     def _tick(self) -> None:
         if self._rates is not None:

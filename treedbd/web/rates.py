@@ -26,7 +26,7 @@ from treedbd.http1.parser import ErrorReply
 from treedbd.http1.request import IHttp1Request, size_of_body
 from treedbd.limits import RateLimits
 from treedbd.loop import network_of
-from treedbd.web.auth.identity import Identity, uid_of
+from treedbd.web.auth.identity import Identity
 from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.request import Question
 from treedbd.web.response import address_of
@@ -199,7 +199,7 @@ class Rates:
         buckets = self._of_projects.get(project, self._of_others)[0]
         if not buckets.is_any:
             return
-        uid = uid_of(identity)
+        uid = identity.uid
         if uid is not None:
             buckets.take(f"{project}/{uid}", self._seconds(), is_write=is_write)
 
@@ -242,7 +242,7 @@ class Rates:
             project = question.name.project
             if question.wanted.token is not None and self._has_uid_bytes:
                 identity = self._recall(project, question.wanted.token)
-                uid = None if identity is None else uid_of(identity)
+                uid = None if identity is None else identity.uid
         self.note_bytes(address_of(request), project, uid, count)
 
     def note_bytes(

@@ -77,7 +77,7 @@ from treedbd.tree.query import Query, Shallow, name_query
 from treedbd.tree.types import Container, InvalidQuery, Json, Path, Place
 from treedbd.tree.value import compact, print_keys, print_members
 from treedbd.web.request import EXPORT, PLAIN, DataRequest, Dialect, ReadOptions, index_of
-from treedbd.web.response import JSON_HEADERS, JSON_TYPE, Response, wrap
+from treedbd.web.response import JSON_HEADERS, Response, wrap
 
 _log = Logger()
 
@@ -821,20 +821,6 @@ def may_flow(request: DataRequest) -> bool:
 def known_tag(source: object) -> str | None:
     """Return the tag that was computed before the text was rendered, None if there is none."""
     return source.tag.text if isinstance(source, ReadSource) and source.tag is not None else None
-
-
-def json_response(request: DataRequest, json: Json, *headers: Header) -> Response:
-    """Return the response that shows JSON in the form that `print` requests."""
-    is_pretty = request.print == "pretty"
-    text = request.dialect.pretty(json) if is_pretty else compact(json)
-    return text_response(request, text, *headers)
-
-
-def text_response(request: DataRequest, text: bytes, *headers: Header) -> Response:
-    """Return the response that shows JSON text as it is, or nothing if `print` is silent."""
-    if request.print == "silent":
-        return Response(204, b"", headers)
-    return Response(200, text, (JSON_TYPE, *headers))
 
 
 class QuerySource:

@@ -39,7 +39,9 @@ from treedbd.http1.request import IHttp1Request
 from treedbd.http1.senders import FlowSender
 from treedbd.limits import KIB
 from treedbd.loop import network_of
-from treedbd.tree.types import Chunks
+from treedbd.tree.types import Chunks, Json
+from treedbd.tree.value import compact
+from treedbd.web.request import DataRequest
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -69,6 +71,20 @@ class Response:
     cut_off_at: float | None = None
     max_age_s: int = 0
     may_be_encoded: bool = True
+
+
+def json_response(request: DataRequest, json: Json, *headers: Header) -> Response:
+    """Return the response that shows JSON in the form that `print` requests."""
+    is_pretty = request.print == "pretty"
+    text = request.dialect.pretty(json) if is_pretty else compact(json)
+    return text_response(request, text, *headers)
+
+
+def text_response(request: DataRequest, text: bytes, *headers: Header) -> Response:
+    """Return the response that shows JSON text as it is, or nothing if `print` is silent."""
+    if request.print == "silent":
+        return Response(204, b"", headers)
+    return Response(200, text, (JSON_TYPE, *headers))
 
 
 class ResponseWriter:

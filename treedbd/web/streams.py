@@ -74,7 +74,7 @@ from treedbd.web.request import ON_DISCONNECT, DataRequest, Parameters, Question
 from treedbd.web.response import counted_address_of
 
 if TYPE_CHECKING:
-    from treedbd.web.handlers import DataHandlers
+    from treedbd.web.resource import DataHandlers
 
 _REMEMBERED_CHARACTERS: Final = 256
 """Characters of each parameter that are kept for the log while a stream is open."""

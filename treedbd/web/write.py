@@ -60,14 +60,13 @@ from treedbd.web.reading import (
     TooMuchWork,
     Waiter,
     before_deadline,
-    json_response,
 )
 from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge
-from treedbd.web.response import JSON_TYPE, Response, counted_address_of
+from treedbd.web.response import JSON_TYPE, Response, counted_address_of, json_response
 
 if TYPE_CHECKING:
     from treedbd.web.context import WebParts
-    from treedbd.web.handlers import DataHandlers
+    from treedbd.web.resource import DataHandlers
 
 LARGE_BODY_BYTES: Final = 256 * KIB
 LARGE_BODY_NODES: Final = 2000

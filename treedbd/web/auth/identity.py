@@ -53,13 +53,22 @@ class Identity:
     `auth` is the variable of that name in the rules, None for an anonymous caller. `expires_at` is
     in seconds since 1970, leeway included, None for never. `source` is the fingerprint of the
     secret or provider that verified the token; `ANONYMOUS` and `OWNER` have sources of their own,
-    and so have those whom the program that embeds the service names.
+    and so have those whom the program that embeds the service names. `uid` is that of a user, None
+    for an admin and for a caller without one.
     """
 
     is_admin: bool
     auth: dict[str, Json] | None = attrs.field(repr=False)
     expires_at: float | None = None
     source: str = attrs.field(default="", repr=False)
+    uid: str | None = attrs.field(init=False, eq=False, repr=False)
+
+    @uid.default
+    def _uid(self) -> str | None:
+        if self.is_admin or self.auth is None:
+            return None
+        uid = self.auth.get("uid")
+        return uid if isinstance(uid, str) else None
 
 
 ANONYMOUS: Final = Identity(False, None, source="anonymous")
@@ -97,14 +106,6 @@ def override_auth(identity: Identity, override: AuthOverride | None) -> Identity
         return identity
     require_admin(identity, "auth_variable_override")
     return attrs.evolve(identity, is_admin=False, auth=override.auth)
-
-
-def uid_of(identity: Identity) -> str | None:
-    """Return the uid of a user, None for an admin and for who has none."""
-    if identity.is_admin or identity.auth is None:
-        return None
-    uid = identity.auth.get("uid")
-    return uid if isinstance(uid, str) else None
 
 
 def require_admin(identity: Identity, what: str) -> None:

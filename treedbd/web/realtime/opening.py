@@ -15,7 +15,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList
 from websockets.datastructures import Headers as UpgradeHeaders
@@ -31,7 +31,6 @@ from treedbd.names import DatabaseName
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import ANONYMOUS, Identity
 from treedbd.web.context import WebParts
-from treedbd.web.handlers import DataHandlers
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.session import RealtimeContext, RealtimeSession
 from treedbd.web.realtime.socket import accept_upgrade
@@ -42,6 +41,9 @@ from treedbd.web.realtime.wire import (
 )
 from treedbd.web.request import AllowedMethods, Location, check_method, find_parameter
 from treedbd.web.response import Response, counted_address_of
+
+if TYPE_CHECKING:
+    from treedbd.web.resource import DataHandlers
 
 _SOCKET_METHODS: Final = AllowedMethods.of(["GET"])
 _LONG_POLL_METHODS: Final = AllowedMethods.of(["GET", "HEAD"])

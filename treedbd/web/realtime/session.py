@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -43,11 +43,10 @@ from treedbd.names import DatabaseName
 from treedbd.rules.evaluate import Verdict, explanation
 from treedbd.rules.ruleset import format_explanation
 from treedbd.tree.types import Json
-from treedbd.web.auth.identity import AuthOverride, Identity, uid_of
+from treedbd.web.auth.identity import AuthOverride, Identity
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
 from treedbd.web.auth.verifier import unsigned_identity
 from treedbd.web.context import WebParts
-from treedbd.web.handlers import DataHandlers
 from treedbd.web.listeners import SocketRegistry
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime import messages
@@ -75,6 +74,9 @@ from treedbd.web.realtime.wire import (
     frame_message,
 )
 from treedbd.web.realtime.writes import METHODS, SessionWrites, is_long
+
+if TYPE_CHECKING:
+    from treedbd.web.resource import DataHandlers
 
 
 class UnknownLongMessage(Exception):
@@ -369,7 +371,7 @@ class RealtimeSession:
         total: int = self._connection.sentLength + self._socket.received
         count, self._counted_bytes = total - self._counted_bytes, total
         if count:
-            rates.note_bytes(self.address, self.name.project, uid_of(self.identity), count)
+            rates.note_bytes(self.address, self.name.project, self.identity.uid, count)
 
     # The identity.
 
