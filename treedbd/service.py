@@ -84,7 +84,7 @@ from treedbd.tree.event import EVENT_BYTES
 from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
 from treedbd.web.auth.jwt import BadCredentials
 from treedbd.web.auth.verifier import ADMIN, Auth, Authenticator, HostLogin, Identify, identity_of
-from treedbd.web.context import make_parts
+from treedbd.web.context import make_context
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.realtime.opening import RealtimeEndpoint
 from treedbd.web.request import RequestParser
@@ -168,18 +168,18 @@ class TreeService(MultiService):
         self._reloading = DeferredLock()
 
     def _make_resource(self, requests: RequestCounts, login: HostLogin | None) -> TreeResource:
-        settings, context = self._settings, self._context
-        parts = make_parts(
+        settings, process = self._settings, self._context
+        context = make_context(
             settings=settings,
             authenticator=self._authenticator,
             clock=self._reactor,
             wall_clock=time.time,
-            counts=None if context is None else context.counts,
-            levels=None if context is None else context.levels,
+            counts=None if process is None else process.counts,
+            levels=None if process is None else process.levels,
             login=login,
         )
         refused = requests.note_refusal if settings.ops_listen else None
-        resource = TreeResource(parts, self._catalog, self._activity, refused)
+        resource = TreeResource(context, self._catalog, self._activity, refused)
         if self._cluster is not None and settings.reads == "local":
             resource.writer.lag_ms = self._cluster.lag_ms
         return resource

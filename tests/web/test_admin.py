@@ -34,7 +34,7 @@ from treedbd.web.auth.fetch import FetchFailed
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import Provider, ProviderKeys
 from treedbd.web.auth.verifier import Authenticator, Verifier
-from treedbd.web.context import make_parts
+from treedbd.web.context import make_context
 from treedbd.web.request import FIREBASE
 from treedbd.web.resource import TreeResource
 
@@ -68,13 +68,13 @@ class AdminSite:
             retain_events=1,
         )
         self.authenticator = Authenticator({"shop": verifier}.get, self.clock, lambda: NOW)
-        parts = make_parts(
+        context = make_context(
             settings=Settings(listen=LISTEN, domains=("localhost",)),
             authenticator=self.authenticator,
             clock=self.clock,
             wall_clock=lambda: NOW,
         )
-        self.web: Any = StubTreq(TreeResource(parts, self.catalog))
+        self.web: Any = StubTreq(TreeResource(context, self.catalog))
 
     def fetch(self, url: str) -> Deferred[bytes]:
         assert url.endswith(KEYS)

@@ -20,7 +20,7 @@ from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth.verifier import Authenticator
-from treedbd.web.context import make_parts
+from treedbd.web.context import make_context
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 from treedbd.web.resource import RESERVED, TreeResource, split_segments
 
@@ -123,13 +123,13 @@ class RecordingServer(Server):
             retain_events=0,
         )
         authenticator = Authenticator(lambda _: None, self.clock, lambda: 0.0)
-        parts = make_parts(
+        context = make_context(
             settings=Settings(),
             authenticator=authenticator,
             clock=self.clock,
             wall_clock=lambda: 0.0,
         )
-        self.resource = RecordingResource(parts, catalog)
+        self.resource = RecordingResource(context, catalog)
         self.factory = Http1Factory(self.resource, Limits(), self.clock)
 
     def find_route(self, target: str, method: str = "GET") -> str:

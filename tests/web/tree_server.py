@@ -24,7 +24,7 @@ from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits, StreamLimits
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.web.auth.verifier import Authenticator, Verifier
-from treedbd.web.context import make_parts
+from treedbd.web.context import make_context
 from treedbd.web.errors import NoteRefusal
 from treedbd.web.resource import TreeResource
 
@@ -86,13 +86,13 @@ class TreeServer(Server):
             ),
             retain_events=100,
         )
-        parts = make_parts(
+        context = make_context(
             settings=options,
             authenticator=Authenticator(verifier, self.clock, lambda: WALL),
             clock=self.clock,
             wall_clock=lambda: WALL,
         )
-        self.resource = TreeResource(parts, self.catalog, refused=refused)
+        self.resource = TreeResource(context, self.catalog, refused=refused)
         self.factory = Http1Factory(
             self.resource,
             options.limits,

@@ -65,12 +65,12 @@ class AdminHandlers:
         activity: Activity | None,
     ) -> None:
         """Serve `catalog`; `activity` is what clients do with its databases."""
-        self._data, parts = data, data.parts
+        self._data, context = data, data.context
         self._catalog = catalog
-        self._body_limit = parts.settings.limits.write_body_bytes
-        self._clock = parts.clock
-        self._slices = parts.reads.slices
-        self._activity = activity or Activity(parts.clock)
+        self._body_limit = context.settings.limits.write_body_bytes
+        self._clock = context.clock
+        self._slices = context.reads.slices
+        self._activity = activity or Activity(context.clock)
         self._sockets = sockets
 
     async def rules(

@@ -1,7 +1,6 @@
-"""The context of handlers: what the parts of the interface share, whatever protocol they serve.
+"""The context of handlers: what the interface of one service shares, whatever protocol it serves.
 
-`WebParts` are those of one service. `Users` are those whom the application that embeds the service
-has logged in.
+`Users` finds the users whom the application that embeds the service has logged in.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(eq=False)
-class WebParts:
-    """Shared by the handlers of one service.
+class WebContext:
+    """What the handlers of one service share.
 
     `wall_clock` returns the seconds since 1970. `counts` are the connections and streams of all
     processes that serve the same clients, None if there is one. `guard` refuses pages of other
@@ -78,7 +77,7 @@ class Users:
         return attrs.evolve(wanted, identity=user)
 
 
-def make_parts(
+def make_context(
     *,
     settings: Settings,
     authenticator: Authenticator,
@@ -87,8 +86,8 @@ def make_parts(
     counts: Counting | None = None,
     levels: Levelling | None = None,
     login: HostLogin | None = None,
-) -> WebParts:
-    """Return the parts of a service with these settings.
+) -> WebContext:
+    """Return the context of a service with these settings.
 
     `wall_clock` returns the seconds since 1970. `counts` and `levels` are those that processes
     share which serve the same clients. `login` says who sends a request, before its token does;
@@ -96,7 +95,7 @@ def make_parts(
     """
     reads = SharedReads(settings.limits, clock)
     cors = Cors(settings.http.cors_origins)
-    return WebParts(
+    return WebContext(
         settings=settings,
         authenticator=authenticator,
         clock=clock,

@@ -18,19 +18,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
 from treedbd.counting import Counting, Counts
 from treedbd.database.slices import in_slices
-from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import ANONYMOUS, Identity
 
 if TYPE_CHECKING:
+    from treedbd.web.context import WebContext
     from treedbd.web.rates import Rates
     from treedbd.web.realtime.session import RealtimeSession
 
@@ -129,35 +128,26 @@ class ListenerRegistry(ABC, Generic[_Listener]):
 
     """
 
-    def __init__(
-        self,
-        kind: str,
-        limits: Limits,
-        stream_limits: StreamLimits,
-        clock: IReactorTime,
-        wall_clock: Callable[[], float],
-        counts: Counting | None,
-    ) -> None:
-        """Measure time by `clock`; tokens expire by `wall_clock`, seconds since 1970.
+    _kind: ClassVar[str]
+    """What the keys begin with by which listeners are counted."""
 
-        `counts` has the listeners of all processes that serve the same clients, by keys that begin
-        with `kind`.
-        """
-        self.keep_alive_s: Final = stream_limits.keep_alive_s
-        self.stalled_s: Final = stream_limits.stalled_s
+    def __init__(self, context: WebContext) -> None:
+        """Admit listeners by the settings, clocks and counts of a service."""
+        limits = context.settings.streams
+        self.keep_alive_s: Final = limits.keep_alive_s
+        self.stalled_s: Final = limits.stalled_s
         self.opened = 0
         self.events_sent = 0
         self.event_bytes = 0
         self.overflowed = 0
-        self._kind = kind
-        self._limits = limits
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._counts: Counting = Counts() if counts is None else counts
+        self._limits = context.settings.limits
+        self._clock = context.clock
+        self._wall_clock = context.wall_clock
+        self._counts: Counting = Counts() if context.counts is None else context.counts
         self._open: dict[_Listener, tuple[str, ...]] = {}
-        self._tick_s = min(TICK_S, stream_limits.keep_alive_s / TICKS_PER_KEEP_ALIVE)
+        self._tick_s = min(TICK_S, limits.keep_alive_s / TICKS_PER_KEEP_ALIVE)
         self._ticking = LoopingCall(self._tick)
-        self._ticking.clock = clock
+        self._ticking.clock = context.clock
 
     def __len__(self) -> int:
         return len(self._open)
@@ -228,19 +218,13 @@ class StreamRegistry(ListenerRegistry[OpenStream]):
 
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        stream_limits: StreamLimits,
-        clock: IReactorTime,
-        wall_clock: Callable[[], float],
-        counts: Counting | None = None,
-        rates: Rates | None = None,
-    ) -> None:
-        """`rates` count the bytes that the streams send."""
-        super().__init__("streams", limits, stream_limits, clock, wall_clock, counts)
+    _kind = "streams"
+
+    def __init__(self, context: WebContext) -> None:
+        super().__init__(context)
         self.connected = 0
-        self.buffer_bytes: Final = stream_limits.buffer_bytes
+        self.buffer_bytes: Final = context.settings.streams.buffer_bytes
+        rates = context.rates
         self._rates = rates if rates is not None and rates.counts_bytes else None
         self._counted_bytes: dict[OpenStream, int] = {}
         self._writing = 0
@@ -388,15 +372,10 @@ class SocketRegistry(ListenerRegistry["RealtimeSession"]):
 
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        stream_limits: StreamLimits,
-        clock: IReactorTime,
-        wall_clock: Callable[[], float],
-        counts: Counting | None = None,
-    ) -> None:
-        super().__init__("sockets", limits, stream_limits, clock, wall_clock, counts)
+    _kind = "sockets"
+
+    def __init__(self, context: WebContext) -> None:
+        super().__init__(context)
         self.refused: Final[Counter[str]] = Counter()
         self.messages_in = 0
         self.messages_out = 0

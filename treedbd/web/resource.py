@@ -52,7 +52,7 @@ from treedbd.store.nodes import Nodes
 from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
-from treedbd.web.context import WebParts
+from treedbd.web.context import WebContext
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.openapi import DeclaredRoute, OpenApi
@@ -233,37 +233,30 @@ class DataHandlers:
         streams: the open streams.
         missing_indexes: looks at the queries.
         gate: lets bodies be parsed.
-        parts: what it shares with other protocols.
+        context: what the handlers of the service share.
         refuse: answers a stream that cannot begin.
 
     """
 
     def __init__(
-        self, parts: WebParts, refuse: Callable[[IHttp1Request, BaseException], None]
+        self, context: WebContext, refuse: Callable[[IHttp1Request, BaseException], None]
     ) -> None:
         """`refuse` answers a stream that cannot begin."""
-        self.parts: Final = parts
+        self.context: Final = context
         self.refuse: Final = refuse
-        self._rates = parts.rates
-        self._authenticator = parts.authenticator
-        self._clock, self._wall_clock = parts.clock, parts.wall_clock
-        writes = WriteHandlers(parts, self)
+        self._rates = context.rates
+        self._authenticator = context.authenticator
+        self._clock, self._wall_clock = context.clock, context.wall_clock
+        writes = WriteHandlers(context, self)
         self.methods: Final[dict[bytes, Handler]] = {
             b"GET": self.get,
             b"HEAD": self.get,
             **writes.methods,
         }
-        self.streams: Final = StreamRegistry(
-            limits=parts.settings.limits,
-            stream_limits=parts.settings.streams,
-            clock=parts.clock,
-            wall_clock=parts.wall_clock,
-            counts=parts.counts,
-            rates=parts.rates,
-        )
+        self.streams: Final = StreamRegistry(context)
         self._writes = writes
         self.gate: Final = writes.gate
-        self._shared_reads = parts.reads
+        self._shared_reads = context.reads
         self.missing_indexes: Final = MissingIndexes()
 
     def refuse_writes(self) -> None:
@@ -457,19 +450,19 @@ class RepeatedReads:
 
     def __init__(
         self,
-        parts: WebParts,
+        context: WebContext,
         data: DataHandlers,
         catalog: Catalog,
         refuse: Callable[[IHttp1Request, BaseException, DataRequest], None],
     ) -> None:
         """`refuse` answers with an error."""
-        self._rates = parts.rates
-        self._guard = parts.guard
+        self._rates = context.rates
+        self._guard = context.guard
         self._refuse = refuse
-        self._leaves_denials = parts.settings.logs_requests
+        self._leaves_denials = context.settings.logs_requests
         self._catalog = catalog
-        self._authenticator = parts.authenticator
-        self._writer = parts.writer
+        self._authenticator = context.authenticator
+        self._writer = context.writer
         self._now_ms = data.now_ms
 
     def repeat(
@@ -563,7 +556,7 @@ class TreeResource(Resource):
 
     def __init__(
         self,
-        parts: WebParts,
+        context: WebContext,
         catalog: Catalog,
         activity: Activity | None = None,
         refused: NoteRefusal | None = None,
@@ -574,28 +567,28 @@ class TreeResource(Resource):
         code.
         """
         Resource.__init__(self)
-        settings = parts.settings
+        settings = context.settings
         self._catalog = catalog
         self._moment = catalog.moment
         self._body_limit = settings.limits.write_body_bytes
         self._proxies = settings.trusted_proxies
-        self._parser, self._guard, self._users = parts.parser, parts.guard, parts.users
-        self.shared_reads, self.rates, self.writer = parts.reads, parts.rates, parts.writer
-        self._health = Health(catalog, parts.authenticator, self._parser, self._users)
+        self._parser, self._guard, self._users = context.parser, context.guard, context.users
+        self.shared_reads, self.rates, self.writer = context.reads, context.rates, context.writer
+        self._health = Health(catalog, context.authenticator, self._parser, self._users)
         self._refuse = ErrorSender(self._parser, self.writer, catalog.dialect, refused)
         self._front_page = FrontPage(settings, self._parser, catalog)
-        self._documents = Documents(parts.clock)
+        self._documents = Documents(context.clock)
         without = missing_endpoints(settings)
         self._openapi = make_openapi(self.app, settings, without)
-        self.data: Final = DataHandlers(parts, self._refuse)
+        self.data: Final = DataHandlers(context, self._refuse)
         self.streams: Final = self.data.streams
         self.realtime: Final = RealtimeEndpoint(
-            web=parts, data=self.data, catalog=catalog, refuse=self._refuse, find=self.find
+            web=context, data=self.data, catalog=catalog, refuse=self._refuse, find=self.find
         )
         self._admin = AdminHandlers(self.data, catalog, self.realtime.sockets, activity)
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
-        self._repeated_reads = RepeatedReads(parts, self.data, catalog, self._refuse)
+        self._repeated_reads = RepeatedReads(context, self.data, catalog, self._refuse)
         self._routes = make_routes(self, self.app, self.admin)
         self._reserved = reserved_answers(self._routes, RESERVED, without)
 

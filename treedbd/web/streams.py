@@ -529,7 +529,7 @@ class Stream:
         self._wanted = wanted
         self._data = data
         self._database = database
-        self._reads = data.parts.reads
+        self._reads = data.context.reads
         self._registry = data.streams
         self._query = wanted.read_options.query
         self._with_ids = wanted.parameters.get("resume") == "true"
@@ -563,7 +563,7 @@ class Stream:
             if ON_DISCONNECT in wanted.parameters:
                 await stream._store_writes()
             stream._watch(admit(data, wanted, database, identity, stream.address))
-            common = data.parts.writer.common_headers(request, no_store=False)
+            common = data.context.writer.common_headers(request, no_store=False)
             stream._begin((*STREAM_HEADERS, *common), parse_id(wanted.last_event_id))
         except BaseException:
             if stream._account is not None:
@@ -585,7 +585,7 @@ class Stream:
         Nothing is stored for a stream that would be refused.
         """
         data, database, wanted = self._data, self._database, self._wanted
-        limits = data.parts.settings.limits
+        limits = data.context.settings.limits
         edit = parse_on_disconnect(wanted.parameters, wanted.place.path, limits)
         read = admit(data, wanted, database, self.identity, self.address)
         database.check_read(read)
@@ -601,7 +601,7 @@ class Stream:
             request=self._request,
             limit=self._registry.buffer_bytes,
             owner=self,
-            clock=self._data.parts.clock,
+            clock=self._data.context.clock,
             slices=reads.slices,
             address=self.address,
         )

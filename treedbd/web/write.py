@@ -65,7 +65,7 @@ from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response, counted_address_of, json_response
 
 if TYPE_CHECKING:
-    from treedbd.web.context import WebParts
+    from treedbd.web.context import WebContext
     from treedbd.web.resource import DataHandlers
 
 LARGE_BODY_BYTES: Final = 256 * KIB
@@ -343,11 +343,11 @@ class WriteHandlers:
 
     """
 
-    def __init__(self, parts: WebParts, data: DataHandlers) -> None:
+    def __init__(self, context: WebContext, data: DataHandlers) -> None:
         """Write for the callers that `data` identifies, at its time."""
-        self._limits = limits = parts.settings.limits
+        self._limits = limits = context.settings.limits
         self._data = data
-        self._clock = clock = parts.clock
+        self._clock = clock = context.clock
         self._now_ms = data.now_ms
         self.methods: Final = {
             b"PUT": self.put,
@@ -355,8 +355,8 @@ class WriteHandlers:
             b"PATCH": self.patch,
             b"DELETE": self.delete,
         }
-        self._large = LargeBodies(parts.reads, clock)
-        self.gate: Final = BodyGate(limits.parsed_bytes, clock, parts.reads.slices)
+        self._large = LargeBodies(context.reads, clock)
+        self.gate: Final = BodyGate(limits.parsed_bytes, clock, context.reads.slices)
 
     def refuse_writes(self) -> None:
         """Refuse the bodies that wait, and all that come: the server is shutting down."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -31,12 +33,14 @@ class RecordedStreams:
 
     def __init__(self, limits: Limits = LIMITS, stream_limits: StreamLimits | None = None) -> None:
         self.clock = TurnClock()
-        self.registry = StreamRegistry(
-            limits,
-            stream_limits or StreamLimits(),
-            self.clock,
-            lambda: WALL + self.clock.seconds(),
+        context: Any = SimpleNamespace(
+            settings=SimpleNamespace(limits=limits, streams=stream_limits or StreamLimits()),
+            clock=self.clock,
+            wall_clock=lambda: WALL + self.clock.seconds(),
+            counts=None,
+            rates=None,
         )
+        self.registry = StreamRegistry(context)
 
     def open(
         self,

@@ -30,7 +30,7 @@ from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import ANONYMOUS, Identity
-from treedbd.web.context import WebParts
+from treedbd.web.context import WebContext
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.session import RealtimeContext, RealtimeSession
 from treedbd.web.realtime.socket import accept_upgrade
@@ -65,7 +65,7 @@ class RealtimeEndpoint:
 
     def __init__(
         self,
-        web: WebParts,
+        web: WebContext,
         data: DataHandlers,
         catalog: Catalog,
         refuse: Callable[[IHttp1Request, Exception], None],

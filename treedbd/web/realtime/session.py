@@ -46,7 +46,7 @@ from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
 from treedbd.web.auth.verifier import unsigned_identity
-from treedbd.web.context import WebParts
+from treedbd.web.context import WebContext
 from treedbd.web.listeners import SocketRegistry
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime import messages
@@ -98,19 +98,13 @@ class RealtimeContext:
 
     """
 
-    def __init__(self, web: WebParts, data: DataHandlers, catalog: Catalog) -> None:
+    def __init__(self, web: WebContext, data: DataHandlers, catalog: Catalog) -> None:
         """Open databases by `catalog`."""
         settings = web.settings
         self.catalog: Final = catalog
         self.limits: Final = settings.limits
         self.buffer_bytes: Final = settings.streams.buffer_bytes
-        self.registry: Final = SocketRegistry(
-            limits=settings.limits,
-            stream_limits=settings.streams,
-            clock=web.clock,
-            wall_clock=web.wall_clock,
-            counts=web.counts,
-        )
+        self.registry: Final = SocketRegistry(web)
         self.hashes: Final = KnownHashes()
         self.authenticator: Final = web.authenticator
         self.guard: Final = web.guard
