@@ -15,10 +15,12 @@ what the protocol writes goes out as it is.
 
 from __future__ import annotations
 
+import sys
+import zlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.interfaces import (
     IDelayedCall,
@@ -31,8 +33,13 @@ from zope.interface import implementer
 
 from treedbd.database.slices import Slices, Steps
 from treedbd.http1.content import Buffer, Content, ContentReader, FlowReader, FrameReader
-from treedbd.http1.parser import CutOff
+from treedbd.http1.parser import Coding, CutOff
 from treedbd.limits import KIB, MIB
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 if TYPE_CHECKING:
     from treedbd.http1.connection import ConnectionWriter, Http1Connection
@@ -292,17 +299,41 @@ PACE_SECONDS: Final = 60.0
 MIN_BYTES: Final = 256 * KIB
 
 
-class Encoder(Protocol):
-    """A content coding, applied piece by piece: gzip or zstd (`web/response`)."""
+_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
+_GZIP_LEVEL: Final = 1
+_ZSTD_OPTIONS: Final[dict[int, int]] = {
+    zstd.CompressionParameter.compression_level: 1,
+    zstd.CompressionParameter.window_log: 17,  # 128 KiB, which bounds the memory of a reply
+}
+
+
+class Encoder:
+    """One gzip member or zstd frame, made piece by piece."""
+
+    def __init__(self, coding: Coding) -> None:
+        self._encoder: Any
+        if coding == "gzip":
+            self._encoder = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_BITS)
+            self._flush, self._end = zlib.Z_SYNC_FLUSH, zlib.Z_FINISH
+        else:
+            self._encoder = zstd.ZstdCompressor(options=_ZSTD_OPTIONS)
+            self._flush = zstd.ZstdCompressor.FLUSH_BLOCK
+            self._end = zstd.ZstdCompressor.FLUSH_FRAME
 
     def encode(self, data: bytes) -> bytes:
         """Return what can be sent of the encoded bytes so far; it may be nothing."""
+        encoded: bytes = self._encoder.compress(data)
+        return encoded
 
     def flush(self) -> bytes:
         """Return what is needed to decode all that was encoded so far."""
+        flushed: bytes = self._encoder.flush(self._flush)
+        return flushed
 
     def finish(self) -> bytes:
         """Return the end of the encoded bytes."""
+        end: bytes = self._encoder.flush(self._end)
+        return end
 
 
 @implementer(IPushProducer)

@@ -296,20 +296,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 _ESCAPED: Final = re.compile(rb'["\\]|[^\x20-\x7e]')
-_MONTHS: Final = (
-    "Jan",
-    "Feb",
-    "Mar",
-    "Apr",
-    "May",
-    "Jun",
-    "Jul",
-    "Aug",
-    "Sep",
-    "Oct",
-    "Nov",
-    "Dec",
-)
+_MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
 def format_combined(fields: Mapping[str, object], now: float | None = None) -> str:
@@ -348,7 +335,7 @@ def _escape_byte(found: re.Match[bytes]) -> bytes:
 def _format_time(seconds: int) -> str:
     at = datetime.fromtimestamp(seconds, UTC)
     # The names of months are English whatever the locale.
-    return f"{at.day:02d}/{_MONTHS[at.month - 1]}/{at:%Y:%H:%M:%S} +0000"
+    return f"{at.day:02d}/{_MONTHS[3 * at.month - 3 : 3 * at.month]}/{at:%Y:%H:%M:%S} +0000"
 
 
 _SMALLER_READ: Final = "Read less at once: a deeper path, shallow=true, or limitToFirst."

@@ -275,7 +275,10 @@ class DataHandlers:
             check_stream(wanted.parameters, wanted.place)
         identity = await self.identify(wanted, database)
         if wanted.accepts_events:
-            await Stream.open(request, wanted, self, database, identity)
+            stream = Stream(
+                request=request, wanted=wanted, data=self, database=database, identity=identity
+            )
+            await stream.open()
             return None
         caller = Caller(identity.auth, identity.is_admin)
         read = ReadRequest(

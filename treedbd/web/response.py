@@ -15,8 +15,6 @@ download.
 from __future__ import annotations
 
 import re
-import sys
-import zlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -36,17 +34,12 @@ from treedbd.http1.content import (
 )
 from treedbd.http1.parser import Coding, Header, Headers, first, joined
 from treedbd.http1.request import IHttp1Request
-from treedbd.http1.senders import FlowSender
+from treedbd.http1.senders import Encoder, FlowSender
 from treedbd.limits import KIB
 from treedbd.loop import network_of
 from treedbd.tree.types import Chunks, Json
 from treedbd.tree.value import compact
 from treedbd.web.request import DataRequest
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 JSON_TYPE: Final = (b"Content-Type", b"application/json; charset=utf-8")
 SCRIPT_TYPE: Final = (b"Content-Type", b"application/javascript; charset=utf-8")
@@ -176,7 +169,7 @@ class ResponseWriter:
             reader = FlowReader(None, address, content)
             length = body.size if coding is None else None
         request.start(response.status, response.headers, length)
-        encoder = None if coding is None else make_encoder(coding)
+        encoder = None if coding is None else Encoder(coding)
         sender = FlowSender(
             request=request, reader=reader, clock=self._clock, encoder=encoder, slices=self._slices
         )
@@ -239,12 +232,6 @@ def counted_address_of(request: IHttp1Request) -> str:
 MIN_BYTES: Final = KIB
 """Shorter bodies are sent as they are: their headers are as long."""
 
-_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
-_GZIP_LEVEL: Final = 1
-_ZSTD_OPTIONS: Final[dict[int, int]] = {
-    zstd.CompressionParameter.compression_level: 1,
-    zstd.CompressionParameter.window_log: 17,  # 128 KiB, which bounds the memory of a reply
-}
 _CODINGS: Final[tuple[Coding, ...]] = ("zstd", "gzip")
 """In the order of preference."""
 _ACCEPTED_CODING = re.compile(
@@ -286,53 +273,10 @@ def add_coding_headers(headers: tuple[Header, ...], coding: Coding | None) -> tu
     return (*[header for header in headers if header[0] != b"Vary"], *added)
 
 
-class GzipEncoder:
-    """One gzip member."""
-
-    def __init__(self) -> None:
-        self._encoder = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_BITS)
-
-    def encode(self, data: bytes) -> bytes:
-        """Return what can be sent of the encoded bytes so far; it may be nothing."""
-        return self._encoder.compress(data)
-
-    def flush(self) -> bytes:
-        """Return what is needed to decode all that was encoded so far."""
-        return self._encoder.flush(zlib.Z_SYNC_FLUSH)
-
-    def finish(self) -> bytes:
-        """Return the end of the encoded bytes."""
-        return self._encoder.flush()
-
-
-class ZstdEncoder:
-    """One zstd frame."""
-
-    def __init__(self) -> None:
-        self._encoder = zstd.ZstdCompressor(options=_ZSTD_OPTIONS)
-
-    def encode(self, data: bytes) -> bytes:
-        """Return what can be sent of the encoded bytes so far; it may be nothing."""
-        return self._encoder.compress(data)
-
-    def flush(self) -> bytes:
-        """Return what is needed to decode all that was encoded so far."""
-        return self._encoder.flush(zstd.ZstdCompressor.FLUSH_BLOCK)
-
-    def finish(self) -> bytes:
-        """Return the end of the encoded bytes."""
-        return self._encoder.flush(zstd.ZstdCompressor.FLUSH_FRAME)
-
-
-def make_encoder(coding: Coding) -> GzipEncoder | ZstdEncoder:
-    """Return an encoder for one body."""
-    return GzipEncoder() if coding == "gzip" else ZstdEncoder()
-
-
 @short_cache(_REMEMBERED_CODINGS)
 def encode_short(body: bytes, coding: Coding) -> bytes:
     """Encode a short body; that of an answer that is sent often is encoded once."""
-    encoder = make_encoder(coding)
+    encoder = Encoder(coding)
     return encoder.encode(body) + encoder.finish()
 
 

@@ -545,31 +545,23 @@ class Stream:
         self._is_ending = False
         self._is_over = False
 
-    @classmethod
-    async def open(
-        cls,
-        request: IHttp1Request,
-        wanted: DataRequest,
-        data: DataHandlers,
-        database: Database,
-        identity: Identity,
-    ) -> None:
-        """Begin a stream, when what it writes at its end is stored; raise why it is refused."""
-        request.head_memory.identity = identity  # for the log: its token may expire meanwhile
+    async def open(self) -> None:
+        """Begin when what the stream writes at its end is stored; raise why it is refused."""
+        request, wanted, data = self._request, self._wanted, self._data
+        request.head_memory.identity = self.identity  # for the log: its token may expire meanwhile
         _shorten_question(request)
-        stream = cls(request, wanted, data, database, identity)
         try:
-            stream._charge()
+            self._charge()
             if ON_DISCONNECT in wanted.parameters:
-                await stream._store_writes()
-            stream._watch(admit(data, wanted, database, identity, stream.address))
+                await self._store_writes()
+            self._watch(admit(data, wanted, self._database, self.identity, self.address))
             common = data.context.writer.common_headers(request, no_store=False)
-            stream._begin((*STREAM_HEADERS, *common), parse_id(wanted.last_event_id))
+            self._begin((*STREAM_HEADERS, *common), parse_id(wanted.last_event_id))
         except BaseException:
-            if stream._account is not None:
-                stream._account.close()
-            if stream._writes is not None:
-                stream._writes.end()
+            if self._account is not None:
+                self._account.close()
+            if self._writes is not None:
+                self._writes.end()
             raise
 
     def _charge(self) -> None:
