@@ -1,11 +1,12 @@
 """Activity: what clients do with the databases, how long it takes, and which requests are slowest.
 
-Connections only note each answered request; what they have noted is counted once a second, or when
-the counts are read. So a request costs next to nothing here. `Activity` counts by database, for
-admins; `RequestCounts` by project, method, status and code, for metrics.
+A connection only notes each answered request. What was noted is counted once a second, or when the
+counts are read, so a request costs next to nothing here. `Activity` counts by database, for admins;
+`RequestCounts` by project, method, status and code, for metrics.
 
-What a client sends never becomes a label of a metric: a project is one that is configured, or in
-development mode one of the first `MAX_OTHERS` that exist; all else counts for the empty name.
+Nothing that a client chooses becomes a label of a metric. A project has its own name there if it is
+configured, or in development mode if it is one of the first `MAX_OTHERS` that exist; all others
+count under the empty name.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from treedbd.web.auth.jwt import BadToken
 from treedbd.web.request import METHODS, READING, DataRequest, Question
 
 MAX_NOTED: Final = 65_536
-"""Answered requests that wait to be counted; more in a second are forgotten."""
+"""Answered requests that wait to be counted; beyond them, the oldest are dropped."""
 MAX_DATABASES: Final = 4096
-"""Databases that are counted; beyond them, the half with the fewest requests is forgotten."""
+"""Databases that are counted; beyond them, the half with the fewest requests is dropped."""
 SLOWEST: Final = 20
 SLOW_S: Final = 60.0
-"""The slowest of this time are kept, and of the same time before."""
+"""The slowest requests of this many seconds are kept, and those of the period before."""
 MAX_PATH: Final = 200
 
 
@@ -51,7 +52,7 @@ class SlowRequest:
 
     Attributes:
         at: when it was counted, in seconds of the clock.
-        path: as it may be shown, or the request that it is still to be taken from.
+        path: the path as admins see it, or the request that it is computed from when needed.
 
     """
 
@@ -68,9 +69,9 @@ class ProjectActivity:
     """What clients did with the databases of a project, since the process began.
 
     Attributes:
-        for_s: since when, in seconds.
-        totals: the requests to each database by its label, and the seconds they took in all; those
-            of streams are not in it.
+        for_s: how many seconds ago the process began.
+        totals: the requests to each database by its label, and the seconds they took in all,
+            without those of streams.
         slowest: the slowest of the last two minutes: seconds, seconds ago, label, method, path and
             status.
 
@@ -102,9 +103,9 @@ class Activity:
         ask_others: AskOthers | None = None,
         count_too: Callable[[Iterable[AnsweredRequest]], None] | None = None,
     ) -> None:
-        """Keep times by `clock`.
+        """Measure time by `clock`.
 
-        `measure` is None if nothing is on the disk, `ask_others` if no other process serves.
+        `measure` is None if nothing is stored on a disk, `ask_others` if no other process serves.
         `count_too` is called with the answered requests before they are counted here.
         """
         self._count_too = count_too
@@ -145,11 +146,11 @@ class Activity:
             if len(self._slowest) < SLOWEST or seconds > self._slowest[0].seconds:
                 self._keep_slow(question, method, status, seconds, now)
                 is_slow = True
-        if is_slow:  # a long path takes long: only those of what is kept
+        if is_slow:  # formatting a long path takes long: only the kept ones are
             self._slowest = list(map(_with_path, self._slowest))
 
     def _forget_idle(self) -> None:
-        """Make room: clients may address any number of databases that are not there."""
+        """Make room: clients may address any number of databases that do not exist."""
         totals = heapq.nlargest(
             MAX_DATABASES // 2, self._totals.items(), key=lambda item: item[1].requests
         )
@@ -215,7 +216,7 @@ def _with_path(slow: SlowRequest) -> SlowRequest:
     if isinstance(wanted, str):
         return slow
     path = wanted.admin_path or format_path(wanted.place.path).encode()
-    end = path.find(b"/", MAX_PATH)  # what is to be hidden is found in whole segments
+    end = path.find(b"/", MAX_PATH)  # a token is recognised in a whole segment only
     shown = shown_path(path if end < 0 else path[:end])
     if end >= 0 or len(shown) > MAX_PATH:
         shown = shown[:MAX_PATH] + "…"
@@ -223,7 +224,7 @@ def _with_path(slow: SlowRequest) -> SlowRequest:
 
 
 def add_up(parts: Sequence[ProjectActivity]) -> ProjectActivity:
-    """Return what several processes have counted of a project, at least one, together."""
+    """Return the sum of what several processes, at least one, have counted of a project."""
     totals: dict[str, tuple[int, float]] = {}
     for part in parts:
         for label, (requests, seconds) in part.totals.items():
@@ -234,7 +235,7 @@ def add_up(parts: Sequence[ProjectActivity]) -> ProjectActivity:
 
 
 MAX_OTHERS: Final = 100
-"""Projects that are not configured, but have a name of their own here."""
+"""Projects that are not configured but are counted under their own name."""
 _OTHER_METHOD: Final = b"other"
 
 
@@ -243,16 +244,16 @@ class RequestCounts:
 
     Attributes:
         answered: requests by method, status and project.
-        seconds: how long each took, streams and WebSockets not.
-        sent, received: bytes of bodies by project, streams not.
+        seconds: how long each request took; streams and WebSockets are left out.
+        sent, received: bytes of bodies by project; streams are left out.
         refused: refusals by the code of the error.
         denied: denials of the rules by project and operation: `read`, `stream` or `write`.
-        bad_tokens: tokens that are not valid, by the reason.
+        bad_tokens: invalid tokens, by the reason.
 
     """
 
     def __init__(self, projects: Collection[str], *, any_project: bool = False) -> None:
-        """Count by these projects; with `any_project` by the first others that exist, too."""
+        """Count by these projects; with `any_project` also by the first others that exist."""
         self.answered: Final[Counter[tuple[bytes, int, str]]] = Counter()
         self.seconds: Final = Histogram()
         self.sent: Final[Counter[str]] = Counter()
@@ -264,7 +265,7 @@ class RequestCounts:
         self._room = MAX_OTHERS if any_project else 0
 
     def label_of(self, project: str) -> str:
-        """Return the name by which an existing project is counted."""
+        """Return the name under which an existing project is counted."""
         if project not in self._projects:
             if not self._room:
                 return ""
@@ -274,7 +275,7 @@ class RequestCounts:
 
     def add(self, requests: Iterable[AnsweredRequest]) -> None:
         """Count answered requests."""
-        # For each request, so with as few calls and attributes as possible.
+        # Called for each request, so it has few calls and look-ups of attributes.
         answered, sent, received, known = self.answered, self.sent, self.received, self._projects
         bounds, counts, total = self.seconds.bounds, self.seconds.counts, 0.0
         for memory, method, status, seconds, sent_bytes, received_bytes in requests:
@@ -295,7 +296,7 @@ class RequestCounts:
         self.seconds.total += total
 
     def note_refusal(self, request: IHttp1Request, error: BaseException, code: str) -> None:
-        """Count an error that a request is answered with, which has this code."""
+        """Count an error, which has this code, that a request is answered with."""
         self.refused[code] += 1
         if isinstance(error, BadToken):
             self.bad_tokens[error.reason] += 1

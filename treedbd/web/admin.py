@@ -1,10 +1,9 @@
 """Resources of admins: the rules of a project, its databases and their activity, the change log.
 
 `AdminHandlers` has a method for each. `/.settings/log.json` shows who wrote where and when
-(`print_log`): `startAfter` is the number after which it begins, by default so that the newest
-writes are shown; `limitToFirst` is how many are shown. With `format=export` the bodies are shown
-too, as far as the log has kept them. An answer that would be long ends early: the next one begins
-after its last number.
+(`print_log`). It shows `limitToFirst` entries, beginning after the number `startAfter`, by default
+so that the newest writes are shown; with `format=export` also the bodies that the log has kept. A
+long answer ends early: the next request continues after its last number.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ MAX_SHOWN: Final = 1000
 
 
 class AdminHandlers:
-    """Handles what only an admin of a project may read and set."""
+    """Handles the requests that only an admin of a project may send."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class AdminHandlers:
         sockets: SocketRegistry,
         activity: Activity | None,
     ) -> None:
-        """Serve `catalog`; `activity` is what clients do with its databases."""
+        """Serve `catalog`; `activity` counts what clients do with its databases."""
         self._data, context = data, data.context
         self._catalog = catalog
         self._body_limit = context.settings.limits.write_body_bytes
@@ -186,7 +185,7 @@ async def _put_rules(
         working = Deferred.fromCoroutine(rules.check(body, deadline))
     else:
         working = rules.put(body, deadline)
-    # The work for a client that has gone would make others wait.
+    # Work for a client that has disconnected would only delay others.
     request.notifyFinish().addErrback(lambda _: working.cancel())
     try:
         put = await working
@@ -215,16 +214,16 @@ def _show_slowest(activity: ProjectActivity) -> Json:
 
 
 def _explain_without_rules(wanted: DataRequest) -> Response:
-    """Return the explanation of a request that no rule decides."""
+    """Return the explanation of a request that no rule applies to."""
     return json_response(wanted, explanation(NO_RULES, is_admin=True))
 
 
 def print_log(
     database: Database, parameters: Parameters, layout: Dialect | None
 ) -> Generator[None, None, bytes]:
-    """Print the entries that a request asks for in steps, oldest first; raise `InvalidQuery`.
+    """Print the requested entries in steps, oldest first; raise `InvalidQuery`.
 
-    They are indented if there is a `layout`.
+    A `layout` indents them.
     """
     entries = _print_entries(database, parameters)
     chunks = entries if layout is None else layout.indent(entries)
@@ -236,7 +235,7 @@ def print_log(
 
 
 def _print_entries(database: Database, parameters: Parameters) -> Iterator[bytes]:
-    """Print entries, each in a step; some chunks are empty."""
+    """Print entries, one in each step; some chunks are empty."""
     limit = min(parse_limit(parameters, "limitToFirst") or DEFAULT_ENTRIES, MAX_ENTRIES)
     with_body = parse_choice(parameters, "format", "export") is not None
     after = _parse_number(parameters.get("startAfter"))

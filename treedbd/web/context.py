@@ -1,6 +1,6 @@
 """The context of handlers: what the interface of one service shares, whatever protocol it serves.
 
-`Users` finds the users whom the application that embeds the service has logged in.
+`Users` finds the users who are logged in to the application that embeds the service.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 class WebContext:
     """What the handlers of one service share.
 
-    `wall_clock` returns the seconds since 1970. `counts` are the connections and streams of all
-    processes that serve the same clients, None if there is one. `guard` refuses pages of other
-    sites, None if nothing does; `users` are those of the program that embeds the service, None if
-    it names none; `rates` bound what callers do, None if nothing does.
+    `wall_clock` returns the seconds since 1970. `counts` counts the connections and streams of all
+    processes that serve the same clients, None if there is one process. `guard` refuses pages of
+    other sites, `users` finds the users of the program that embeds the service, and `rates` bounds
+    what callers do; each is None if the service has no such thing.
     """
 
     settings: Settings
@@ -53,15 +53,15 @@ class Users:
     """Finds the user who sends a request, and refuses requests of pages of other sites."""
 
     def __init__(self, login: HostLogin, origins: Iterable[str]) -> None:
-        """Ask `login`; pages of `origins` may send requests of users too."""
+        """Find users by `login`; pages of `origins` may send their requests too."""
         self._login = login
         self._guard = OriginGuard(origins, is_for_users=True)
 
     async def find(self, request: IHttp1Request, timeout_s: float) -> Identity | None:
-        """Return who is logged in, None if only a token can say who sends a request.
+        """Return the user who is logged in, None if the application names none.
 
-        Raises `ForeignOrigin`: browsers add a login to the requests of any page. Else raises as
-        `HostLogin.find`.
+        Raises `ForeignOrigin`, because browsers send the cookies of a login with the requests of
+        any page, and what `HostLogin.find` raises.
         """
         original = request.original if isinstance(request, AdaptedRequest) else request
         user = await self._login.find(original, timeout_s, request.notifyFinish)
@@ -70,7 +70,7 @@ class Users:
         return user
 
     async def identify(self, request: IHttp1Request, wanted: DataRequest) -> DataRequest:
-        """Return a parsed request with who sends it; raises as `find`."""
+        """Return a parsed request with its user; raises as `find`."""
         user = await self.find(request, wanted.timeout_s)
         if user is not None and "callback" in wanted.parameters:
             self._guard.check_script(request)
@@ -89,9 +89,9 @@ def make_context(
 ) -> WebContext:
     """Return the context of a service with these settings.
 
-    `wall_clock` returns the seconds since 1970. `counts` and `levels` are those that processes
-    share which serve the same clients. `login` says who sends a request, before its token does;
-    None if only tokens do.
+    `wall_clock` returns the seconds since 1970. `counts` and `levels` are shared by the processes
+    that serve the same clients. `login` names the sender of a request, before its token is
+    considered; None if only tokens identify senders.
     """
     reads = SharedReads(settings.limits, clock)
     cors = Cors(settings.http.cors_origins)

@@ -1,7 +1,7 @@
 """Errors as responses: the one table of statuses and codes, and what sends them.
 
 Every error of the interface is a JSON object with a code and a sentence, in the dialect of its
-request. An exception that is not in the table is a bug of ours: it is logged, and the response
+request. An exception that is not in the table is a bug of treedb: it is logged, and the response
 shows nothing of it but the id of the request.
 """
 
@@ -67,7 +67,7 @@ from treedbd.web.request import (
 from treedbd.web.response import JSON_TYPE, Response, ResponseWriter
 
 RETRY_SOON: Final = (b"Retry-After", b"1")
-"""What is unavailable now may be available in a second."""
+"""Sent with errors that are expected to last for a second at most."""
 _log = Logger()
 
 STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
@@ -127,7 +127,7 @@ _HIDDEN_MISMATCH: Final = (
 def codes_by_status() -> dict[int, list[str]]:
     """Return the codes of all errors by their statuses: of requests, and of HTTP itself.
 
-    That of a handshake is left out, which is not a request of the REST interface.
+    Errors of a WebSocket handshake are left out, since that is not a request of the REST interface.
     """
     of_requests = {pair for kind, pair in STATUS.items() if kind is not WrongVersion}
     pairs = {*of_requests, _INTERNAL, *((each.status, each.code) for each in REPLIES)}
@@ -140,9 +140,9 @@ def codes_by_status() -> dict[int, list[str]]:
 def error_response(
     error: BaseException, dialect: Dialect, logged: Mapping[str, object] = NO_FIELDS
 ) -> Response:
-    """Return the response to an error; `logged` is what the log shows of the request.
+    """Return the response to an error.
 
-    It is the id, the method, and the path without a token.
+    `logged` describes the request in the log: its id, its method, and its path without a token.
     """
     problem = _STORE_ERRORS.get(type(error))
     if problem is not None:
@@ -166,7 +166,7 @@ def error_response(
 
 
 def _mismatch(dialect: Dialect, code: str, error: ConditionFailed) -> Response:
-    """Return the response to a condition that is not met."""
+    """Return the response to a condition that does not hold."""
     tag = (b"ETag", dialect.etag(error.tag))
     if error.printed is not None:
         body = dialect.mismatch_body(code, str(error), error.printed)
@@ -239,7 +239,7 @@ class ErrorSender:
         setting_of: Callable[[DatabaseName], DialectName],
         note: NoteRefusal | None = None,
     ) -> None:
-        """`setting_of` returns the dialect that is set for the project of a database.
+        """`setting_of` returns the dialect that the project of a database is set to.
 
         `note` is called with each error that is answered, and its code.
         """
@@ -251,7 +251,7 @@ class ErrorSender:
     def __call__(
         self, request: IHttp1Request, error: BaseException, wanted: DataRequest | None = None
     ) -> None:
-        """Answer with an error; `wanted` is the request as far as it has been parsed."""
+        """Answer with an error; `wanted` is the request as far as it was parsed."""
         if isinstance(error, ClientGone):
             return
         if self._note is not None:

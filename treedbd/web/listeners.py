@@ -1,16 +1,16 @@
-"""The open streams and WebSockets of a service: their limits, and what is due with the time.
+"""The open streams and WebSockets of a service: their limits, and what is due by the clock.
 
-`StreamRegistry` has the streams, and what the program that embeds the service watches;
+`StreamRegistry` has the streams, and the watches of the program that embeds the service;
 `SocketRegistry` has the WebSockets. Both admit listeners by the same rules (`ListenerRegistry`):
-the limits count the listeners of all processes that serve the same clients. What the program itself
-watches is counted for its database, but has no address and no connection.
+the limits count the listeners of all processes that serve the same clients. A watch of the program
+is counted for its database, but has neither an address nor a connection.
 
-One timer of each registry runs while it has listeners, once a second, or more often if keep-alives
-are more frequent; each turn of the reactor deals with a few of them. A stream that has sent nothing
-for a while sends a keep-alive; one whose client has not read for too long is closed; one whose
-token has expired ends with `auth_revoked`; one that had no room for its value tries again. A socket
-that has received nothing for a while sends a ping; one whose client sends nothing for twice that
-time, or does not read what waits for it, is closed.
+Each registry has one timer, which runs while there are listeners: once a second, or more often if
+keep-alives are more frequent. Each turn of the reactor handles a few listeners. A stream that has
+sent nothing for a while sends a keep-alive; one whose client has not read for too long is closed;
+one whose token has expired ends with `auth_revoked`; one that had no room for its value tries
+again. A socket that has received nothing for a while sends a ping. It is closed if its client sends
+nothing for twice that time, or does not read what waits for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TICKS_PER_KEEP_ALIVE: Final = 8
 SENT_AT_ONCE: Final = 256
 """Keep-alives that are sent in one turn of the reactor."""
 ENDED_AT_ONCE: Final = 32
-"""Streams that end in one turn of the reactor because of the time."""
+"""Streams that expire or stall and are ended in one turn of the reactor."""
 RETRIED_AT_ONCE: Final = 8
 """Postponed streams that begin again in one turn of the reactor."""
 TICKED_AT_ONCE: Final = 256
@@ -121,10 +121,10 @@ class ListenerRegistry(ABC, Generic[_Listener]):
     """The open listeners of one kind: counted, admitted, ended.
 
     Attributes:
-        keep_alive_s: after how many seconds without traffic a sign of life is sent.
-        stalled_s: for how many seconds a client may read nothing of what waits for it.
-        opened, events_sent, event_bytes, overflowed: counters since the start; the bytes are those
-            of events, without what listeners begin with.
+        keep_alive_s: after how many seconds without traffic a keep-alive or a ping is sent.
+        stalled_s: for how many seconds a client may leave what waits for it unread.
+        opened, events_sent, event_bytes, overflowed: counters since the start; first values are not
+            among the events and their bytes.
 
     """
 
@@ -157,7 +157,7 @@ class ListenerRegistry(ABC, Generic[_Listener]):
         return self._counts.total(f"{self._kind} of {name.label}")
 
     def add(self, listener: _Listener) -> None:
-        """Register a listener that has been admitted."""
+        """Register a listener, which `check` has admitted."""
         keys = self._keys(listener.name, listener.address, listener.identity)
         self._open[listener] = keys
         for key in keys:
@@ -183,7 +183,7 @@ class ListenerRegistry(ABC, Generic[_Listener]):
             listener.end()
 
     def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
-        """End the identities that a project no longer trusts."""
+        """End the identities that their project no longer trusts."""
         for listener in list(self._open):
             if not trusts(listener.name.project, listener.identity):
                 listener.lose_identity()
@@ -210,7 +210,7 @@ class ListenerRegistry(ABC, Generic[_Listener]):
 
 
 class StreamRegistry(ListenerRegistry[OpenStream]):
-    """The open streams of a service, and what the program itself watches.
+    """The open streams of a service, and the watches of the program itself.
 
     Attributes:
         connected: how many of them have a connection.
@@ -236,7 +236,7 @@ class StreamRegistry(ListenerRegistry[OpenStream]):
     def check(
         self, name: DatabaseName, address: str | None, identity: Identity = ANONYMOUS
     ) -> None:
-        """Raise `TooManyStreams` or `StreamsExhausted` if one more would be too many."""
+        """Raise `TooManyStreams` or `StreamsExhausted` if there is no room for one more."""
         limits, total = self._limits, self._counts.total
         if total("streams") >= limits.streams:
             raise StreamsExhausted("There are too many streams of this service.")
@@ -254,7 +254,7 @@ class StreamRegistry(ListenerRegistry[OpenStream]):
             raise TooManyStreams("There are too many streams of this user.")
 
     def add(self, listener: OpenStream) -> None:
-        """Register a stream that has been admitted, and keep it alive from now on."""
+        """Register a stream, and send it keep-alives from now on."""
         super().add(listener)
         self.connected += listener.address is not None
         expires_at = listener.identity.expires_at
@@ -287,7 +287,7 @@ class StreamRegistry(ListenerRegistry[OpenStream]):
         self._postponed[stream] = None
 
     def track(self, writing: Deferred[None]) -> None:
-        """Make `written` wait for a write of a stream that has ended; it never errbacks."""
+        """Make `written` wait for the write of a stream that has ended; it never errbacks."""
         self._writing += 1
 
         def done(_: None) -> None:
@@ -298,7 +298,7 @@ class StreamRegistry(ListenerRegistry[OpenStream]):
         writing.addCallback(done)
 
     def written(self) -> Deferred[None]:
-        """Return what fires when every write of a stream that has ended is done, or given up."""
+        """Return what fires when every write of a stream that has ended is done or has failed."""
         waiter: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiter)
         if not self._writing:
@@ -367,8 +367,8 @@ class SocketRegistry(ListenerRegistry["RealtimeSession"]):
 
     Attributes:
         messages_in, messages_out: counters since the start.
-        refused: what was refused, or which sockets were closed, by the setting of the limit.
-        listens: how many there are.
+        refused: refused messages and closed sockets, by the setting of the limit.
+        listens: how many listens the sessions have.
 
     """
 
@@ -383,7 +383,7 @@ class SocketRegistry(ListenerRegistry["RealtimeSession"]):
         self._sessions: dict[str, RealtimeSession] = {}
 
     def check(self, address: str) -> None:
-        """Raise `TooManySockets` if one more would be too many."""
+        """Raise `TooManySockets` if there is no room for one more."""
         if self._counts.total("sockets") >= self._limits.sockets:
             self.refused["sockets"] += 1
             raise TooManySockets("There are too many WebSockets of this service (sockets).")

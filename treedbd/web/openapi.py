@@ -1,15 +1,15 @@
-"""The OpenAPI 3.1 document of the interface, at `/.openapi.json`: filled in, and served.
+"""The OpenAPI 3.1 document of the interface, at `/.openapi.json`: completed, and served.
 
-`openapi.json` is the document, but for what a service adds: its limits, which texts name in braces,
-such as `{write_body_bytes}`; its headers that ask for an entity tag, in place of the one that the
-file has; its version and address. What the same would be said of many times is left out of the file
-and added to all: HEAD beside GET, OPTIONS, the errors and headers of any response. An operation
-lists its other errors as `x-errors`. The codes of errors are those of `web.errors` and of
-`http1.parser`.
+`openapi.json` has everything that is the same for all services. A service adds its version and
+address, its limits, which texts name in braces, such as `{write_body_bytes}`, and the headers by
+which it sends an entity tag, in place of the one in the file. What would be repeated for every
+operation is not in the file and is added to each: HEAD beside GET, OPTIONS, the errors and headers
+of any response. An operation lists its own errors as `x-errors`. The codes of errors are those of
+`web.errors` and of `http1.parser`.
 
-A place in the tree has any number of keys, but a parameter of an OpenAPI path holds no slash. So
-the file shows a place of one key, and the document places of up to `DEPTHS`; deeper ones have the
-same operations.
+A place in the tree has any number of keys, but a parameter of an OpenAPI path contains no slash. So
+the file describes a place of one key, and the document places of up to `DEPTHS` keys; deeper ones
+have the same operations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WORD: Final = re.compile("[A-Za-z]+")
 _TAG_PARAMETER: Final = "X-TreeDB-ETag"
 _PLACE: Final = "{key1}"
 _ANY_ERRORS: Final = (400, 403, 405, 408, 413, 414, 429, 431, 500, 503)
-"""The statuses of errors that any request may meet."""
+"""The statuses of errors that any request may be answered with."""
 _MISDIRECTED: Final = 421
 _ANY_HEADERS: Final = (
     "X-Content-Type-Options",
@@ -75,8 +75,8 @@ def make_document(
 ) -> JsonObject:
     """Return the OpenAPI document of a service.
 
-    `etag_headers` are names of the headers that ask for an entity tag, each without `X-` and
-    `-ETag`. `codes` are those of errors by their statuses. `prefix` is the path under which the
+    `etag_headers` are the names of the headers that request an entity tag, each without `X-` and
+    `-ETag`. `codes` are the codes of errors by their statuses. `prefix` is the path under which the
     service is mounted, without a slash at its end.
     """
     document: JsonObject = orjson.loads(_fill_in(_FILE.read_text("utf-8"), limits))
@@ -188,7 +188,7 @@ class _Made:
 
 
 class OpenApi:
-    """Answers with the document, which is made for the first request."""
+    """Answers with the document, which is made at the first request."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class OpenApi:
         self._made: _Made | None = None
 
     async def answer(self, request: IHttp1Request) -> Response:
-        """Return the document, or 304 to a client that has it."""
+        """Return the document, or 304 if the client has it already."""
         prefix = "".join(f"/{quote(each, safe='')}" for each in request.prepath if each)
         if self._made is None or self._made.prefix != prefix:
             self._made = self._make(prefix)

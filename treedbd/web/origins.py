@@ -1,16 +1,16 @@
 """Origins: which pages of browsers may send requests, where not every page may.
 
-Development mode listens on loopback only, but a browser on this machine sends requests for every
-page that its user visits, and there the rules are open and the token of an admin is known. So a
-request that a page of another site makes is refused. Browsers say where a request comes from in
-`Origin` and `Sec-Fetch-Site` (the Fetch standard, section 3.2; Fetch Metadata), which a page cannot
-set; programs that are not browsers send neither. Nor do old browsers for scripts and forms, which
-any page can load and send: those must name their page. That no other host can be taken for this one
-(DNS rebinding) is checked by `addressing`.
+Development mode listens on loopback only, its rules are open and an admin's token is known. But a
+browser on this machine sends requests for every page that its user visits. So a request is refused
+if a page of another site makes it. Browsers name the page in `Origin` and `Sec-Fetch-Site` (the
+Fetch standard, section 3.2; Fetch Metadata), which a page cannot set; programs that are not
+browsers send neither. Old browsers send neither for scripts and forms, which any page can load and
+submit: such a request must name its page. `web.request` (`Addressing`) checks that no other host
+resolves to this one (DNS rebinding).
 
-The same holds for users whom the application that embeds the service has logged in: their browsers
-send cookies with the requests of any page, so a page of another site must not read or write as they
-may. Pages of loopback have no privilege then.
+The same holds for users who are logged in to the application that embeds the service: their
+browsers send cookies with the requests of any page, so a page of another site must neither read nor
+write as they may. Pages of loopback have no privilege then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from treedbd.config.settings import Settings
 
 SENT_FOR_PAGES: Final = frozenset({b"origin", b"sec-fetch-site"})
-"""Header fields of which a browser sends at least one for a page; only an old one posts without."""
+"""A browser sends at least one of these for a page; only an old one sends a form without any."""
 
 _AUTHORITY: Final = r"(\[[0-9a-f:.]+\]|[^:\[\]/?#@\s]+)(?::[0-9]{0,5})?"
 _HOST = re.compile(_AUTHORITY, re.IGNORECASE)
@@ -42,7 +42,7 @@ _OWN_SITES: Final = frozenset({"same-origin", "same-site", "none"})
 
 
 class ForeignOrigin(Exception):
-    """A request of a page that may not send any; the message says how to allow it."""
+    """A request of a page that may not send requests; the message says how to allow it."""
 
     def __init__(self, origin: str | None, *, is_for_users: bool) -> None:
         """`origin` is None if the browser did not send it.
@@ -61,7 +61,7 @@ class ForeignOrigin(Exception):
 
 
 class UnnamedPage(Exception):
-    """A request for a script, or of a form, that does not say which page it is of."""
+    """A request for a script, or from a form, that does not name its page."""
 
     def __init__(self, kind: Literal["script", "form"]) -> None:
         """Say what such a request needs."""
@@ -73,7 +73,7 @@ class UnnamedPage(Exception):
 
 
 class OriginGuard:
-    """Refuses requests of pages that may not send any."""
+    """Refuses the requests of pages that may not send requests."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class OriginGuard:
         *,
         is_for_users: bool = False,
     ) -> None:
-        """Allow pages of this site, of `own_hosts` and of `origins`; `*` among these names none.
+        """Allow pages of this site, of `own_hosts` and of `origins`, where `*` allows none.
 
-        `admin_token` is the one that counts for no other page than those of this machine. Pages of
-        loopback are allowed too, unless it `is_for_users` who are logged in.
+        `admin_token` counts for pages of this machine only. Pages of loopback are allowed too,
+        unless the guard `is_for_users` who are logged in.
         """
         self._named = frozenset(origins) - {"*"}
         self._own_hosts = frozenset(host for host in own_hosts if "*" not in host)
@@ -94,7 +94,7 @@ class OriginGuard:
         self._is_for_users = is_for_users
 
     def check(self, request: IHttp1Request) -> None:
-        """Raise `ForeignOrigin` or `UnnamedPage` for a request of a page that may not send any."""
+        """Raise `ForeignOrigin` or `UnnamedPage` for a request of a page that may not send it."""
         headers = request.headers
         if _is_form_of_old_browser(request):
             self._check_page(headers, "form")
@@ -109,16 +109,16 @@ class OriginGuard:
     def check_script(self, request: IHttp1Request) -> None:
         """Raise `ForeignOrigin` or `UnnamedPage` for a script (JSONP) of an unknown page.
 
-        Any page can read what a script calls it with.
+        Any page can read the arguments with which a script calls a function.
         """
         self._check_page(request.headers, "script")
 
     def _check_page(self, headers: Headers, kind: Literal["script", "form"]) -> None:
-        """Raise `ForeignOrigin` or `UnnamedPage` unless a page is named that may send requests.
+        """Raise `ForeignOrigin` or `UnnamedPage` unless the request names a page that may send it.
 
-        Without TLS or in an old browser only `Referer` may say which page it is. A page of a sister
-        host is `same-site`: in development mode that is a page of this machine, but for users who
-        are logged in it may belong to another party.
+        Without TLS, or in an old browser, only `Referer` may name the page. A page of a sister host
+        is `same-site`: in development mode that is a page of this machine, but for users who are
+        logged in it may belong to another party.
         """
         origin = _find_origin(headers)
         site = first(headers, b"sec-fetch-site")
@@ -134,7 +134,7 @@ class OriginGuard:
         raise ForeignOrigin(origin, is_for_users=self._is_for_users)
 
     def check_token(self, headers: Headers, token: str | None) -> None:
-        """Raise `BadToken` for the token of the emulator's owner from a page of another site."""
+        """Raise `BadToken` for the emulator's owner token from a page of another site."""
         if token == self._admin_token and not self.is_local(headers):
             name = OWNER_TOKEN if token == OWNER_TOKEN else "of the admin"
             raise BadToken(
@@ -142,7 +142,7 @@ class OriginGuard:
             )
 
     def is_local(self, headers: Headers) -> bool:
-        """Return whether a request is that of a program, of a page of this site or of loopback."""
+        """Return whether a program, a page of this site or a page of loopback sent a request."""
         return self._is_here(_find_origin(headers)) or not _is_of_another_site(headers)
 
     def _is_here(self, origin: str | None) -> bool:
@@ -159,9 +159,9 @@ def make_guard(settings: Settings) -> OriginGuard | None:
 
 
 def _find_origin(headers: Headers) -> str | None:
-    """Return the origin of the page that sends a request, None if the browser does not send it.
+    """Return the origin of the page that sends a request, None if the browser does not name it.
 
-    Scripts are loaded without `Origin`; then `Referer` shows it, which a page can only leave out.
+    A script is loaded without `Origin`; then `Referer` names it, which a page can only omit.
     """
     if b"origin" in headers:
         return b", ".join(headers[b"origin"]).decode("latin-1")
@@ -170,7 +170,7 @@ def _find_origin(headers: Headers) -> str | None:
 
 
 def _is_of_another_site(headers: Headers) -> bool:
-    """Return whether one of both headers names another site than that of the request."""
+    """Return whether either header names another site than that of the request."""
     if any(each.decode("latin-1") not in _OWN_SITES for each in headers.get(b"sec-fetch-site", ())):
         return True
     if b"origin" not in headers:
@@ -186,7 +186,7 @@ def _is_host_of(headers: Headers, origin: str | None) -> bool:
 
 
 def is_loopback(origin: str | None) -> bool:
-    """Return whether an origin is on this machine; None is not."""
+    """Return whether an origin is on this machine; False for None."""
     host = _host_of(origin)
     if host is None:
         return False
@@ -197,7 +197,7 @@ def is_loopback(origin: str | None) -> bool:
 
 
 def is_loopback_address(address: str) -> bool:
-    """Return whether a client is on this machine; one without an address is."""
+    """Return whether a client is on this machine; True for one without an address."""
     try:
         return without_mapping(ipaddress.ip_address(address or "::1")).is_loopback
     except ValueError:
@@ -205,15 +205,16 @@ def is_loopback_address(address: str) -> bool:
 
 
 def _host_of(origin: str | None) -> str | None:
-    """Return the host of an origin in lower case; None for `null`, a list and what is malformed."""
+    """Return the host of an origin in lower case; None for `null`, a list or malformed text."""
     found = _ORIGIN.fullmatch(origin or "")
     return found[1].lower() if found else None
 
 
 def _is_form_of_old_browser(request: IHttp1Request) -> bool:
-    """Return whether a page without scripts sends a request, by a browser that names no page.
+    """Return whether a form sends a request, by an old browser that does not name the page.
 
-    Such a browser asks for HTML; programs have another `User-Agent`, or do not (Java has both).
+    Such a browser requests HTML; programs have another `User-Agent`, or do not request HTML (Java
+    has both).
     """
     headers = request.headers
     return (
@@ -225,12 +226,12 @@ def _is_form_of_old_browser(request: IHttp1Request) -> bool:
 
 
 def _is_visit(request: IHttp1Request) -> bool:
-    """Return whether a user opens the root by a link, which shows the page no answer."""
+    """Return whether a user opens the root by a link; the page with the link sees no response."""
     return not any(request.postpath) and _opens_page(request)
 
 
 def _opens_page(request: IHttp1Request) -> bool:
-    """Return whether a user opens a page by a link, which shows the former page no answer."""
+    """Return whether a user opens a page by a link; the page with the link sees no response."""
     headers = request.headers
     return (
         request.method in (b"GET", b"HEAD")

@@ -1,21 +1,20 @@
-"""Pages for browsers: the front page, the documentation, the frame that both have; and health.
+"""Pages for browsers: the front page, the documentation, the frame of both; and health.
 
-The files of a page are in the folder `static`. A page loads nothing: its style and its icon are
-within it, and its Content-Security-Policy forbids all else, but for requests to its own origin:
-what a user pastes into the console of the browser may send those. A page of the documentation loads
-one script too, from its own origin. What comes from a request, such as its host, and the names of
-databases are escaped where they are put into HTML, a line of a shell or JavaScript.
+The files of a page are in the folder `static`. A page loads nothing: it contains its style and its
+icon, and its Content-Security-Policy forbids all else, except requests to its own origin, which
+code that a user pastes into the console of the browser may send. A page of the documentation also
+loads one script, from its own origin. Parts of a request, such as its host, and the names of
+databases are escaped where they are inserted into HTML, a shell command or JavaScript.
 
-`FrontPage` is at `/`. In development mode it lists the databases, and has lines to paste that work;
-elsewhere it says only what this is and how to address it.
+`FrontPage` is at `/`. In development mode it lists the databases and shows commands that work when
+pasted; elsewhere it says only what this is and how to address it.
 
-`Documents` serves the documentation below `/.docs/`, so that it is there without a network: its
-index with a search box, each page as it is written, and rendered for browsers; beside the pages the
-files to which they lead, as plain text. No path of a request names a file: all that there is to
-serve is in the tables here. The files are in the package if it was installed from a wheel, and in a
-checkout where they are written.
+`Documents` serves the documentation below `/.docs/`, so that it can be read without a network: its
+index with a search box, each page as it is written, and rendered for browsers; and as plain text
+the files that the pages link to. A request can only name what is in the tables here, never another
+file. The files are in the package if it was installed from a wheel, and elsewhere in a checkout.
 
-`Health` answers `/.health`: a word for everyone, reasons for admins.
+`Health` answers `/.health`: one word for all callers, reasons for admins.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def read_static(name: str) -> bytes:
 
 
 def read_template(name: str) -> Template:
-    """Return a template from the folder of the pages; what is filled in has to be escaped."""
+    """Return a template from the folder of the pages; values must be escaped before."""
     return Template(read_static(name).decode())
 
 
@@ -136,7 +135,7 @@ ICON: Final = Response(200, _ICON, _ICON_HEADERS, max_age_s=MAX_ICON_AGE_S)
 
 
 def html_page(title: str, main: str, *, has_scripts: bool = False) -> Response:
-    """Return a page; `title` is text, `main` is HTML, which names scripts if it `has_scripts`."""
+    """Return a page; `title` is text, `main` is HTML, with scripts if it `has_scripts`."""
     page = _FRAME.substitute(
         title=escape(title),
         style=_STYLE,
@@ -156,7 +155,7 @@ def html_page(title: str, main: str, *, has_scripts: bool = False) -> Response:
 MAX_SHOWN_DATABASES: Final = 50
 _NEW_DATABASES: Final = "A database of any name is created at its first write."
 PLACEHOLDER: Final = "PROJECT"
-"""What a line to paste has where the user has to name a project."""
+"""The placeholder in a command, where the user has to name a project."""
 
 _DEVELOPMENT: Final = read_template("front_development.html")
 _CONFIGURED: Final = read_template("front_configured.html")
@@ -186,9 +185,9 @@ def curl_line(
 class _Visit:
     """What a request for the page addresses.
 
-    `host` has its port, `base` is the path under which the tree is mounted, with a slash at both
-    ends. `name` is the database, None if none is named; `label` is that of `ns` if it has to be
-    said, and `is_named_by_host` says whether it need not be.
+    `host` has its port; `base` is the path under which the tree is mounted, with a slash at both
+    ends. `name` is the database, None if none is named; `label` is the value of `ns` where links
+    need it, and `is_named_by_host` says whether they do not.
     """
 
     is_secure: bool
@@ -217,7 +216,7 @@ class _Visit:
 
 
 class FrontPage:
-    """Answers browsers that ask for the root of the service."""
+    """Answers browsers that request the root of the service."""
 
     def __init__(self, settings: Settings, parser: RequestParser, catalog: Catalog) -> None:
         """Show the databases of `catalog` if the settings are those of development mode."""
@@ -226,7 +225,7 @@ class FrontPage:
         self._catalog = catalog
 
     def is_wanted(self, request: IHttp1Request) -> bool:
-        """Return whether a request for the root is one for the page."""
+        """Return whether a request for the root is for the page."""
         return request.method in READING and prefers_html(request.headers, "application/json")
 
     async def answer(self, request: IHttp1Request) -> Response:
@@ -236,12 +235,12 @@ class FrontPage:
             page = self._show_development(visit, is_loopback_address(address_of(request)))
         else:
             page = _show_configured(visit)
-        # It repeats the host and `ns` of the request, and may show a token: the length of such a
-        # page, when it is compressed, says something about the token (BREACH).
+        # The page repeats the host and `ns` of the request, and may contain a token: if it were
+        # compressed, its length would reveal something of the token (BREACH).
         return attrs.evolve(page, may_be_encoded=False)
 
     async def answer_icon(self, _: IHttp1Request) -> Response:
-        """Return the icon, which a browser asks for beside any page."""
+        """Return the icon, which a browser requests beside any page."""
         return ICON
 
     def _parse(self, request: IHttp1Request) -> _Visit:
@@ -296,7 +295,7 @@ class FrontPage:
         return "\n".join(f"<li>{item}</li>" for item in items)
 
     def _name_database(self, visit: _Visit) -> str:
-        """Return the database that is addressed: only admins may know which others there are."""
+        """Return the addressed database: only admins may know which others exist."""
         if visit.name is None:
             return ""
         return f'<li><a href="{escape(visit.link_to(visit.name))}">{visit.name.label}</a></li>'
@@ -322,7 +321,7 @@ def _show_configured(visit: _Visit) -> Response:
 def _for_curl(visit: _Visit) -> _Visit:
     """Return the same database by another address if curl could not verify this one.
 
-    OpenSSL takes no wildcard of a certificate for a name below a top-level one, as `*.localhost`.
+    OpenSSL accepts no wildcard of a certificate for a name below a top-level one, as `*.localhost`.
     """
     if not (visit.is_secure and visit.is_named_by_host and visit.name is not None):
         return visit
@@ -338,7 +337,7 @@ def _print_javascript(visit: _Visit, token: str | None) -> str:
 
 
 def _is_secure(request: IHttp1Request, host: str) -> bool:
-    """Return whether the browser uses TLS, be it with a proxy.
+    """Return whether the browser uses TLS, even if a proxy terminates it.
 
     Browsers send `Sec-Fetch-Site` over TLS only, and to this machine (Fetch Metadata, section 4).
     """
@@ -348,7 +347,7 @@ def _is_secure(request: IHttp1Request, host: str) -> bool:
 
 
 def _show_file(file: pathlib.Path, *, is_near: bool) -> str:
-    """Return where a file is, to a client of this machine; to others only its name."""
+    """Return the path of a file for a client of this machine, its name for others."""
     return str(file) if is_near else file.name
 
 
@@ -476,7 +475,7 @@ class Documents:
         return Response(200, self._read(name), _headers_of(content_type))
 
     def _read(self, name: str) -> bytes:
-        """Return a page or a file, or for the empty name the index, which is a part of a page."""
+        """Return a page or a file; for the empty name the index, which is a part of a page."""
         if name not in self._sources:
             place = {**_PLACES_OF_PAGES, **_PLACES_OF_FILES, "": _INDEX_SOURCE}[name]
             try:
@@ -487,7 +486,7 @@ class Documents:
         return self._sources[name]
 
     async def _make(self, name: str, steps: Callable[[str], Iterator[Response | None]]) -> Response:
-        """Return what was made for a name, once: `steps` yield None until they are done."""
+        """Return what is made for a name, once; `steps` yield None until it is done."""
         if name not in self._made:
             await self._making.run(self._start, name, steps)
         return self._made[name]
@@ -527,7 +526,7 @@ class Documents:
         yield html_page(f"{title} · treedb", _NAVIGATION + "".join(parts), has_scripts=True)
 
     def _list_sections(self, _: str) -> Iterator[Response | None]:
-        """Make what the search box searches: every section of every page, as it is written."""
+        """Make the text that the search box searches: all sections of all pages."""
         found = []
         for name in _PLACES_OF_PAGES:
             source = self._read(name).decode()
@@ -540,7 +539,7 @@ class Documents:
 
 
 def _find_name(request: IHttp1Request) -> str:
-    """Return what a path names below `/.docs/`, as the dispatch reads it."""
+    """Return the name that a path below `/.docs/` has, as the dispatch reads it."""
     segments = [segment.decode() for segment in request.postpath if segment]
     return "/".join(segments[1:]).replace("/.json", ".json")
 
@@ -550,7 +549,7 @@ def _headers_of(content_type: bytes) -> tuple[Header, ...]:
 
 
 def _find_index(readme: str) -> str:
-    """Return the list of all pages, which the README has in a section of its own."""
+    """Return the list of all pages, which is a section of the README."""
     return next(each for each in split_sections(readme) if each.startswith(_INDEX_HEADING))
 
 
@@ -578,7 +577,7 @@ def split_sections(source: str) -> Iterator[str]:
 def render(section: str, folder: str = "docs") -> str:
     """Return Markdown of a page in `folder` as HTML, with anchors.
 
-    Links lead to where what they name is served; a link to what is not is plain text.
+    Links lead to where their targets are served; a link to what is not served becomes plain text.
     """
     tokens = _MARKDOWN.parse(section)
     for token, following in pairwise(tokens):
@@ -609,7 +608,7 @@ def _turn_links(tokens: Sequence[Token], folder: str) -> None:
 
 
 def _find_target(link: str, folder: str) -> str | None:
-    """Return a link as it is below `/.docs/`; None if nothing is served there."""
+    """Return a link relative to `/.docs/`; None if its target is not served there."""
     if _OUTER_LINK.fullmatch(link) or link.startswith("#"):
         return link
     path, mark, anchor = link.partition("#")
@@ -627,9 +626,9 @@ _NO_ADMIN: Final = (
 
 @attrs.frozen
 class _Caller:
-    """What a request to `/.health` addresses, None for nothing, and the token it carries.
+    """What a request to `/.health` addresses, None for nothing, and its token.
 
-    `identity` is who sends it, if the program that embeds the service says so.
+    `identity` is its sender, if the program that embeds the service names one.
     """
 
     name: DatabaseName | None
@@ -638,15 +637,15 @@ class _Caller:
 
 
 class Health:
-    """Answers how the databases of a catalog are, at any host, whatever else a request says.
+    """Answers whether the databases of a catalog work, at any host, whatever else a request has.
 
     `?live` asks whether the process answers; `?ready` whether it would serve a write: to the
-    database that the request addresses, to every one if it addresses none. `?database` asks which
-    database the request addresses: admins of its project may know, and everyone in development
-    mode. Without any, everything must be as it should be.
+    addressed database, or to every one if none is addressed. `?database` asks which database the
+    request addresses: admins of its project may know, and in development mode all callers. Without
+    any of these, the answer is about everything.
 
     Attributes:
-        turns: the turns of the process; None if they are not counted.
+        turns: the turns of the process; None if they are not measured.
         is_ending: whether the server is stopping.
 
     """
@@ -660,7 +659,7 @@ class Health:
     ) -> None:
         """Show reasons and turns to the callers that `authenticator` identifies as admins.
 
-        `users` says who is logged in; None if only tokens say who sends a request.
+        `users` finds users who are logged in; None if only tokens identify senders.
         """
         self._users = users
         self._catalog = catalog
@@ -670,7 +669,7 @@ class Health:
         self.is_ending = False
 
     async def check(self, request: IHttp1Request) -> Response:
-        """Return the response to a GET; raise `Unavailable` if anything asked for is wrong."""
+        """Return the response to a GET; raise `Unavailable` if anything in question is wrong."""
         questions = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
         if b"live" in questions:
             return _HEALTHY
@@ -687,7 +686,7 @@ class Health:
         raise Unavailable(await self._describe(problems, caller))
 
     def _parse(self, request: IHttp1Request) -> _Caller:
-        """Return the caller; nothing in a request is an error here."""
+        """Return the caller; no part of a request is an error here."""
         try:
             location = self._parser.locate(request)
             return _Caller(location.name, find_token(request.headers, location.parameters))
@@ -704,14 +703,14 @@ class Health:
         return Response(200, body.encode(), (JSON_TYPE,))
 
     async def _describe(self, problems: list[Problem], caller: _Caller) -> str:
-        """Return what a caller may know: the problems of a project of which it is an admin."""
+        """Return what a caller may know: the problems of the projects of which it is an admin."""
         shown = []
         if caller.name is not None and await self._is_admin(caller.name.project, caller):
             shown = [str(each) for each in problems if each.project == caller.name.project]
         return " ".join(shown) or "Not everything can be served at present."
 
     async def _show_turns(self, caller: _Caller) -> Response:
-        """Return that all is well, to an admin with how long the turns of the process last."""
+        """Return that all is well; to an admin also how long the turns of the process last."""
         is_unknown = caller.token is None and caller.identity is None
         if self.turns is None or caller.name is None or is_unknown:
             return _HEALTHY
@@ -728,7 +727,7 @@ class Health:
         return Response(200, body.encode(), (JSON_TYPE,))
 
     async def _find_user(self, request: IHttp1Request) -> Identity | None:
-        """Return who is logged in; None if that cannot be said."""
+        """Return who is logged in; None if that cannot be found out."""
         try:
             return (
                 None if self._users is None else await self._users.find(request, DEFAULT_TIMEOUT_S)

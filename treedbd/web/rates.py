@@ -1,15 +1,15 @@
 """Rates: how much callers may do in each second.
 
-Theory of operation. By client address, by user and by project each caller has a token
-bucket for each rate, of which only a time is kept: the *level*, when the bucket will be full again.
-Taking one from a bucket moves the level on by the time in which one comes back; a bucket whose
-level is a whole burst ahead of the clock is empty. So a full bucket is a level in the past, which
-need not be kept (`Levels`). Bytes are known only after they were sent: they are taken whatever the
-level is, and a caller whose bucket is more than empty is refused until it is not.
+Theory of operation. Each client address, user and project has a token bucket for each rate, of
+which only a time is stored: the *level*, when the bucket will be full again. Taking one from a
+bucket advances the level by the time in which one is refilled. A bucket is empty when its level is
+a whole burst ahead of the clock, and full when it is in the past; then it need not be stored
+(`counting.Levels`). Bytes are known only after they were sent: they are taken whatever the level is,
+and a caller whose bucket is overdrawn is refused until it is refilled.
 
 A request is counted for its address before anything else is done for it, for its project when that
-is known, for its user when the token is verified. What one of them refuses has been counted for
-those before. What the program that embeds the service does by itself is not counted at all.
+is known, and for its user when the token is verified. If one of them refuses it, those before have
+counted it already. What the program that embeds the service does by itself is not counted.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class TooManyRequests(Exception):
     """A caller has used up a rate.
 
     Attributes:
-        retry_after_s: in how many whole seconds there is room again, at least 1.
+        retry_after_s: after how many whole seconds a retry can succeed, at least 1.
 
     """
 
     def __init__(self, what: str, rate: int, setting: str, wait_s: float) -> None:
-        """Say what was too much, and of whom; `setting` is the key of the limit."""
+        """Say what was too much; `setting` is the key of the limit."""
         self.retry_after_s: Final = max(1, math.ceil(wait_s))
         super().__init__(
             f"Too many {what}: at most {rate} a second ({setting}). "
@@ -58,8 +58,8 @@ class TooManyRequests(Exception):
 class _Bucket:
     """The buckets of all callers for one rate.
 
-    `levels` has them by a key that begins with `setting`; one takes `interval` seconds to come
-    back, and `burst` seconds fill an empty bucket.
+    `levels` stores them under keys that begin with `setting`; one is refilled in `interval`
+    seconds, and a whole bucket in `burst` seconds.
     """
 
     levels: Levelling
@@ -79,18 +79,18 @@ class _Bucket:
         level += self.interval
         wait = level - now - self.burst
         if wait > 0:
-            # Set again as it was, so that it is not forgotten as one that is not used.
+            # Stored unchanged, so that it does not expire as unused.
             levels.set(key, level - self.interval)
             raise TooManyRequests(self.what, self.rate, self.setting, wait)
         levels.set(key, level)
 
     def take_anyway(self, caller: str, count: int, now: float) -> None:
-        """Take so many, however few there are."""
+        """Take `count`, even if there are fewer."""
         key = self.setting + caller
         self.levels.set(key, max(self.levels.get(key), now) + count * self.interval)
 
     def check(self, caller: str, now: float) -> None:
-        """Raise `TooManyRequests` if more was taken than there was."""
+        """Raise `TooManyRequests` if the bucket is overdrawn."""
         key = self.setting + caller
         level = self.levels.get(key)
         wait = level - now - self.burst
@@ -140,7 +140,7 @@ def _make_buckets(rates: RateLimits, kind: str, whom: str, levels: Levelling) ->
 
 
 class Rates:
-    """Counts what callers do, and refuses what is beyond a rate.
+    """Counts what callers do, and refuses what exceeds a rate.
 
     Attributes:
         counts_bytes: whether `note_bytes` has to be called at all.
@@ -155,7 +155,7 @@ class Rates:
         seconds: Callable[[], float],
         levels: Levelling | None = None,
     ) -> None:
-        """Count by the clock `seconds`, which is the same for all who share `levels`.
+        """Count by the clock `seconds`, which all who share `levels` have in common.
 
         `of_projects` are the rates of those projects that have rates of their own.
         """
@@ -175,19 +175,19 @@ class Rates:
     # Requests, in the order in which they are counted.
 
     def take_address(self, request: IHttp1Request) -> None:
-        """Count a request for its address; raise `TooManyRequests`, but not for its health."""
+        """Count a request for its address; raise `TooManyRequests`, but not for `/.health`."""
         buckets = self._address
         if not buckets.is_any:
             return
         try:
             buckets.take(network_of(address_of(request)), self._seconds(), is_write=False)
         except TooManyRequests:
-            # A probe of the server must not take a busy neighbour for a failure.
+            # A probe must not report the server as failed because its address is busy.
             if request.postpath != _HEALTH:
                 raise
 
     def take_project(self, request: IHttp1Request, project: str, *, is_write: bool) -> None:
-        """Count a request for its project, a write for its address too."""
+        """Count a request for its project, and a write for its address too."""
         if is_write and self._address.writes is not None:
             self._address.writes.take(network_of(address_of(request)), self._seconds())
         buckets = self._of_projects.get(project, self._of_others)[1]
@@ -195,7 +195,7 @@ class Rates:
             buckets.take(project, self._seconds(), is_write=is_write)
 
     def take_user(self, project: str, identity: Identity, *, is_write: bool) -> None:
-        """Count a request for the user who sends it, if it is one: admins have no limit here."""
+        """Count a request for its user; admins and anonymous callers have no rate."""
         buckets = self._of_projects.get(project, self._of_others)[0]
         if not buckets.is_any:
             return
@@ -204,7 +204,7 @@ class Rates:
             buckets.take(f"{project}/{uid}", self._seconds(), is_write=is_write)
 
     def refuse_malformed(self, address: str) -> ErrorReply | None:
-        """Count what is not a request; return what is sent if there were too many, else None."""
+        """Count a malformed request; return the reply if there were too many, else None."""
         if self._address.requests is None:
             return None
         try:
@@ -216,29 +216,31 @@ class Rates:
     # Bytes.
 
     def note_answered(self, request: Any) -> None:
-        """Count the bytes of a request that was answered, but not those of a stream."""
+        """Count the bytes of an answered request; those of a stream are counted elsewhere."""
         self.note_sent(request, request.sentLength)
 
     def note_sent(self, request: Any, sent: int) -> None:
-        """Count the bytes of a request as `note_answered`, of whose response `sent` were sent."""
+        """Count the bytes of a request of whose response `sent` bytes were sent."""
         self._note(request, size_of_body(request) + sent)
 
     def follow(self, request: AdaptedRequest) -> None:
-        """Count the bytes of a request of another server when it ends."""
+        """Count the bytes of an adapted request when it ends."""
         if self.counts_bytes:
-            received = size_of_body(request)  # now: that server closes the body before the end
+            received = size_of_body(
+                request
+            )  # now, because that server closes the body before the end
             request.notifyFinish().addBoth(
                 lambda _: self._note(request, received + request.sentLength)
             )
 
     def _note(self, request: Any, count: int) -> None:
         if request.code == 429:
-            return  # else a client that tries again too early would never be served
+            return  # else a client that retries too early would never be served
         question = request.head_memory.question
         project, uid = None, None
         if isinstance(question, Question):
             if question.wanted.accepts_events:
-                return  # what streams send is counted as they go
+                return  # the registry of streams counts them
             project = question.name.project
             if question.wanted.token is not None and self._has_uid_bytes:
                 identity = self._recall(project, question.wanted.token)
@@ -275,7 +277,7 @@ def make_rates(
     authenticator: Authenticator,
     seconds: Callable[[], float],
 ) -> Rates | None:
-    """Return what counts as the settings say, None if there is no limit at all."""
+    """Return the rates of the settings, None if they limit nothing."""
     rates = settings.rates
     of_projects = {
         name: attrs.evolve(rates, **project.rates)

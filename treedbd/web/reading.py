@@ -1,29 +1,24 @@
-"""Reads: rendered from the rows of one moment, shared by those who want the same, in slices.
+"""Reads: rendered from the rows of one state, shared by equal reads, in slices.
 
-Theory of operation. `ReadSource` says what a read renders: which of the data, in which form, and
-how it is wrapped. The JSON is rendered in chunks as they are needed, so the sender decides how much
-is in memory at a time.
+Theory of operation. A `ReadSource` is one read: which of the data, in which form, and how it is
+wrapped. The JSON is rendered in chunks when they are needed, so the sender decides how much is in
+memory at a time. A `Rendering` is the JSON of a read of one state. `SharedReads` shares it while a
+client reads it and nothing is written to its database, so many slow clients, and many streams that
+begin at the same place, need one copy. The right to read is evaluated for each of them by its
+caller, against the state that was rendered.
 
-A `Rendering` is the JSON of a read made from one state. `SharedReads` shares it as long as a client
-reads it and nothing was written to its database since, so many clients that read slowly, and many
-streams that begin at the same place, keep one copy waiting. Who may read it is evaluated for each
-by its caller, against the state that was rendered.
+A read that does not fit into one turn is a `LargeRead`. It is rendered slice by slice from one
+snapshot, once for all equal reads that wait for it; between two slices the reactor serves other
+requests. The snapshot is held only while rows are read, at the speed of the disk; slow clients cost
+a temporary file and nothing else. A large read continues with what was rendered before it was found
+to be large. If too many are under way, nothing is kept or held: the read begins later, and until
+then equal reads of any caller can join it. When it begins, the rules are evaluated again for each
+caller for whom they were evaluated against an older state. Once it has begun, only callers who have
+seen the rendered state can join. Callers whose response may flow begin to read before all of it is
+rendered.
 
-A read that is more than one turn has room for is a `LargeRead`: it is rendered slice by slice from
-one moment, once for all who wait for the same; between two slices the reactor serves other
-requests. The moment is held only while rows are read, at the speed of the disk; clients that read
-slowly cost a temporary file and nothing else. A large read continues with what has been rendered
-when that was found out. If too many are under way, nothing is kept or held: it begins later, and
-until then any caller can join who wants the same; when it begins, the rules are evaluated once more
-for each caller for whom they were evaluated against an older state. Once it has begun, only callers
-who have seen the same state that is rendered can join. Those who may flow begin to read before all
-of it is rendered.
-
-A stream, and a listen of the real-time protocol, begins with a `FirstValue`, which is rendered the
-same way and shared with the reads of the same.
-
-`MissingIndexes` looks at queries before they run. `explanation` is the answer to an admin who asks
-why a request is allowed or denied.
+A stream, and a listen of the real-time protocol, begins with a `FirstValue`, which is rendered and
+shared like a read. `MissingIndexes` checks queries before they run.
 """
 
 from __future__ import annotations
@@ -97,7 +92,7 @@ class RenderingSource(Protocol):
         ...
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
-        """Render from the nodes of one moment; at each chunk the caller can check the time."""
+        """Render the nodes of one state; at each chunk the caller can check the time."""
         ...
 
 
@@ -112,9 +107,9 @@ class ComputedTag:
 class ReadSource:
     """What a read renders (a `RenderingSource`): the data at a place, as the response has it.
 
-    `database` only distinguishes the places of different ones. The text is indented as a `layout`
-    has it, if there is one. `tag` is set, before the text is rendered, to that of the value; if
-    only that is wanted, nothing is rendered.
+    `database` only distinguishes equal places of different databases. A `layout` indents the text.
+    `tag` is set to that of the value before the text is rendered; if only the tag is needed,
+    nothing is rendered.
     """
 
     database: object
@@ -136,7 +131,7 @@ class ReadSource:
         return True
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
-        """Render from the nodes of one moment; raise `TooLargeToIndent` for too much to indent."""
+        """Render the nodes of one state; raise `TooLargeToIndent` if that applies."""
         chunks = iter((b"",)) if self.is_silent else chunks_of(self.options, self.place, nodes)
         if self.layout is not None:
             chunks = self.layout.indent(_bounded(chunks))
@@ -156,7 +151,7 @@ class ReadSource:
 
 
 def make_source(database: object, request: DataRequest, tag: str | None = None) -> ReadSource:
-    """Return what renders the response to a read of a database; `tag` is known of the value."""
+    """Return what renders the response to a read; `tag` is that of the value, if known."""
     options = request.read_options
     return ReadSource(
         database=database,
@@ -169,7 +164,7 @@ def make_source(database: object, request: DataRequest, tag: str | None = None) 
 
 
 def _bounded(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks of what is indented; raise `TooLargeToIndent` if they are too long."""
+    """Yield the chunks of indented text; raise `TooLargeToIndent` if there are too many."""
     size = 0
     for chunk in chunks:
         size += len(chunk)
@@ -194,7 +189,7 @@ def chunks_of(options: ReadOptions, place: Place, nodes: Nodes) -> Iterator[byte
 
 def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:
     if nodes.type_at(path) is not Container:
-        return chain((b"",), nodes.chunks(path))  # it is read again, in another step
+        return chain((b"",), nodes.chunks(path))  # the leaf is read again, in another step
     span = Span(after=shallow.start_after)
     if shallow.version == 1:
         return print_keys(islice(nodes.keys(path, span), shallow.limit))
@@ -227,21 +222,21 @@ def _render_query(nodes: Nodes, path: Path, query: Query, is_export: bool) -> It
 MAX_CONCURRENT_RENDERS: Final = 4
 """Large reads that are rendered at a time; others wait for a slot."""
 MAX_TURN_BYTES: Final = 1_200_000
-"""What is longer is a large read, however fast it is rendered."""
+"""A longer value is a large read, however fast it is rendered."""
 
 
 class TooMuchWork(NamedTuple):
-    """A read that takes more than one turn; `sequence` is the number of the state it would show."""
+    """A read that does not fit into one turn; `sequence` is the number of its state."""
 
     sequence: int
 
 
 IN_MEMORY_BYTES: Final = MIB
-"""What is rendered slice by slice and becomes longer goes into a temporary file."""
+"""A large read that becomes longer than this is written to a temporary file."""
 
 
 class Rendering(Content):
-    """What `source` rendered from the state with the number `sequence`."""
+    """The JSON that `source` rendered from the state with the number `sequence`."""
 
     __slots__ = ("sequence", "source")
 
@@ -258,16 +253,16 @@ class Rendering(Content):
 
 
 class RenderingWriter:
-    """Gathers chunks in memory, and in a temporary file if they become many.
+    """Gathers chunks in memory, and in a temporary file if they are many.
 
     Attributes:
         size: the bytes that were written.
-        files: counts what is in the file.
+        files: counts the bytes in the file.
 
     """
 
     def __init__(self, memory: WaitingBytes, files: WaitingBytes) -> None:
-        """Count what is in the file by `files` already while it grows."""
+        """Count the bytes in the file by `files` while it grows."""
         self._memory = memory
         self.files = files
         self._chunks: list[bytes] = []
@@ -278,7 +273,7 @@ class RenderingWriter:
     def write(self, chunk: bytes) -> None:
         """Add a chunk; raise `WaitingBytesExhausted` or `DiskFull`."""
         if not chunk:
-            return  # a step of which there may be millions
+            return  # an empty step; there may be millions
         self.size += len(chunk)
         if self._file is None:
             self._chunks.append(chunk)
@@ -316,7 +311,7 @@ class RenderingWriter:
             self.close()
 
     def close(self) -> None:
-        """Drop what was written, unless a rendering owns it."""
+        """Drop what was written, unless a rendering has taken it over."""
         self.files.add(-self._counted)
         self._counted = 0
         if self._file is not None:
@@ -333,17 +328,17 @@ class RenderingWriter:
 
 
 def _as_disk_full(error: OSError) -> Exception:
-    """Return what to raise for an error of a temporary file."""
+    """Return the exception to raise for an error of a temporary file."""
     if error.errno in FULL_ERRNOS:
         return DiskFull(f"There is no room for a temporary file: {error.strerror}.")
     return error
 
 
 Rendered: TypeAlias = Rendering | Flow
-"""All of what was rendered, or what is rendered so far."""
+"""A whole rendering, or one that is still growing."""
 
 FLOW_BYTES: Final = 64 * KIB
-"""Once more than this is rendered, those who may flow begin to read."""
+"""Once more than this is rendered, callers who may flow begin to read."""
 
 
 @attrs.frozen(eq=False)
@@ -351,11 +346,11 @@ class Waiter:
     """A caller who waits for a large read.
 
     Attributes:
-        source: renders it, if this caller is the first when the work begins.
+        source: renders the read, if this caller is the first when the work begins.
         judge: evaluates the rules against a state, and raises if they deny the read.
-        judged: the number of the state that they have been evaluated against.
-        begun: is called once, with the number of the state that is rendered, while that is the
-            present state.
+        judged: the number of the state that they were evaluated against.
+        begun: is called once, with the number of the rendered state, while that is the present
+            state.
         may_flow: whether it can begin to read before all is rendered.
 
     """
@@ -369,12 +364,12 @@ class Waiter:
 
 @attrs.frozen(eq=False)
 class BegunRendering:
-    """A rendering that has begun, and goes on.
+    """A rendering that has begun.
 
     Attributes:
         source: renders it.
-        held: the moment that it is made from.
-        chunks: all of it, beginning with what is made already.
+        held: the snapshot that it is made from.
+        chunks: all of it, beginning with the chunks that exist already.
 
     """
 
@@ -384,7 +379,7 @@ class BegunRendering:
 
 
 class LargeRead:
-    """One large read, and all who wait for it: rendered in slices from one moment."""
+    """One large read and all callers who wait for it: rendered in slices from one snapshot."""
 
     def __init__(
         self,
@@ -393,9 +388,10 @@ class LargeRead:
         clock: IReactorTime,
         begun: BegunRendering | None = None,
     ) -> None:
-        """Go on with what has `begun`, or begin from the moment that `hold` returns, in `slices`.
+        """Continue with `begun`, or begin from the snapshot that `hold` returns, in `slices`.
 
-        What has begun needs a free slot, and closes its moment when it ends, joined or not.
+        With `begun` there must be a free slot; its snapshot is closed at the end, even if no caller
+        joins.
         """
         self._hold = hold
         self._slices = slices
@@ -408,7 +404,7 @@ class LargeRead:
         self._is_in_step = False
 
     def can_join(self, source: RenderingSource, sequence: int) -> bool:
-        """Return whether one who has seen the state `sequence` may share it."""
+        """Return whether a caller who has seen the state `sequence` may share it."""
         if not self._is_wanted and not self._awaits_first:
             return False
         begun = self._begun
@@ -419,9 +415,9 @@ class LargeRead:
     def join(self, waiter: Waiter) -> Deferred[Rendered]:
         """Fire with the rendering, which is freed unless it is opened at once.
 
-        For one who may flow that is soon, with what is rendered so far. Errbacks with what `judge`
-        raises, and with what rendering raises. A waiter may cancel; the work ends when the last one
-        does.
+        For a caller who may flow that is soon, with what is rendered so far. Errbacks with what
+        `judge` raises, and with what rendering raises. A waiter may cancel; the work ends when the
+        last one does.
         """
         waiting: Deferred[Rendered] = Deferred(self._leave)
         self._waiters[waiting] = waiter
@@ -433,7 +429,7 @@ class LargeRead:
     async def run(
         self, slots: DeferredSemaphore, writer: RenderingWriter, share: Callable[[Rendering], None]
     ) -> None:
-        """Wait for a slot, render, and fire for all who wait; `share` is called before that."""
+        """Wait for a slot, call `share` with the rendering, then fire for all who wait."""
         try:
             await self._wait(slots.acquire())
         except CancelledError:
@@ -445,7 +441,7 @@ class LargeRead:
             share(rendering)
             await self._deliver(rendering)
         except CancelledError:
-            pass  # all who waited have left, or none has joined
+            pass  # all callers have left, or none has joined
         except Exception:
             await self._fail(Failure())
         finally:
@@ -455,7 +451,7 @@ class LargeRead:
         if self._flow is not None and self._flow.has_readers:
             _log.warn("A large read was cut off in the middle: {error}", error=failure.value)
             self._flow.fail()
-        with suppress(CancelledError):  # all who are left have left
+        with suppress(CancelledError):  # the last callers have left
             await self._run_in_slices(self._fail_each(failure))
 
     def _fail_each(self, failure: Failure) -> Iterator[None]:
@@ -466,7 +462,7 @@ class LargeRead:
     async def _render(self, writer: RenderingWriter) -> Rendering:
         try:
             try:
-                await self._wait(deferLater(self._clock, 0))  # all who ask in this turn can join
+                await self._wait(deferLater(self._clock, 0))  # equal reads of this turn can join
                 begun = self._begun or self._begin()
                 await self._run_in_slices(self._render_chunks(begun, writer))
             finally:
@@ -499,7 +495,7 @@ class LargeRead:
                 yield from self._let_flow(begun.source, writer)
 
     def _let_flow(self, source: RenderingSource, writer: RenderingWriter) -> Iterator[None]:
-        """Start the reads of those who may flow, from what is rendered so far."""
+        """Begin the reads of callers who may flow, with what is rendered so far."""
         for waiting, waiter in list(self._waiters.items()):
             if waiter.may_flow and waiting in self._waiters:
                 if self._flow is None:
@@ -517,7 +513,7 @@ class LargeRead:
                 self._pop(waiting).errback(Failure())
 
     async def _deliver(self, rendering: Rendering) -> None:
-        reader = rendering.open("", may_refuse=False)  # keeps it until all have it
+        reader = rendering.open("", may_refuse=False)  # keeps it until it was delivered to all
         try:
             await self._run_in_slices(self._deliver_to_each(rendering))
         finally:
@@ -534,7 +530,7 @@ class LargeRead:
         await self._wait(done)
 
     def _take(self, steps: Iterator[None], done: Deferred[None]) -> Steps:
-        """Take steps, and fire with their end, unless that was done meanwhile."""
+        """Run steps, and fire with their end, unless `done` has fired meanwhile."""
         while not done.called:
             self._is_in_step = True
             try:
@@ -567,7 +563,7 @@ class LargeRead:
         return bool(self._waiters) or (self._flow is not None and self._flow.has_readers)
 
     def _end_unless_wanted(self) -> None:
-        # A step finds out by itself.
+        # A step checks it by itself.
         if not (self._is_wanted or self._is_in_step or self._next_turn is None):
             self._next_turn.cancel()
 
@@ -588,17 +584,17 @@ def before_deadline(
 
 
 class SharedReads:
-    """The renderings of a service that are under way or being read.
+    """The renderings of a service that are being made or read.
 
     Attributes:
-        held: what connections make the server hold.
+        held: accounts of the memory that connections use.
         memory, files: how many bytes wait for readers, in memory and in temporary files.
         slices: in which large values are rendered, and are sent to streams and sockets.
 
     """
 
     def __init__(self, limits: Limits, clock: IReactorTime) -> None:
-        """Render by `clock`; let as many bytes wait as `limits` say."""
+        """Measure time by `clock`; at most as many bytes wait as `limits` allow."""
         self.held: Final = HeldBytes(limits, clock.seconds)
         self.memory: Final = WaitingBytes(limits.waiting_bytes)
         self.files: Final = WaitingBytes(limits.waiting_file_bytes)
@@ -609,9 +605,9 @@ class SharedReads:
         self._under_way: dict[Hashable, LargeRead] = {}
 
     def render(self, source: RenderingSource, nodes: Nodes) -> bytes | Rendering | TooMuchWork:
-        """Return the JSON of a source, a rendering that others read if there is one.
+        """Return the JSON of a source, or a rendering of it that others read.
 
-        It is bytes if it is too little to be shared. A read too large for one turn is kept and
+        It is bytes if it is too short to be shared. A read too large for one turn is kept and
         continued by `render_large`, if that is called in the same turn. If no slot is free, or
         `nodes` cannot be held, nothing is kept: it begins again when a slot is free.
         """
@@ -635,19 +631,19 @@ class SharedReads:
     def render_large(
         self, hold: Callable[[], HeldNodes], waiter: Waiter, address: str
     ) -> Deferred[Rendering]:
-        """Render in slices, for this waiter and all who want the same; `hold` returns a moment.
+        """Render in slices, for this waiter and equal ones; `hold` returns a snapshot.
 
         Fires with the rendering, which is freed unless it is opened at once. Errbacks with what
-        `judge` raises, and with `StoreFailed`, `DiskFull` or `WaitingBytesRefused`; at once, if no
-        room at all is left for the address that will read it. A waiter may cancel; the work ends
-        when the last one does.
+        `judge` raises, and with `StoreFailed`, `DiskFull` or `WaitingBytesRefused`; at once, if
+        there is no room at all for the address that will read it. A waiter may cancel; the work
+        ends when the last one does.
         """
         return cast("Deferred[Rendering]", self.render_flowing(hold, waiter, address))
 
     def render_flowing(
         self, hold: Callable[[], HeldNodes], waiter: Waiter, address: str
     ) -> Deferred[Rendered]:
-        """Render as `render_large` does; fire with what flows if the waiter may flow."""
+        """Render as `render_large` does; fire with a flow if the waiter may flow."""
         try:
             self.files.check_address(address, 1)
             return self._join(hold, waiter)
@@ -666,7 +662,7 @@ class SharedReads:
         return waiting
 
     def _go_on(self, source: RenderingSource, nodes: Nodes, chunks: Iterator[bytes]) -> None:
-        """Go on with what has begun, if it need not wait and its moment can be held."""
+        """Continue a rendering if it need not wait and its snapshot can be held."""
         may_run = self._slots.tokens > 0 and self.files.has_room("", 1)
         held = nodes.hold() if may_run and isinstance(nodes, PresentNodes) else None
         if held is not None:
@@ -686,7 +682,7 @@ class SharedReads:
                 del self._under_way[key]
 
     def _find(self, source: RenderingSource, nodes: Nodes) -> Rendering | TooMuchWork | None:
-        """Return what shows the same state as `nodes`, if anything does or will."""
+        """Return what shows, or will show, the same state as `nodes`, if anything does."""
         key = source.key
         known, read = self._being_read.get(key), self._under_way.get(key)
         if known is None and read is None:
@@ -704,7 +700,7 @@ class SharedReads:
         return TooMuchWork(sequence) if may_join else None
 
     def _share(self, key: Hashable, rendering: Rendering) -> None:
-        """Remember a rendering as long as it is in use."""
+        """Share a rendering while a client reads it."""
 
         def forget(gone: ref[Rendering]) -> None:
             if self._being_read.get(key) is gone:
@@ -714,9 +710,9 @@ class SharedReads:
 
 
 def render_at_once(chunks: Iterator[bytes], rendered: list[bytes], clock: IReactorTime) -> bool:
-    """Add chunks to those that are `rendered`; return whether that was all.
+    """Append chunks to `rendered`; return whether that was all.
 
-    False after as much work as one turn has room for: then it is a large read.
+    False after as much work as one turn has time for: then it is a large read.
     """
     size = len(rendered[0])
     end = clock.seconds() + SLICE_SECONDS
@@ -733,7 +729,7 @@ AT_ONCE_BYTES: Final = 64 * KIB
 
 
 def needs_body(request: DataRequest) -> bool:
-    """Return whether the response depends on the data, if only by its tag."""
+    """Return whether the response depends on the data, or on its tag."""
     return request.print != "silent" or is_tagged(request)
 
 
@@ -748,10 +744,10 @@ def read_response(
     tag: str | None,
     cut_off_at: float | None = None,
 ) -> Response:
-    """Return the response to a read, with what was `rendered` as its body.
+    """Return the response to a read, with `rendered` as its body.
 
-    `tag` is that of the value, if it was computed. `cut_off_at` is when a client must have read a
-    large body, if its request says so.
+    `tag` is that of the value, if it was computed. `cut_off_at` is when the client must have read a
+    large body, if the request has a time-out.
     """
     options = request.read_options
     if tag is None:
@@ -768,7 +764,7 @@ def read_response(
 
 
 def is_met_by(request: DataRequest, tag: str) -> bool:
-    """Return whether a read has a condition that says that the client has the value of this tag."""
+    """Return whether the condition of a read names this tag: the client has the value (304)."""
     return request.condition is not None and request.condition.matches(tag, tag != NULL_ETAG)
 
 
@@ -777,9 +773,9 @@ def _headers(options: ReadOptions) -> tuple[Header, ...]:
 
 
 def kept_response(request: DataRequest, answer: Answer, memory: WaitingBytes) -> Response | None:
-    """Return the response that shows a kept answer; a large one is counted by `memory`.
+    """Return the response with a kept answer; a large one is counted by `memory`.
 
-    None if it needs a tag that is not known, and would take long to compute.
+    None if it needs a tag that is not known and would take long to compute.
     """
     if not is_tagged(request):
         return read_response(request, _body_of(request, answer, memory), None)
@@ -810,9 +806,9 @@ def _tag_of(options: ReadOptions, body: bytes) -> str:
 
 
 def may_flow(request: DataRequest) -> bool:
-    """Return whether the text of a read is sent as it is rendered.
+    """Return whether the text of a read is sent while it is rendered.
 
-    Not what is indented: whether it is too large for that is known at its end.
+    Indented text is not: whether it is too large is known only at its end.
     """
     options = request.read_options
     return request.print == "compact" and not (options.callback is not None and is_tagged(request))
@@ -824,7 +820,7 @@ def known_tag(source: object) -> str | None:
 
 
 class QuerySource:
-    """The first value of streams of a query, which fills the window that they are attached to."""
+    """The first value of streams of a query; rendering it fills their window."""
 
     def __init__(
         self,
@@ -855,7 +851,7 @@ def first_source(
     *,
     is_export: bool = False,
 ) -> RenderingSource:
-    """Return what renders the first value: of a node the same as an ordinary read of it."""
+    """Return what renders the first value; for a place without a query, as a read does."""
     if isinstance(subscription, QuerySubscription):
         return QuerySource(database, path, query, subscription, is_export=is_export)
     return ReadSource(database, Place(path), EXPORT if is_export else PLAIN)
@@ -864,9 +860,9 @@ def first_source(
 class FirstValue:
     """The value that one stream begins with, or begins again with.
 
-    One that is little work is rendered in the turn in which the stream begins; a large one in
-    slices, together with all streams and reads that wait for the same. Each stream sends it from
-    the shared copy, at the speed of its reader.
+    A small one is rendered in the turn in which the stream begins; a large one in slices, together
+    with equal streams and reads. Each stream sends it from the shared copy, at the speed of its
+    reader.
     """
 
     __slots__ = ("_address", "_judge", "_reads", "_source", "_waiting")
@@ -878,7 +874,7 @@ class FirstValue:
         reads: SharedReads,
         address: str,
     ) -> None:
-        """Render `source` for a client; `judge` raises unless it may read a large value still."""
+        """Render `source` for a client; `judge` raises if it may no longer read a large value."""
         self._source: Final = source
         self._judge = judge
         self._reads: Final = reads
@@ -894,8 +890,8 @@ class FirstValue:
     ) -> Deferred[Rendering]:
         """Render a large value; `subscription` then watches from the state that it shows.
 
-        It does not watch until that is known. The read rules already allowed the state `judged`.
-        Fires and errbacks as `SharedReads.render_large`.
+        Until that state is known it does not watch. The read rules already allowed the state
+        `judged`. Fires and errbacks as `SharedReads.render_large`.
         """
         states: list[int] = []
 
@@ -910,7 +906,7 @@ class FirstValue:
         return self._waiting
 
     def cancel(self) -> None:
-        """Stop waiting for a large value, and render none from now on."""
+        """Stop waiting for a large value, and render no other."""
         self._judge = _judge_nothing
         if self._waiting is not None:
             self._waiting.cancel()
@@ -925,13 +921,13 @@ MAX_LOGGED: Final = 1000
 
 
 class MissingIndexes:
-    """Finds queries without an index: refused if the project requires one, else logged once each.
+    """Finds queries without an index: refused if the project requires one, else logged once.
 
-    Without an index a query reads all children of its path, and while one is still being built too.
-    The log says so; the refusal has the text of Firebase, which its clients know.
+    Without an index, and while one is being built, a query reads all children of its path. The log
+    says so; the refusal has the text of Firebase, which its clients recognise.
 
     Attributes:
-        unindexed: how many queries ran, or were to run, though no index was declared.
+        unindexed: how many queries ran, or were refused, without a declared index.
 
     """
 
@@ -944,8 +940,8 @@ class MissingIndexes:
     def check(self, database: Database, query: Query, read: ReadRequest) -> None:
         """Raise `InvalidQuery` for a query without an index if the project requires one.
 
-        The right to read the path is checked before anything is said or logged of an index, because
-        that shows what the rules declare.
+        The right to read the path is checked before an index is mentioned, because that reveals
+        what the rules declare.
         """
         index = index_of(query)
         if index is None and query.order.kind != "priority":
@@ -969,7 +965,7 @@ class MissingIndexes:
                 f'"{format_path(read.path)}", to the rules'
             )
         self._logged.add(missing)
-        # It holds names that the client chose.
+        # The client chose names in it.
         shown = in_one_line(f'"{index}" for path "{format_path(read.path)}"')
         self._log.warn(
             '{project}: no ".indexOn" names {shown}, by which a query orders: it has read all '

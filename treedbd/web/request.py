@@ -2,25 +2,24 @@
 
 Everything that does not depend on a database is parsed here, once: which database and place, the
 method with its overrides, the parameters, the headers, the timeout. Errors are raised in the order
-that the interface promises: no such place or method, too large, then malformed. So parsing has two
+that the interface promises: unknown place or method, too large, malformed. So parsing has two
 steps, and the database is looked up between them: `locate` finds its name, `parse` the rest.
 
 The query string is parsed from the raw request target. `&` separates, `;` does not; a parameter
 without a value counts; `+` is a space. Parameters that the interface does not know are ignored, but
-must decode; a known one given twice is an error. A token may be one of them, or in a header.
-`ReadOptions` are what the parameters of a read request: which of the data, and in which form.
+must decode; a known one given twice is an error. A token is in a parameter or in a header.
 
-A database is named by the host, by the parameter `ns`, or by the default project (`Addressing`); a
-host carries the label of a database (`names`) as a subdomain of a configured domain. The path names
-the place.
+`ReadOptions` are the parameters of a read: which of the data, and in which form. A database is
+named by the host, by the parameter `ns`, or by the default project (`Addressing`); in a host the
+label of the database (`names`) is a subdomain of a configured domain. The path names the place.
 
-A `Dialect` is all in which the two dialects of the interface differ. `STANDARD` is the interface as
+A `Dialect` has all differences of the two dialects of the interface. `STANDARD` is the interface as
 it is documented. `FIREBASE` is for clients that were written for Firebase Realtime Database (a
 trademark of Google, to which treedb is not connected) and depend on its exact bytes. A project may
-be set to either; otherwise a request that carries what the documented interface does not have is
+be set to either; otherwise a request that has what the documented interface does not have is
 answered in the second (`choose_dialect`).
 
-A `Question` is what a connection remembers of a head that it repeats: the parsed request.
+A `Question` is the parsed request that a connection remembers for a head that it repeats.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ def parse_parameters(raw: bytes) -> Parameters:
 
 
 def find_parameter(uri: bytes, name: bytes) -> list[str]:
-    """Return the values of a parameter that only some paths have; raise `InvalidQuery`."""
+    """Return the values of one parameter of a raw URI; raise `InvalidQuery`."""
     parts = (part.partition(b"=") for part in uri.partition(b"?")[2].split(b"&"))
     return [_decode_form(value) for found, _, value in parts if found == name]
 
@@ -127,7 +126,7 @@ def find_parameter(uri: bytes, name: bytes) -> list[str]:
 def parse_leniently(raw_query: bytes) -> Parameters:
     """Return the parameters of a query; of a malformed one only those in `_LOCATING`.
 
-    Of these the first of each name counts; one that cannot be decoded is empty.
+    Of several with the same name the first counts; one that cannot be decoded is empty.
     """
     try:
         return parse_parameters(raw_query)
@@ -172,7 +171,7 @@ def parse_callback(text: str) -> str:
 def find_token(headers: Headers, parameters: Parameters) -> str | None:
     """Return the token of a request, None if it has none.
 
-    Raises `InvalidQuery` if it has two that differ. An `Authorization` of another scheme than
+    Raises `InvalidQuery` if it has two that differ. An `Authorization` with another scheme than
     Bearer has none.
     """
     found = {parameters.get("auth"), parameters.get("access_token")}
@@ -211,29 +210,29 @@ def _decode_form(raw: bytes) -> str:
 
 SUFFIX: Final = ".json"
 CACHED_PATH_BYTES: Final = 256
-"""Longer paths are parsed each time, so that clients cannot fill the memory."""
+"""Longer paths are not cached, so that clients cannot fill the memory."""
 
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/@\s]+)(?::[0-9]{0,5})?", re.ASCII)
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]*)")
 
 
 class Misdirected(LookupError):
-    """A host that is not under any configured domain."""
+    """The host is not below any configured domain."""
 
 
 class NoDatabaseNamed(LookupError):
-    """An address that names no database, or one that no database can have."""
+    """The address names no database, or has a name that no database can have."""
 
 
 class MissingSuffix(LookupError):
-    """A path without `.json` at its end: it names nothing."""
+    """The path does not end with `.json`, so it names no place."""
 
     def __init__(self) -> None:
         super().__init__("Append .json to the path to address data: /a/b.json.")
 
 
 def split_target(uri: bytes) -> tuple[bytes | None, bytes]:
-    """Split a request target into its authority, None unless it is absolute, and the rest."""
+    """Split a request target into its authority, None if it is relative, and the rest."""
     if uri[:1] == b"/":
         return None, uri
     found = _ABSOLUTE.match(uri)
@@ -285,8 +284,9 @@ class Addressing:
     """Finds databases by the domains of a service and its default project.
 
     Attributes:
-        find: the database of a Host header and of the parameter `ns`, if there is one. Raises
-            `InvalidPath`, `InvalidQuery`, `Misdirected` or `NoDatabaseNamed`. Results are cached.
+        find: returns the database that a Host header and the parameter `ns`, if present, name.
+            Raises `InvalidPath`, `InvalidQuery`, `Misdirected` or `NoDatabaseNamed`. Results are
+            cached.
 
     """
 
@@ -298,7 +298,7 @@ class Addressing:
         any_host: bool = False,
         own_hosts: Iterable[str] = (),
     ) -> None:
-        """Serve `domains`, in lower case; with an empty `default_project` there is none.
+        """Serve `domains`, in lower case; an empty `default_project` means that there is none.
 
         With `any_host` other hosts name no database. Without it they are misdirected, except
         `own_hosts`, which name none either; `*.local` among these is a pattern.
@@ -401,7 +401,7 @@ class AllowedMethods:
 
 
 class MethodNotAllowed(Exception):
-    """A method that the resource does not have; `allowed` are those that it has."""
+    """The resource does not have this method; `allowed` are its methods."""
 
     def __init__(self, message: str, allowed: AllowedMethods) -> None:
         super().__init__(message)
@@ -411,7 +411,7 @@ class MethodNotAllowed(Exception):
 def parse_method(
     method: bytes, headers: Headers, parameters: Parameters, allowed: AllowedMethods
 ) -> bytes:
-    """Return the method of a request, overrides included; raise `MethodNotAllowed`."""
+    """Return the method of a request after its overrides; raise `MethodNotAllowed`."""
     if method == b"POST":
         override = first(headers, b"x-http-method-override") or parameters.get(METHOD_OVERRIDE)
         if override:
@@ -450,7 +450,7 @@ def _accepts_events(headers: Headers) -> bool:
 
 
 def wants_stream(method: bytes, headers: Headers, parameters: Parameters) -> bool:
-    """Return whether a request opens a stream; raise `InvalidQuery` for what only a stream has."""
+    """Return whether a request opens a stream; if not, raise for a parameter of streams."""
     is_stream = b"accept" in headers and method in READING and _accepts_events(headers)
     if ON_DISCONNECT in parameters and not is_stream:
         raise InvalidQuery(f"{ON_DISCONNECT} works with a stream only.")
@@ -473,9 +473,9 @@ _LOWEST: Final = Bound(None, None, True)
 
 @attrs.frozen
 class ReadOptions:
-    """Which of the data at a place is shown, and how it is wrapped.
+    """Which of the data at a place a read shows, and how it is wrapped.
 
-    At most one of `shallow`, `query` and `is_export` holds.
+    At most one of `shallow`, `query` and `is_export` is set.
     """
 
     shallow: Shallow | None
@@ -491,13 +491,13 @@ class ReadOptions:
 
     @cached_property
     def form(self) -> str:
-        """Equal for reads that show the same JSON of the same data, and only for these."""
-        # As text: 1 and True are equal, but are different bounds of a query.
+        """Equal for reads that show the same JSON of the same data, and for no others."""
+        # As text, because 1 and True are equal, but are different bounds of a query.
         return repr((self.shallow, self.query, self.is_export))
 
     @cached_property
     def facts(self) -> QueryFacts | None:
-        """What rules can read of the query; None for a plain read."""
+        """What rules can read of the query; None for a read without one."""
         return _query_facts(self.shallow, self.query)
 
 
@@ -509,9 +509,9 @@ EXPORT: Final = ReadOptions(shallow=None, query=None, is_export=True, callback=N
 def parse_read_options(
     parameters: Parameters, where_children: int = Limits().where_children
 ) -> ReadOptions:
-    """Return what the parameters of a read request; raise `InvalidQuery`.
+    """Return the options in the parameters of a read; raise `InvalidQuery`.
 
-    `where_children` is how many children a read with `where` may look through.
+    A read with `where` may examine `where_children` children.
     """
     if parameters.keys() <= _WITHOUT_EFFECT:
         return PLAIN
@@ -533,7 +533,7 @@ def parse_read_options(
 
 
 def check_stream(parameters: Parameters, place: Place) -> None:
-    """Raise `InvalidQuery` or `InvalidPath` for what does not work with a stream."""
+    """Raise `InvalidQuery` or `InvalidPath` for a read that cannot be a stream."""
     for name in _NOT_OF_STREAMS:
         if name in parameters:
             raise InvalidQuery(f"{name} does not work with a stream.")
@@ -550,7 +550,7 @@ def index_of(query: Query) -> str | None:
 
 
 def _query_facts(shallow: Shallow | None, query: Query | None) -> QueryFacts | None:
-    """Return what rules see of a query; a page of a shallow read is a query by key."""
+    """Return what rules can read of a query; a page of a shallow read is a query by key."""
     if shallow is not None and (shallow.limit, shallow.start_after) != (None, None):
         return QueryFacts(True, start_at=shallow.start_after, limit_to_first=shallow.limit)
     if query is None:
@@ -572,7 +572,7 @@ def _query_facts(shallow: Shallow | None, query: Query | None) -> QueryFacts | N
 
 
 def _without_edges(query: Query | None) -> Query | None:
-    """Return a query with bounds beyond all keys of a value as bounds of that value.
+    """Return a query in which bounds beyond all keys of a value are bounds of that value.
 
     `startAfter=5,"[MAX_NAME]"` excludes all children at 5, and so does `startAfter=5`.
     """
@@ -602,23 +602,24 @@ _FIREBASE_DENIAL: Final = "Permission denied"
 class Dialect:
     """One of the two dialects; `is_firebase` says which.
 
-    A client of Firebase takes the body of a 412 for the value, and may show by nothing but its tag
-    that it is one. So tags in its dialect are bare: a client that has read one sends it so.
+    A client of Firebase takes the body of a 412 for the value, and may show by its tag alone that
+    it is a client of Firebase. So tags in its dialect are bare: a client that has read one sends it
+    bare.
     """
 
     is_firebase: bool
 
     @property
     def denied_status(self) -> int:
-        """The status of what the rules, or a resource for admins, deny."""
+        """The status of a denial, by the rules or by a resource for admins."""
         return 401 if self.is_firebase else 403
 
     def denial(self, message: str) -> str:
-        """Return the message about what the rules, or a resource for admins, deny."""
+        """Return the message of a denial, by the rules or by a resource for admins."""
         return _FIREBASE_DENIAL if self.is_firebase else message
 
     def error_body(self, code: str, message: str, hint: str = "") -> bytes:
-        """Return the body of an error; Firebase's have no member for a hint."""
+        """Return the body of an error; in Firebase's there is no member for a hint."""
         error: dict[str, Json] = {"error": code, "message": message}
         if hint:
             error["hint"] = hint
@@ -629,11 +630,11 @@ class Dialect:
 
     @property
     def takes_412_for_value(self) -> bool:
-        """Whether the body of a 412 must be the value, since clients take any other for it."""
+        """Whether the body of a 412 must be the value, because clients take it for that."""
         return self.is_firebase
 
     def mismatch_body(self, code: str, message: str, printed: Chunks) -> Chunks:
-        """Return the body of a 412, which shows the value that did not match, as it is printed."""
+        """Return the body of a 412, with the printed value that did not match."""
         if self.is_firebase:
             return printed
         shown: Json = {"error": code, "message": message, "data": None}
@@ -657,12 +658,12 @@ class Dialect:
         return f"{text}\n" if self.is_firebase else text
 
     def pretty(self, json: Json) -> bytes:
-        """Print JSON with an indent of two spaces."""
+        """Print JSON, indented by two spaces."""
         text = pretty(json)
         return space_colons(text) if self.is_firebase else text
 
     def indent(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Print compact JSON that comes in chunks as `pretty` does; some chunks are empty."""
+        """Indent chunks of compact JSON as `pretty` does; some chunks are empty."""
         return indent(chunks, spaces_colons=self.is_firebase)
 
 
@@ -683,7 +684,7 @@ _FIREBASE_ETAG: Final = b"x-firebase-etag"
 
 
 class PayloadTooLarge(TooLarge):
-    """A body larger than this service accepts."""
+    """The body is larger than this service accepts."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"A body may have at most {limit} bytes.")
@@ -693,7 +694,7 @@ class PayloadTooLarge(TooLarge):
 class Location:
     """Which database a request addresses, and its target in parts.
 
-    `malformed` is the error in its query, to be raised unless another error comes first.
+    `malformed` is the error in its query, which is raised unless another error precedes it.
     """
 
     name: DatabaseName
@@ -704,14 +705,14 @@ class Location:
 
 @attrs.frozen
 class DataRequest:
-    """A parsed request, not yet authenticated or authorised.
+    """A parsed request, whose caller is not known yet.
 
-    One that `explains_denial` is our own, for a caller who was denied. `timeout_s` is in seconds.
-    `condition` is that of If-Match on a write, of If-None-Match on a read. `identity` is who sends
-    it, if the program that embeds the service has said so: then the token does not count. A sender
-    that `takes_whole` receives a large value when all of it is rendered. `admin_path` is the path
-    of a request that names no place in the tree. `trace` is that of the request, None if it is not
-    sampled.
+    One that `explains_denial` is made by the service itself, for a caller who was denied.
+    `timeout_s` is in seconds. `condition` is that of If-Match on a write, of If-None-Match on a
+    read. `identity` is the sender, if the program that embeds the service names one: then the token
+    does not count. A sender that `takes_whole` receives a large value when all of it is rendered.
+    `admin_path` is the path of a request that names no place in the tree. `trace` is that of the
+    request, None if it is not sampled.
     """
 
     method: bytes
@@ -736,12 +737,12 @@ class DataRequest:
 
     @cached_property
     def read_options(self) -> ReadOptions:
-        """What a read shows of the data at the place; raises `InvalidQuery`."""
+        """The options of a read of the place; raises `InvalidQuery`."""
         return parse_read_options(self.parameters, self.where_children)
 
     @cached_property
     def form(self) -> str:
-        """Equal for reads that show the same text of the same data, and only for these."""
+        """Equal for reads that show the same text of the same data, and for no others."""
         form = self.read_options.form
         if self.print != "pretty":
             return form
@@ -755,7 +756,7 @@ class DataRequest:
 
     @property
     def is_simple_read(self) -> bool:
-        """Whether it reads as the caller himself, and receives the data in one response."""
+        """Whether it reads without an override, and receives the data in one response."""
         return (
             self.method in READING
             and self.print != "silent"
@@ -766,10 +767,10 @@ class DataRequest:
 
 @attrs.define(eq=False)
 class Question:
-    """What a head asks of the database `name`: remembered as long as a connection repeats it.
+    """What a head requests of the database `name`, remembered while a connection repeats it.
 
-    `rules` are those under which it has been answered as a simple read before, None if it has not;
-    `read` is what they are evaluated for, for `identity`, once it has been repeated.
+    `rules` are those under which it was answered as a simple read before, None if it was not. Once
+    it has been repeated, `read` is what they are evaluated for, as `identity`.
     """
 
     name: DatabaseName
@@ -796,9 +797,9 @@ class RequestParser:
         )
 
     def check_host(self, request: IHttp1Request) -> DatabaseName | None:
-        """Return what the host names, if anything; raise its error if it is not served here.
+        """Return the database that the host names, if any; raise an error for a foreign host.
 
-        The target `*` means the server as a whole, by whatever host (RFC 9110, section 9.3.7).
+        The target `*` means the server as a whole, under any host (RFC 9110, section 9.3.7).
         """
         if request.uri == b"*":
             return None
@@ -827,7 +828,7 @@ class RequestParser:
     def locate(self, request: IHttp1Request, *, ignores_ns: bool = False) -> Location:
         """Return the location that a request addresses; raise the error in its address.
 
-        With `ignores_ns` the parameter `ns` is as if it were not there.
+        With `ignores_ns` the parameter `ns` does not count.
         """
         uri = request.uri
         # Most targets are paths, and need not be split.
@@ -860,7 +861,7 @@ class RequestParser:
         """Return the parsed form of a located request; raise the first error in it.
 
         `dialect` is the setting of the project, `allowed` are the methods of the resource. Without
-        `has_place` the path names no place in the tree, and is not parsed.
+        `has_place` the path does not name a place in the tree, and is not parsed.
         """
         headers, parameters = request.headers, location.parameters
         place, malformed = Place(ROOT), location.malformed
@@ -872,7 +873,7 @@ class RequestParser:
         if malformed is not None:
             raise malformed
         if _ENCODING in headers and method in WITH_BODY:
-            parse_coding(headers)  # decoded when the body is read; an unsupported one ends here
+            parse_coding(headers)  # only checked here; it is decoded when the body is read
         chosen = choose_dialect(dialect, headers, parameters)
         return DataRequest(
             method=method,
@@ -900,7 +901,7 @@ class RequestParser:
         *,
         has_place: bool,
     ) -> tuple[Question, Database]:
-        """Return what a request asks, and of which database; what its head asks is remembered."""
+        """Return the question in a request, which its head remembers, and the database."""
         memory = request.head_memory
         question: Question | None = memory.question
         if question is not None and not request.is_oversized:
@@ -920,7 +921,9 @@ class RequestParser:
 
 def choose_dialect(name: DialectName, headers: Headers, parameters: Parameters) -> Dialect:
     """Return the dialect in which a request is answered; `name` is the setting of its project."""
-    if name == "auto":  # only clients of Firebase send these, and the command, which says so
+    if (
+        name == "auto"
+    ):  # only clients of Firebase send these; the command line also names its dialect
         is_firebase = headers.get(_DIALECT, _NO_FIELD)[0] != _STANDARD and (
             "ns" in parameters
             or b"authorization" in headers

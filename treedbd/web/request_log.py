@@ -1,21 +1,19 @@
-"""The log of requests that are over: access log, warnings of slow requests, spans of traced ones.
+"""The log of finished requests: access log, warnings of slow requests, spans of traced ones.
 
-An entry of the access log has the fields of `FIELDS`, and a line in the combined format of Apache
-and nginx if that is the form of the log. What all requests with one head have in common is found
-once (`HeadMemory.logged`). Nothing here shows a token, a secret or a query: paths are `shown_path`,
-and whose a token is, is known from its verification.
-
-Errors of the server and slow requests are always logged. Of the others, errors of clients too, the
-`sample` decides by the id of the request, so that all who know the id decide alike. A slow request
-is logged with where its time went, as far as that is known, and what helps (`describe_slow`).
+An entry of the access log has the fields of `FIELDS`, or is a line in the combined format of Apache
+and nginx. What all requests with one head have in common is computed once (`HeadMemory.logged`).
+Nothing here shows a token, a secret or a query: paths are `shown_path`, and callers are known from
+the verification of their tokens. Server errors and slow requests are always logged. Of the others,
+client errors included, the `sample` decides by the id of the request, so that all programs that
+know the id decide alike. A slow request is logged with where its time went, as far as that is
+known, and with a remedy (`describe_slow`).
 
 In development mode each request has a line with method, path, status, milliseconds and caller
 (`DevelopmentLog`). Warnings precede it: for a parameter that the interface does not have, and for a
 denied request with the rules that denied it. Neither shows a token or a query. Lines are dropped
 while the output is not read: a full pipe would stop the daemon.
 
-In a service that traces, each request that is sampled has the span of OpenTelemetry
-(`TracedRequest`).
+In a service that traces, each sampled request has a span of OpenTelemetry (`TracedRequest`).
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ FIELDS: Final = (
 )
 """The names of all fields that an entry may have."""
 CLIENT_CLOSED: Final = 499
-"""The status of a request whose client went before its response began; nginx logs the same."""
+"""The status of a request whose client disconnected before the response; as in nginx."""
 MAX_PATH: Final = 2000
 MAX_FIELD: Final = 300
 """Characters of other texts that a client chose."""
@@ -79,14 +77,14 @@ _USER_INFO: Final = re.compile(rb"^([a-z][a-z0-9+.-]*://)[^/?#]*@", re.IGNORECAS
 
 AccessLogForm: TypeAlias = Literal["none", "fields", "combined"]
 FindIdentity: TypeAlias = Callable[[str, str], Identity | None]
-"""Returns whose a token of a project is, if it has been verified."""
+"""Returns the identity of a token of a project, if it was verified before."""
 
 
 @attrs.frozen
 class RequestLogOptions:
     """What is logged: lines in a `form`, a fraction of them, and requests of `slow_s` or more.
 
-    0 seconds mean that no request is slow.
+    With `slow_s` 0 no request is slow.
     """
 
     form: AccessLogForm = "none"
@@ -107,7 +105,7 @@ class _Head:
 
 
 class RequestLog:
-    """Logs requests that were answered, and those whose clients went before."""
+    """Logs answered requests, and those whose clients disconnected before."""
 
     def __init__(
         self,
@@ -125,7 +123,7 @@ class RequestLog:
         self._slow_lines = LineBudget(seconds)
 
     def logging(self) -> RequestLogging:
-        """Return what is called for which requests."""
+        """Return the callbacks that log requests, with the condition for each."""
         slow_s = self._options.slow_s
         if self._is_on:
             return RequestLogging(self.answered, self.lost, sends_ids=True)
@@ -134,11 +132,11 @@ class RequestLog:
         return NO_LOGGING
 
     def answered(self, request: Request) -> None:
-        """Log a request that has been answered, or a stream that the server has ended."""
+        """Log an answered request, or a stream that the server has ended."""
         self._record(request, request.code, has_reply=True)
 
     def lost(self, request: Request) -> None:
-        """Log a request whose client went before it was answered, or ended a stream."""
+        """Log a request whose client disconnected before the answer, or ended a stream."""
         has_reply = bool(request.startedWriting)
         self._record(request, request.code if has_reply else CLIENT_CLOSED, has_reply=has_reply)
 
@@ -281,7 +279,7 @@ def _user_agent(request: Request) -> str:
 
 
 def _referer(request: Request) -> str:
-    """Return the page that a request is from, without a query, a token or a password."""
+    """Return the page that sent a request, without a query, a token or a password."""
     raw = _first(request, b"referer").encode("utf-8", "surrogateescape")
     return _cut(in_one_line(shown_path(_USER_INFO.sub(rb"\1", raw))), MAX_FIELD)
 
@@ -355,7 +353,7 @@ _CLIENT_GONE: Final = "The client did not wait for it."
 
 
 def describe_slow(request: Request, seconds: float) -> str:
-    """Return where the `seconds` of a request went, and a sentence with the remedy."""
+    """Return where the `seconds` of a request went, and a sentence with a remedy."""
     until_reply = _until_reply(request)
     if until_reply is None:
         return f"all of it before the response began. {_remedy(request)}"
@@ -394,8 +392,8 @@ _OTHER_METHOD: Final = "_OTHER"
 class TracedRequest(Request):
     """One request and its reply, with a span if it is sampled.
 
-    Names and attributes are those of the semantic conventions of OpenTelemetry for HTTP servers; of
-    the target there is only what a log may show. Of requests that are not sampled nothing is
+    Names and attributes are those of the semantic conventions of OpenTelemetry for HTTP servers. Of
+    the target they contain only what a log may show. For requests that are not sampled nothing is
     kept.
 
     Attributes:
@@ -471,26 +469,26 @@ def traced(
 MAX_SHOWN: Final = 60
 """Characters of a name that a client chose."""
 _NAME: Final = re.compile(r"[A-Za-z_.-]{1,30}")
-"""What a misspelt parameter looks like; all else may be a token: `?TOKEN`, `?auth%3DTOKEN`."""
+"""A name that may be a misspelt parameter; others may be a token: `?TOKEN`, `?auth%3DTOKEN`."""
 MAX_PARAMETERS: Final = 64
-"""Parameters of a request that are looked at."""
+"""Parameters of a request that are examined."""
 MAX_UNKNOWN: Final = 4
 """Unknown parameters of a request that are named."""
 _OTHER_PARAMETERS: Final = frozenset({b"/.ws", b"/.lp"})
 """Paths whose requests have parameters of another protocol."""
 _ENDED: Final = {OK: "stream ended after", SWITCHING: "WebSocket closed after"}
-"""What is said of a request that has lasted, by its status."""
+"""How the line of a stream or WebSocket begins at its end, by its status."""
 _STANDARD_OUTPUT: Final = 1
 
 Explain: TypeAlias = Callable[[IHttp1Request, DataRequest, Database], Awaitable[Response | None]]
-"""Handles a request that wants an explanation, as the handler of its method does."""
+"""Handles a request for an explanation, as the handler of its method does."""
 
 
 class DevelopmentLog:
     """Logs the requests of development mode."""
 
     def __init__(self, handlers: Mapping[bytes, Explain], token: str | None = None) -> None:
-        """`handlers` handle the methods of data; `token` is an admin's, None if all know it."""
+        """Explain by `handlers`; `token` is an admin's, None if it is not secret."""
         self._token = token
         self._handlers = handlers
         self._output = select.poll()
@@ -500,7 +498,7 @@ class DevelopmentLog:
     def record(self, request: Request) -> None:
         """Log a request that was answered or cut off, or a stream that the server has ended."""
         if request.channel is not None and request.cut_off is None:
-            return  # its client went, as it may
+            return  # the client disconnected, which is not an error
         if not self._is_read():
             self._dropped += 1
             return
@@ -524,13 +522,13 @@ class DevelopmentLog:
         )
 
     def stream_opened(self, request: IHttp1Request) -> None:
-        """Log that a stream has begun, if it has."""
+        """Log that a stream has begun, if the request opened one."""
         wanted = _wanted_of(request)
         if wanted is not None and wanted.accepts_events:
             self._log_opened(request, "stream", _caller_of(wanted, OK))
 
     def socket_opened(self, request: IHttp1Request) -> None:
-        """Log that a WebSocket has been opened, if it has."""
+        """Log that a WebSocket is open, if the request opened one."""
         if getattr(request, "code", OK) == SWITCHING:
             self._log_opened(request, "WebSocket", "")
 
@@ -543,7 +541,7 @@ class DevelopmentLog:
     async def explain(
         self, request: IHttp1Request, wanted: DataRequest, database: Database, error: Exception
     ) -> None:
-        """Log which rules denied a request; `error` is why it is refused."""
+        """Log which rules denied a request, if `error` is a denial."""
         if not isinstance(error, PermissionDenied) or wanted.wants_explanation:
             return
         if size_of_body(request) > FREE_BYTES or not self._is_read():
@@ -552,10 +550,10 @@ class DevelopmentLog:
         try:
             response = await self._handlers[wanted.method](request, asked, database)
             self._log_denial(response)
-        except (InvalidData, TooLarge) as bad:  # who may write nothing is refused before that
+        except (InvalidData, TooLarge) as bad:  # a caller without any right is refused before
             reason = in_one_line(str(bad))
             _log.warn("denied, whatever the body is, and it is an error: {reason}", reason=reason)
-        except Exception:  # the denial itself is answered all the same
+        except Exception:  # the denial is answered nevertheless
             _log.failure("A denial could not be explained.")
 
     def _log_denial(self, response: Response | None) -> None:
@@ -568,11 +566,11 @@ class DevelopmentLog:
             _log.warn("{text}", text=in_one_line(f"{first} {lines}"))
 
     def _show(self, path: str) -> str:
-        """Return a path without the token of an admin, which has no form to be known by."""
+        """Return a path without the token of an admin, which has no recognisable form."""
         return in_one_line(path if self._token is None else path.replace(self._token, HIDDEN))
 
     def _is_read(self) -> bool:
-        """Return whether a line can be written without waiting."""
+        """Return whether a line can be written without blocking."""
         ready = self._output.poll(0)
         return bool(ready)
 
@@ -604,12 +602,12 @@ def _duration(seconds: float) -> str:
 
 
 def _end(caller: str) -> str:
-    """Return the end of a line; who uses a WebSocket is known only later, and not named."""
+    """Return the end of a line; the user of a WebSocket is known only later, and not shown."""
     return f" {caller}" if caller else ""
 
 
 def _caller_of(wanted: DataRequest | None, status: int) -> str:
-    """Return who sent a request, by a token that was verified if the request was not refused."""
+    """Return the sender of a request, by its token, which was verified unless the status is 401."""
     if wanted is None or wanted.token is None:
         return "anonymous"
     if wanted.override is not None:
@@ -619,7 +617,7 @@ def _caller_of(wanted: DataRequest | None, status: int) -> str:
     try:
         claims = parse(wanted.token).claims
     except BadToken:
-        return "admin"  # that of development mode, which is not a JWT
+        return "admin"  # the token of development mode, which is not a JWT
     if claims.get("admin") is True:
         return "admin"
     uid = claims.get("uid", claims.get("sub"))

@@ -101,11 +101,11 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 ALL_METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
 READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 PAGES: Final = frozenset({"root", "icon", "document", "document_file"})
-"""The routes that are for browsers."""
+"""The routes for browsers."""
 REALTIME: Final = frozenset({"socket", "long_poll"})
 """The routes of the real-time protocol."""
 UNDECLARED: Final = REALTIME | {"document_file"}
-"""The routes that are in no description of the interface."""
+"""The routes that the OpenAPI document does not have."""
 
 _SUFFIX: Final = b".json"
 
@@ -169,9 +169,9 @@ def reserved_answers(
     reserved: Mapping[tuple[bytes, ...], str],
     without: frozenset[str],
 ) -> dict[tuple[bytes, ...], RouteHandler]:
-    """Return what answers each reserved path.
+    """Return the handlers of the reserved paths.
 
-    The paths of the endpoints that the service is `without` are as all others of the tree.
+    Paths of the endpoints that the service is `without` are ordinary paths of the tree.
     """
     return {
         segments: routes[endpoint].answer
@@ -181,10 +181,10 @@ def reserved_answers(
 
 
 def declared_routes(app: Klein, without: frozenset[str]) -> list[DeclaredRoute]:
-    """Return the routes of `app` as they are declared, but those `without` which the service is.
+    """Return the declared routes of `app`, except those that the service is `without`.
 
-    Those of the real-time protocol are never among them: it has another kind of requests. Nor are
-    the files beside the pages of the documentation, which no client needs.
+    Those of the real-time protocol are left out, because its requests are of another kind, and the
+    files beside the pages of the documentation, because no client needs them.
     """
     return [
         DeclaredRoute(rule.rule, rule.endpoint, frozenset(rule.methods or ()))
@@ -194,7 +194,7 @@ def declared_routes(app: Klein, without: frozenset[str]) -> list[DeclaredRoute]:
 
 
 def make_openapi(app: Klein, settings: Settings, without: frozenset[str]) -> OpenApi:
-    """Return what answers with the OpenAPI document of the routes, but those of `without`."""
+    """Return what serves the OpenAPI document of the routes, except those of `without`."""
     return OpenApi(
         routes=declared_routes(app, without),
         limits=settings.limits,
@@ -204,7 +204,7 @@ def make_openapi(app: Klein, settings: Settings, without: frozenset[str]) -> Ope
 
 
 def missing_endpoints(settings: Settings) -> frozenset[str]:
-    """Return the endpoints that a service with these settings is without."""
+    """Return the endpoints that a service with these settings does not have."""
     pages = frozenset() if settings.http.page else PAGES
     return pages if settings.realtime.enabled else pages | REALTIME
 
@@ -212,8 +212,8 @@ def missing_endpoints(settings: Settings) -> frozenset[str]:
 def drive(coroutine: Coroutine[Deferred[Any], Any, object], failure: Failure | None = None) -> None:
     """Run a coroutine to its end; if it waits for a Deferred, continue when that fires.
 
-    A coroutine that does not wait costs no Deferred. The coroutine must catch its own exceptions.
-    `failure` is that of the Deferred that it waited for, and is raised in it.
+    A coroutine that does not wait costs no Deferred. It must catch its own exceptions. `failure` is
+    that of the Deferred that it waited for, and is raised in it.
     """
     try:
         if failure is None:
@@ -231,17 +231,17 @@ class DataHandlers:
     Attributes:
         methods: the handler of each method.
         streams: the open streams.
-        missing_indexes: looks at the queries.
-        gate: lets bodies be parsed.
+        missing_indexes: finds queries without an index.
+        gate: admits bodies to be parsed.
         context: what the handlers of the service share.
-        refuse: answers a stream that cannot begin.
+        refuse: answers a stream that cannot begin with an error.
 
     """
 
     def __init__(
         self, context: WebContext, refuse: Callable[[IHttp1Request, BaseException], None]
     ) -> None:
-        """`refuse` answers a stream that cannot begin."""
+        """`refuse` answers a stream that cannot begin with an error."""
         self.context: Final = context
         self.refuse: Final = refuse
         self._rates = context.rates
@@ -260,7 +260,7 @@ class DataHandlers:
         self.missing_indexes: Final = MissingIndexes()
 
     def refuse_writes(self) -> None:
-        """Refuse the writes that wait to be parsed, and all that come."""
+        """Refuse the writes that wait to be parsed, and all new ones."""
         self._writes.refuse_writes()
 
     async def get(
@@ -297,7 +297,7 @@ class DataHandlers:
     def _find_kept(
         self, wanted: DataRequest, database: Database, read: ReadRequest
     ) -> Response | None:
-        """Return the response with a kept answer, if there is one that is complete."""
+        """Return the response with a kept answer, None if there is none or it lacks a tag."""
         answer = database.answers.find(wanted.place, wanted.form)
         if answer is None:
             return None
@@ -312,7 +312,7 @@ class DataHandlers:
         check_read: Callable[[Nodes], None],
         deadline: float,
     ) -> Response | None:
-        """Answer a read: in this turn, or if it is large, when it is rendered.
+        """Answer a read: in this turn, or when it is rendered if it is large.
 
         `check_read` raises unless the caller may read a state.
         """
@@ -350,7 +350,7 @@ class DataHandlers:
         waiter: Waiter,
         deadline: float,
     ) -> Rendered | None:
-        """Render in slices, or wait for a rendering under way; None if the client disconnects."""
+        """Render in slices, or join an equal rendering; None if the client disconnects."""
         states: list[int] = []
         flows = may_flow(wanted) and request.method != b"HEAD" and not wanted.takes_whole
         waiting = self._shared_reads.render_flowing(
@@ -382,7 +382,7 @@ class DataHandlers:
     # Callers.
 
     async def identify(self, wanted: DataRequest, database: Database) -> Identity:
-        """Return the identity that the rules see as the caller of a request, and count it."""
+        """Return the caller of a request as the rules see it, and count the request for it."""
         project = database.name.project
         if wanted.token is None and wanted.override is None:
             identity = ANONYMOUS if wanted.identity is None else wanted.identity
@@ -390,20 +390,20 @@ class DataHandlers:
             identity = await self._authenticator.identify(
                 project, wanted.token, wanted.override, wanted.timeout_s, wanted.identity
             )
-        # Neither the program itself nor a question of our own is a caller.
+        # The embedding program and the service itself are not counted.
         if self._rates is not None and not (wanted.takes_whole or wanted.explains_denial):
             self._rates.take_user(project, identity, is_write=wanted.is_write)
         return identity
 
     async def identify_for_explanation(self, wanted: DataRequest, database: Database) -> Identity:
-        """Return the identity that an admin wants explained; raise for any other sender."""
+        """Return the identity to be explained; raise unless the sender is an admin."""
         if wanted.explains_denial:
             return await self.identify(wanted, database)
         identity = await self.identify_admin(wanted, database, "An explanation")
         return override_auth(identity, wanted.override)
 
     async def identify_admin(self, wanted: DataRequest, database: Database, what: str) -> Identity:
-        """Return the admin who sends a request; raise for any other sender.
+        """Return the admin who sends a request; raise unless the sender is one.
 
         `what` is what was requested, as the subject of a sentence.
         """
@@ -422,7 +422,7 @@ class DataHandlers:
 def _keep(
     database: Database, wanted: DataRequest, rendered: bytes | Rendered, tag: str | None
 ) -> Answer | None:
-    """Keep what was rendered for the reads that follow, if it is the whole text and still true."""
+    """Keep a rendering for later reads, if it is the whole text and still current."""
     if isinstance(rendered, Flow) or wanted.read_options.callback is not None:
         return None
     if wanted.print == "silent":
@@ -444,11 +444,11 @@ def _sequence(nodes: Nodes) -> int:
 
 
 class RepeatedReads:
-    """Answers the reads whose question is remembered and whose answer is kept.
+    """Answers reads whose question is remembered and whose answer is kept.
 
-    If the head of a request is that of the one before, what it asks is remembered (`Question`); if
-    nothing was written there since, so is the answer. What is left is to evaluate the rules, which
-    is done for each request. Whatever is not that simple, errors included, is left to the handlers.
+    If a connection repeats the head of a request, the question in it is remembered (`Question`); if
+    nothing was written there since, the answer is kept. What remains is to evaluate the rules,
+    which is done for each request. Everything else, errors included, is left to the handlers.
     """
 
     def __init__(
@@ -471,10 +471,10 @@ class RepeatedReads:
     def repeat(
         self, request: IHttp1Request, otherwise: Callable[[IHttp1Request], None] | None
     ) -> bool:
-        """Answer a read that the connection repeats, if that is simple; return whether it was.
+        """Answer a repeated read if nothing has to be parsed or read; return whether it was.
 
-        With `otherwise` it may be answered a little later, when the database is current; if it
-        cannot be even then, `otherwise` is called with the request.
+        With `otherwise` it may be answered a little later, when the database is current; if that
+        fails too, `otherwise` is called with the request.
         """
         question: Question | None = request.head_memory.question
         if question is None or question.rules is None:
@@ -487,7 +487,7 @@ class RepeatedReads:
                 return True
         except Exception as error:
             if self._leaves_denials and isinstance(error, PermissionDenied):
-                return False  # to be explained, too
+                return False  # it is also explained in the log
             self._refuse(request, error, wanted)
             return True
         if otherwise is None:
@@ -501,7 +501,7 @@ class RepeatedReads:
         return self._catalog.when_current(question.name, repeat_or_go_on)
 
     def _answer(self, request: IHttp1Request, question: Question) -> bool:
-        """Answer a request if that is simple; return whether it is answered.
+        """Answer a request if its answer is kept; return whether it was.
 
         Raises `TooManyRequests`, `PermissionDenied` or `WaitingBytesRefused`.
         """
@@ -536,7 +536,7 @@ class RepeatedReads:
 
 
 _ECHOING: Final = frozenset({b"PUT", b"PATCH"})
-"""Methods whose response is about as large as the body: there must be room for it beforehand."""
+"""Methods whose response is about as large as the body: room for it is checked before."""
 
 
 @implementer(IHttp1Resource)
@@ -544,11 +544,11 @@ class TreeResource(Resource):
     """The whole interface as an `IResource`, to be mounted under any prefix.
 
     Attributes:
-        shared_reads: what waits for readers.
+        shared_reads: the renderings that are being made or read.
         data, streams: handles the requests for data; the open streams.
         realtime: serves the real-time protocol.
         writer: sends responses.
-        rates: bound what callers do; None if nothing does.
+        rates: bounds what callers do; None if nothing does.
 
     """
 
@@ -566,8 +566,7 @@ class TreeResource(Resource):
     ) -> None:
         """Serve `catalog`; `activity` is shown to admins.
 
-        `refused` is called with each request that is answered with an error, that error, and its
-        code.
+        `refused` is called for each error response, with the request, the error and its code.
         """
         Resource.__init__(self)
         settings = context.settings
@@ -601,17 +600,17 @@ class TreeResource(Resource):
         return None if self._development_log is None else self._development_log.record
 
     def show_turns(self, turns: Turns) -> None:
-        """Show the turns of the process to the admins who ask for its health."""
+        """Show the turns of the process to admins who request its health."""
         self._health.turns = turns
 
     def refuse_writes(self) -> None:
-        """Refuse the writes that wait to be parsed, and all that come: the server is stopping."""
+        """Refuse the writes that wait to be parsed, and all new ones: the server stops."""
         self._is_ending = self._health.is_ending = self.realtime.is_ending = True
         self.data.refuse_writes()
 
     @app.route("/", methods=ALL_METHODS)
     async def root(self, request: IHttp1Request) -> None:
-        """Answer a browser with a page, any other request as one for a path without `.json`."""
+        """Answer a browser with a page, any other request like a path without `.json`."""
         if self._front_page.is_wanted(request):
             await self._answer_apart(request, "root", self._front_page.answer)
         else:
@@ -631,7 +630,7 @@ class TreeResource(Resource):
 
     @app.route("/.lp", methods=["GET"])
     async def long_poll(self, request: IHttp1Request) -> None:
-        """Send a browser that begins to poll back to the WebSocket."""
+        """Make a browser that begins to poll use the WebSocket again."""
         await self.realtime.long_poll(request)
 
     @route_each(app, DOCUMENT_PATHS, READ_METHODS)
@@ -641,17 +640,17 @@ class TreeResource(Resource):
 
     @route_each(app, DOCUMENT_FILE_PATHS, READ_METHODS)
     async def document_file(self, request: IHttp1Request) -> None:
-        """Answer with a file that pages of the documentation lead to, or load."""
+        """Answer with a file that pages of the documentation link to, or load."""
         await self._answer_apart(request, "document_file", self._documents.answer_file)
 
     @app.route("/.health", methods=READ_METHODS)
     async def health(self, request: IHttp1Request) -> None:
-        """Answer whether everything is as it should be."""
+        """Answer whether everything works."""
         await self._answer_apart(request, "health", self._health.check, is_health=True)
 
     @app.route("/.openapi.json", methods=READ_METHODS)
     async def openapi(self, request: IHttp1Request) -> None:
-        """Answer with the description of the interface for machines."""
+        """Answer with the OpenAPI document."""
         await self._answer_apart(request, "openapi", self._openapi.answer)
 
     @app.route("/.inspect/activity.json", methods=READ_METHODS, endpoint="activity")
@@ -660,7 +659,7 @@ class TreeResource(Resource):
     @app.route("/.settings/log.json", methods=READ_METHODS, endpoint="log")
     @app.route("/.settings/rules.json", methods=["GET", "HEAD", "PUT", "OPTIONS"], endpoint="rules")
     async def admin(self, request: IHttp1Request, endpoint: str) -> None:
-        """Answer an admin by the handler that has the name of the endpoint."""
+        """Answer an admin; the endpoint is also the name of the handler."""
         allowed, handler = self._routes[endpoint].allowed, getattr(self._admin, endpoint)
         await self._answer(request, allowed, handler)
 
@@ -708,9 +707,9 @@ class TreeResource(Resource):
         *,
         is_health: bool = False,
     ) -> None:
-        """Answer a request for what belongs to no database: pages for browsers, health.
+        """Answer a request that concerns no database: pages for browsers, health.
 
-        Health is answered at any host, and never stored.
+        Health is answered at any host, and never stored by caches.
         """
         allowed = self._routes[endpoint].allowed
         try:
@@ -728,7 +727,7 @@ class TreeResource(Resource):
     async def _answer(
         self, request: IHttp1Request, allowed: AllowedMethods, handler: Handler | None
     ) -> None:
-        """Answer a request by a handler; None is that of its method, for a place in the tree.
+        """Answer by a handler; None is that of the method, for a place in the tree.
 
         `allowed` are the methods of the route.
         """
@@ -740,7 +739,7 @@ class TreeResource(Resource):
             else:
                 question, database = self._ask(request, allowed, has_place=handler is None)
                 wanted, rules = question.wanted, database.rules.current
-                if self._users is not None:  # asked for each request, however alike
+                if self._users is not None:  # for each request, even if it repeats a head
                     wanted = await self._users.identify(request, wanted)
                 response = await self._handle(request, wanted, database, handler)
                 if handler is None and self._users is None and wanted.is_simple_read:
@@ -765,7 +764,7 @@ class TreeResource(Resource):
     def _ask(
         self, request: IHttp1Request, allowed: AllowedMethods, *, has_place: bool
     ) -> tuple[Question, Database]:
-        """Return what a request asks, and of which database; it is counted for its project."""
+        """Return the question in a request, and the database; count it for its project."""
         asked = self._parser.ask(request, self.find, allowed, has_place=has_place)
         if self.rates is not None:
             question = asked[0]
@@ -774,7 +773,7 @@ class TreeResource(Resource):
         return asked
 
     async def serve(self, request: Any, name: DatabaseName, wanted: DataRequest) -> Response | None:
-        """Return the response to the program itself; None if it has cancelled its `request`."""
+        """Return the response to the embedding program; None if it has cancelled its `request`."""
         self._moment.of = None  # that was of another request
         return await self._handle(request, wanted, self.find(name), None)
 
@@ -785,7 +784,7 @@ class TreeResource(Resource):
         database: Database,
         handler: Handler | None,
     ) -> Response | None:
-        """Return the response of the handler; for data, the database is open meanwhile."""
+        """Return the response of the handler; for data, the database stays open meanwhile."""
         if wanted.token is not None and self._guard is not None:
             self._guard.check_token(request.headers, wanted.token)
         if wanted.method in READING and "callback" in wanted.parameters:
@@ -796,7 +795,7 @@ class TreeResource(Resource):
             self.writer.check_room(request, size_of_body(request))
         if handler is not None:
             return await handler(request, wanted, database)
-        # A large body is judged before it is applied, and a question about rules by the last state.
+        # The rights of a large body, and an explanation, are evaluated against the last state.
         is_write = wanted.method not in READING and not wanted.wants_explanation
         is_write = is_write and size_of_body(request) <= FREE_BYTES
         if request.trace is not None:
@@ -811,11 +810,11 @@ class TreeResource(Resource):
 
     def _check_script(self, request: IHttp1Request, callback: str) -> None:
         if self._guard is not None:
-            parse_callback(callback)  # an invalid name is an error of its own
+            parse_callback(callback)  # an invalid name is another error
             self._guard.check_script(request)
 
     def find(self, name: DatabaseName) -> Database:
-        """Return a database, or what answers for one that its project does not list."""
+        """Return a database, or a stand-in for one that its project does not list."""
         try:
             return self._catalog.find(name)
         except UnknownDatabase as error:
@@ -825,4 +824,4 @@ class TreeResource(Resource):
 
 
 RESERVED: Final = reserved_routes(TreeResource.app)
-"""The reserved paths, as segments, and the names of their routes, which have no variables."""
+"""The endpoints of the routes without variables, by the segments of their paths."""

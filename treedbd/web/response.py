@@ -1,14 +1,14 @@
-"""Responses, and how they are sent: with the headers that every one carries, in a coding, wrapped.
+"""Responses, and how they are sent: with common headers, in a content coding, wrapped.
 
 `ResponseWriter` sends a `Response`: short ones at once, long ones as their clients read. It adds
 the headers of cross-origin resource sharing (`Cors`; the Fetch standard, section 3.2): cookies
 never identify a caller, so it is safe to let every origin read.
 
-Content codings (RFC 9110, section 12.5.3) are set to be fast: a piece of 64 KiB takes a millisecond
-or less, and saves most of what JSON takes on its way. Long bodies are encoded piece by piece while
-they are sent.
+Content codings (RFC 9110, section 12.5.3) are tuned for speed: a piece of 64 KiB takes a
+millisecond or less, and most of the size of JSON is saved. Long bodies are encoded piece by piece
+while they are sent.
 
-`wrap` returns what is around the JSON of a response: a call of a JSONP function, the headers of a
+`wrap` returns what surrounds the JSON of a response: a call of a JSONP function, the headers of a
 download.
 """
 
@@ -54,7 +54,7 @@ class Response:
     """A whole response, without the headers that are added when it is sent.
 
     If the client has not read all of it at `cut_off_at`, in seconds of the clock, the connection is
-    dropped; that is for a body which flows, or is in a file. Caches may keep it for `max_age_s`. It
+    dropped; this is for a body that flows, or is in a file. Caches may store it for `max_age_s`. It
     is compressed only if it `may_be_encoded`.
     """
 
@@ -67,14 +67,14 @@ class Response:
 
 
 def json_response(request: DataRequest, json: Json, *headers: Header) -> Response:
-    """Return the response that shows JSON in the form that `print` requests."""
+    """Return a response with JSON in the form that `print` requests."""
     is_pretty = request.print == "pretty"
     text = request.dialect.pretty(json) if is_pretty else compact(json)
     return text_response(request, text, *headers)
 
 
 def text_response(request: DataRequest, text: bytes, *headers: Header) -> Response:
-    """Return the response that shows JSON text as it is, or nothing if `print` is silent."""
+    """Return a response with JSON text as it is, without a body if `print` is silent."""
     if request.print == "silent":
         return Response(204, b"", headers)
     return Response(200, text, (JSON_TYPE, *headers))
@@ -85,7 +85,7 @@ class ResponseWriter:
 
     Attributes:
         waiting: how many bytes wait in memory for clients to read them.
-        lag_ms: returns how old what is shown may be; None if it is never late.
+        lag_ms: returns how old the data may be; None if it is always current.
 
     """
 
@@ -94,7 +94,7 @@ class ResponseWriter:
     ) -> None:
         """Add the headers of `cors` to each response; count what waits in memory by `waiting`.
 
-        If it `compresses`, in a coding that the client accepts.
+        With `compresses` bodies are sent in a coding that the client accepts.
         """
         self.lag_ms: Callable[[], int] | None = None
         self._compresses = compresses
@@ -119,8 +119,8 @@ class ResponseWriter:
     ) -> None:
         """Send a whole response and finish the request; `no_store` keeps it out of caches.
 
-        Raises `WaitingBytesRefused` before anything is sent if too much waits for clients already,
-        unless it must not be refused.
+        Raises `WaitingBytesRefused` before anything is sent if too much waits for clients already
+        and it `may_refuse`.
         """
         headers = self._all_headers(request, response, no_store=no_store)
         body = response.body
@@ -161,7 +161,7 @@ class ResponseWriter:
             if coding is None and (is_head or not body.is_in_file):
                 request.send_content(response.status, response.headers, content)
                 return
-            if is_head:  # how long it is encoded would be known at its end
+            if is_head:  # its encoded length would be known only at its end
                 content.close()
                 request.start(response.status, response.headers)
                 request.finish()
@@ -212,7 +212,7 @@ class ResponseWriter:
 def _may_be_encoded(response: Response) -> bool:
     body = response.body
     if response.status == 304:
-        return True  # it has the header Vary of the response that it replaces
+        return True  # it has the same header Vary as the response that it replaces
     if isinstance(body, bytes):
         return len(body) > MIN_BYTES and response.may_be_encoded
     return isinstance(body, Flow | tuple) or body.size > MIN_BYTES
@@ -225,12 +225,12 @@ def address_of(request: IHttp1Request) -> str:
 
 
 def counted_address_of(request: IHttp1Request) -> str:
-    """Return what a client is counted by where an address has a bound, empty if it has none."""
+    """Return the network by which a client is counted for limits, empty if it has none."""
     return network_of(address_of(request))
 
 
 MIN_BYTES: Final = KIB
-"""Shorter bodies are sent as they are: their headers are as long."""
+"""Shorter bodies are not compressed: their headers are as long."""
 
 _CODINGS: Final[tuple[Coding, ...]] = ("zstd", "gzip")
 """In the order of preference."""
@@ -265,7 +265,7 @@ def _choose(accepted: str) -> Coding | None:
 
 @bounded_cache(_REMEMBERED_CODINGS)
 def add_coding_headers(headers: tuple[Header, ...], coding: Coding | None) -> tuple[Header, ...]:
-    """Return headers of a response, with what a coding adds and that others may get another."""
+    """Return headers with those of a coding, and with `Vary`."""
     varies = [value for name, value in headers if name == b"Vary"]
     added: list[Header] = [(b"Vary", b", ".join([*varies, _VARIES_BY_CODING]))]
     if coding is not None:
@@ -328,7 +328,7 @@ _NOT_QUOTABLE = re.compile(r"[^ !#$&-\[\]-~]")
 
 
 class Wrapping(NamedTuple):
-    """What precedes and follows the JSON of a response, and the headers that say so."""
+    """What precedes and follows the JSON of a response, and the headers for it."""
 
     before: bytes
     after: bytes

@@ -1,21 +1,20 @@
 """One stream: a long-lived request that receives everything written at a path.
 
 Theory of operation. `Stream.open` admits a stream: limits, rights, a missing index. Then it stores
-what the stream writes at its end (`StreamWrites`), and begins it with one `put` of the present
-value; the stream subscribes in the same call, so nothing can be missed in between. From then on
-each notification becomes frames, which are printed once for all streams of a path.
+what the stream writes at its end (`StreamWrites`), and begins with one `put` of the present value.
+The stream subscribes in the same call, so no write is missed in between. From then on each
+notification becomes frames, which are printed once for all streams of a path.
 
-The frames go to the request through the `SendQueue`. Short ones are written directly. What is
-longer than a chunk is sent chunk by chunk as the client reads, in slices that all streams share,
-from the one copy that all streams of a path share: the first value, long frames. Until then, and
-while the transport is paused, frames wait in the queue. Beyond a limit, or if too many bytes wait
-for the clients of the whole service, they are dropped and the queue *has overflowed*: when the
-client reads again, the stream begins again with one `put` of the present value. If there is no room
-for that, it is postponed to the next tick of the registry. A WebSocket has other rules
-(`realtime.socket.Outbox`).
+The frames go to the request through the `SendQueue`. Short ones are written directly. Everything
+longer than a chunk, such as the first value, is sent chunk by chunk as the client reads, in slices
+that all streams share, from one copy for all streams of a path. Meanwhile, and while the transport
+is paused, other frames wait in the queue. Beyond a limit, or if too many bytes wait for the clients
+of the whole service, they are dropped and the queue *has overflowed*: when the client reads again,
+the stream begins again with one `put` of the present value. If there is no room for that, it is
+postponed to the next tick of the registry. A WebSocket has other rules (`realtime.socket.Outbox`).
 
-A large value is rendered in slices, together with the reads that wait for the same (`FirstValue`).
-A stream that resumes begins with what it missed (`MissedReader`), if the log still has it.
+A large value is rendered in slices, together with equal reads (`FirstValue`). A stream that resumes
+begins with what it missed (`MissedReader`), if the log still has it.
 
 Frames. A frame is `event:` and `data:`, `id:` if it is requested, and an empty line. Some clients
 fail at a comment, and browsers drop an event without data, so a keep-alive has `data: null`. An
@@ -84,7 +83,7 @@ STREAM_HEADERS: Final[tuple[Header, ...]] = (
 )
 
 _SESSION_BYTES: Final = 16
-"""Random bytes of the id by which the store has what a stream writes at its end."""
+"""Random bytes of the id under which the store has what a stream writes at its end."""
 
 
 KEEP_ALIVE: Final = b"event: keep-alive\ndata: null\n\n"
@@ -105,7 +104,7 @@ def print_frames(events: Iterable[tuple[Position, Event]], *, with_ids: bool) ->
 
 
 def content_of(notification: Notification, memory: WaitingBytes, with_ids: bool) -> Content:
-    """Return the frames of a notification, one copy for all streams that it is for."""
+    """Return the frames of a notification, one copy for all its streams."""
     content: Content | None = notification.shared.get(with_ids)
     if content is None:
         chunks = _chunks(notification.events, with_ids=with_ids)
@@ -144,7 +143,7 @@ def frame_end(position: Position | None) -> bytes:
 
 
 def _around_first(position: Position | None) -> tuple[bytes, bytes]:
-    """Return what a `put` of the whole value has before and after it."""
+    """Return what precedes and follows the value in its first `put`."""
     before, after = _FIRST_PUT
     return before, after + frame_end(position)
 
@@ -170,8 +169,8 @@ class SendQueue(FrameSender):
 
     Attributes:
         is_paused: set while the transport does not accept data.
-        is_held: set while what is sent next is not ready.
-        has_overflowed: whether frames were dropped; what is sent then is dropped too.
+        is_held: set while what is to be sent next is not ready.
+        has_overflowed: whether frames were dropped; new ones are dropped too.
         last_sent: when something was sent last, in seconds of the clock.
 
     """
@@ -202,7 +201,7 @@ class SendQueue(FrameSender):
         """Write to `request`; at most `limit` bytes wait, besides the frame being sent.
 
         What waits is sent in `slices`, which the streams of a service share, and is counted for the
-        client's `address`. `owner` is called to refill the queue, and after an exception.
+        client's `address`. `owner` refills the queue, and is called after an exception.
         """
         super().__init__(slices)
         self.has_overflowed = False
@@ -219,12 +218,12 @@ class SendQueue(FrameSender):
 
     @property
     def is_idle(self) -> bool:
-        """Whether frames are written at once."""
+        """Whether a frame would be written at once."""
         must_wait = self.is_paused or self.is_held or self.has_overflowed
         return not (must_wait or self._sending or self._waiting)
 
     def send(self, frames: Content) -> bool:
-        """Send whole frames now, or after those that are waiting; return False on overflow."""
+        """Send whole frames now, or after those that wait; return False on overflow."""
         must_wait = self.is_paused or self.is_held or self.has_overflowed
         if must_wait or self._sending or self._waiting:
             self._wait(frames)
@@ -245,7 +244,7 @@ class SendQueue(FrameSender):
         self._write(frame)
 
     def send_next(self, readers: Iterable[FrameReader]) -> None:
-        """Send one frame, in parts, next; no other frame may be partly sent."""
+        """Send one frame next, in parts; no other frame may be partly sent."""
         self._sending = deque(readers)
 
     def overflow(self) -> None:
@@ -255,7 +254,7 @@ class SendQueue(FrameSender):
         self.resume()
 
     def postpone(self) -> None:
-        """Hold the queue: its owner could not refill it, and releases it to be called again."""
+        """Hold the queue: its owner could not refill it, and will release it."""
         self.is_held = True
         self.has_overflowed = True
 
@@ -303,7 +302,7 @@ class SendQueue(FrameSender):
         return None if self._then is not None else self._take_waiting()
 
     def _take_waiting(self) -> deque[FrameReader] | None:
-        """Return the next frame that waits, if there is one."""
+        """Remove and return the next frame that waits, None if none does."""
         if not self._waiting:
             self._waiting = None
             return None
@@ -345,10 +344,7 @@ class SendQueue(FrameSender):
 
 
 class _HeldEvents(Content):
-    """The events of a notification that are kept for their readers: counted as content is.
-
-    They are in memory until all who missed them have read them.
-    """
+    """The events of a notification, counted as content while any client has to read them."""
 
     __slots__ = ()
 
@@ -382,7 +378,7 @@ class MissedReader:
     __slots__ = ("_held", "_piece", "_pieces", "remaining")
 
     def __init__(self, missed: MissedNotification, memory: WaitingBytes, address: str) -> None:
-        """Read for a client at `address`; `memory` counts what is kept, printed too.
+        """Read for a client at `address`; `memory` counts events and frames that are kept.
 
         Raises `WaitingBytesRefused`.
         """
@@ -428,13 +424,13 @@ def parse_on_disconnect(parameters: Parameters, path: Path, limits: Limits) -> E
 class StreamWrites:
     """What one stream writes when it ends, for whatever reason: its parameter `onDisconnect`.
 
-    It is a PATCH of the path of the stream, judged and stored before the stream begins
+    It is a PATCH of the path of the stream. It is judged and stored before the stream begins
     (`database.disconnect`), and done when the stream ends. A stream that is refused, or whose
-    client is gone before it has begun, writes nothing.
+    client disconnects before it has begun, writes nothing.
 
     Attributes:
         has_begun: whether the stream has begun; if not, nothing is written.
-        end_stream: ends the stream, while there is one.
+        end_stream: ends the stream; None before it watches.
 
     """
 
@@ -474,7 +470,7 @@ class StreamWrites:
         (self.end_stream or self.end)()
 
     def end(self) -> None:
-        """Do the write, or forget it if the stream has not begun; only the first call counts."""
+        """Do the write, or drop it if the stream has not begun; only the first call counts."""
         if not self._is_over:
             self._is_over = True
             self.end_stream = None
@@ -521,7 +517,7 @@ class Stream:
         database: Database,
         identity: Identity,
     ) -> None:
-        """Write to `request` what `identity` may read of a place, or of a query, as `wanted`."""
+        """Write to `request` what is `wanted` of a place or a query and `identity` may read."""
         self.identity: Final = identity
         self.address: Final = counted_address_of(request)
         self.name: Final = database.name
@@ -565,14 +561,14 @@ class Stream:
             raise
 
     def _charge(self) -> None:
-        """Charge what a stream of a query holds; raise `HeldBytesRefused`."""
+        """Charge the memory of a stream of a query; raise `HeldBytesRefused`."""
         if self._query is not None:
             account = self._reads.held.account(self.address)
             account.charge(bytes_of(self._query))
             self._account = account
 
     async def _store_writes(self) -> None:
-        """Judge and store what the stream writes when it ends; store nothing for a HEAD.
+        """Judge and store what the stream writes when it ends; for a HEAD only judge it.
 
         Nothing is stored for a stream that would be refused.
         """
@@ -587,7 +583,7 @@ class Stream:
         self._writes = writes
 
     def _watch(self, read: ReadRequest) -> None:
-        """Subscribe to what the rules may allow to be read."""
+        """Subscribe to the place or query; the first value is judged later."""
         reads, database, path = self._reads, self._database, self._wanted.place.path
         self._queue = SendQueue(
             request=self._request,
@@ -630,7 +626,7 @@ class Stream:
         return sent
 
     def start(self, headers: tuple[Header, ...], last_received: Position | None) -> None:
-        """Begin: with what was missed since `last_received` if known, else with a first `put`.
+        """Begin with what was missed since `last_received` if known, else with a first `put`.
 
         Raises `PermissionDenied` or `WaitingBytesRefused` before anything is sent.
         """
@@ -687,7 +683,7 @@ class Stream:
 
     def notify(self, notification: Notification) -> None:
         """Send what was written."""
-        # Called for each stream and event, so with as few calls as possible.
+        # Called for each stream and event, so it makes few calls.
         try:
             if self._is_over or (
                 (self._can_expire or self._grant.must_be_checked) and not self._may_continue()
@@ -720,7 +716,7 @@ class Stream:
             self.fail()
 
     def end(self, last_frame: bytes = b"") -> None:
-        """End cleanly, with a frame that says why, after the frame that is being sent."""
+        """End cleanly after the frame that is being sent; `last_frame` says why."""
         if self._is_over or self._is_ending:
             return
         self._is_ending = True
@@ -771,7 +767,7 @@ class Stream:
             self._account.close()
         self._registry.remove(self)
         self._queue.close()
-        # What refers to the stream forgets it: no collection of garbage is needed to free it.
+        # No object refers to the stream from now on: it is freed without garbage collection.
         self._subscription.end()
         self._grant.end()
 
@@ -785,7 +781,7 @@ class Stream:
             self._resumption.cancel()
 
     def _may_continue(self) -> bool:
-        """Return whether the caller may still receive anything; if not, end."""
+        """Return whether the caller may receive more; if not, end."""
         if self._can_expire and self._registry.has_expired(self.identity):
             self.lose_identity()
             return False
@@ -796,7 +792,7 @@ class Stream:
         self.end(AUTH_REVOKED)
 
     def revoke(self) -> None:
-        """End with `cancel`: what it shows can no longer be read."""
+        """End with `cancel`: the caller may no longer read what the stream shows."""
         self.end(CANCEL)
 
     def refill(self) -> None:
@@ -813,7 +809,7 @@ class Stream:
             self._postpone(error)
 
     def _read_again(self) -> None:
-        """Send the present value for an event that is too large: at once, if it is short."""
+        """Send the present value in place of an event that is too large; a short one at once."""
         queue = self._queue
         if self._query is None and not queue.is_idle:
             rendered, sequence = self._subscription.watch(self._render)
@@ -837,7 +833,7 @@ class Stream:
         self._registry.postpone(self)
 
     def _send_missed(self, missed: MissedNotification | None) -> None:
-        """Send what was missed next, or the present value if that is not known, or too much."""
+        """Send what was missed next, or the present value if it is unknown or too much."""
         self._queue.is_held = False
         try:
             reader = None if missed is None else self._read_missed(missed)
@@ -850,7 +846,7 @@ class Stream:
             self.fail()
 
     def _read_missed(self, missed: MissedNotification) -> MissedReader | None:
-        """Return what reads the events; None if there is no room to keep them until then."""
+        """Return what reads the events; None if there is no room to keep them meanwhile."""
         try:
             return MissedReader(missed, self._reads.memory, self.address)
         except WaitingBytesRefused:
@@ -862,13 +858,13 @@ class Stream:
         return self._first.render(nodes)
 
     def _position(self, sequence: int) -> Position | None:
-        """Return what identifies an event that shows a state, None if nothing does."""
+        """Return the identifier of an event that shows a state, None without identifiers."""
         return self._database.watching.position(sequence) if self._with_ids else None
 
     def _open_first(
         self, rendered: bytes | Rendering, position: Position | None
     ) -> list[ContentReader]:
-        """Return readers of a `put` of a value, one after the other; `position` is its identifier.
+        """Return readers of the parts of a `put` of a value; `position` is its identifier.
 
         Raises `WaitingBytesRefused`.
         """
@@ -951,7 +947,7 @@ def admit(
 
 
 def _shorten_question(request: IHttp1Request) -> None:
-    """Shorten long parameters: later only their names are read."""
+    """Shorten long parameters: from now on only their names are read."""
     question = request.head_memory.question
     if isinstance(question, Question):
         parameters = question.wanted.parameters

@@ -1,9 +1,9 @@
 """Writes: the handlers of PUT, POST, PATCH and DELETE, and the bodies of writes.
 
 Errors have the promised order: first the token, then whether the caller may write anything at or
-below the place, then the body, then what the rules say of it. So a caller without rights costs
-little, however large the body: only a short one is parsed before its rights are known, because
-evaluating the rules once is enough then.
+below the place, then the body, then the verdict of the rules. So a caller without rights costs
+little, however large the body: only a short one is parsed before the rights are known, because then
+evaluating the rules once is enough.
 
 A longer body waits until it is admitted to parsing (`BodyGate`). One that takes some milliseconds
 is parsed, and its edit made, in several turns of the reactor. A large one, of more than
@@ -11,10 +11,10 @@ is parsed, and its edit made, in several turns of the reactor. A large one, of m
 (`database.apply`, `LargeBodies`).
 
 Theory of operation of the gate. A parsed body takes many times the memory of its bytes, until its
-write is durable or refused. So what is parsed is bounded, by an estimate from above of the memory
-it takes (`Admission`). Bodies wait as the bytes they are, in the order in which they came, large
-ones apart, so that a small one never waits for a large one. Those that may go on together, because
-room became free or the server stops, do so in slices.
+write is durable or refused. So the memory of parsed bodies is bounded, by an estimate from above
+(`Admission`). Unparsed bodies wait in the order of their arrival, large ones in a queue of their
+own, so that a small one never waits for a large one. Several that are admitted together, because
+room became free, or refused because the server stops, continue in slices.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class SentBody:
 
     @property
     def is_large(self) -> bool:
-        """Whether it is written piece by piece, however few nodes it may have."""
+        """Whether its bytes alone make it a large body."""
         return self.length > LARGE_BODY_BYTES
 
     def read(self) -> bytes:
@@ -111,7 +111,7 @@ class SentBody:
         return self.file.read()
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the text; raise `InvalidData` for what is not in its content coding."""
+        """Yield the decoded text; raise `InvalidData` if its content coding is wrong."""
         sent = (self._read_at(at) for at in range(0, self.length, PIECE_BYTES))
         return sent if self.coding is None else decode_pieces(sent, self.coding, PIECE_BYTES)
 
@@ -154,7 +154,7 @@ def parse_body(body: bytes, limits: Limits) -> Json:
 def parse_whole(body: bytes, limits: Limits, place: Place) -> Json:
     """Return the JSON in a body of any length that is not split; raise `InvalidData`.
 
-    What is long and surely no priority is not parsed at the place of one.
+    At the place of a priority a long body that surely is not one is not parsed.
     """
     if place.is_priority and len(body) > LARGE_BODY_BYTES and body.lstrip()[:1] in (b"[", b"{"):
         raise InvalidData("A priority must be a number or a string.")
@@ -162,18 +162,18 @@ def parse_whole(body: bytes, limits: Limits, place: Place) -> Json:
 
 
 FREE_BYTES: Final = 4 * KIB
-"""A body that is not longer is parsed at once and not counted."""
+"""A body up to this length is parsed at once and not counted."""
 LARGE_BYTES: Final = MIB
 """Estimated memory of a body that waits among the large ones."""
 LONG_NODES: Final = 5000
 """Members and items that take some milliseconds to parse."""
 NODE_BYTES: Final = 200
-"""Memory of a member or item, once parsed and once in normal form; measured: 130 to 270."""
+"""Memory of a member or item, parsed and in normal form; measured: 130 to 270."""
 
 
 @attrs.define(eq=False)
 class Admission:
-    """A body of `length` bytes that waits to be parsed, or may be; `nodes` are about its nodes.
+    """The place of a body of `length` bytes and about `nodes` nodes in the gate.
 
     If it has to wait, `began` fires with None when it may be parsed, or with the sentence that
     refuses it.
@@ -185,17 +185,17 @@ class Admission:
 
     @property
     def size(self) -> int:
-        """The memory that the parsed body takes, rather more than less."""
+        """The memory that the parsed body takes, estimated from above."""
         return self.length + self.nodes * NODE_BYTES
 
     @property
     def is_large(self) -> bool:
-        """Whether the body waits among the large ones."""
+        """Whether the body waits in the queue of large ones."""
         return self.size > LARGE_BYTES
 
     @property
     def takes_long(self) -> bool:
-        """Whether others should run between parsing and what follows."""
+        """Whether a turn should end between parsing and what follows."""
         return self.nodes > LONG_NODES
 
     @classmethod
@@ -231,7 +231,7 @@ class _BodyQueue:
         self._go_on()
 
     def refuse(self, reason: str) -> None:
-        """End the waiting of all with an error."""
+        """Refuse all that wait."""
         self._refusal = reason
         self._go_on()
 
@@ -250,7 +250,7 @@ class _BodyQueue:
     def _go_on(self) -> None:
         """Admit bodies, or refuse them, in slices.
 
-        That begins in another turn of the reactor, so that the response before them is sent first.
+        This begins in another turn of the reactor, so that the response before them is sent first.
         """
         if self._may_go_on() and not self._is_going_on:
             self._is_going_on = True
@@ -271,7 +271,7 @@ class BodyGate:
     """Admits bodies to be parsed, as many at a time as there is memory for."""
 
     def __init__(self, limit: int, clock: IReactorTime, slices: Slices) -> None:
-        """Admit bodies of `limit` bytes of memory at a time, of large ones and of others each."""
+        """Admit bodies of `limit` bytes of memory at a time, in each of two queues."""
         self._clock = clock
         self._small = _BodyQueue(limit, clock, slices)
         self._large = _BodyQueue(limit, clock, slices)
@@ -294,11 +294,11 @@ class BodyGate:
                 raise Unavailable(refusal)
 
     def leave(self, admission: Admission) -> None:
-        """Free the room of a body: what was parsed is not used any more."""
+        """Free the room of a body whose parsed form is no longer used."""
         self._queue(admission).leave(admission)
 
     def refuse(self, reason: str) -> None:
-        """Refuse the bodies that wait, and all that come, with this sentence."""
+        """Refuse the bodies that wait, and all new ones, with the sentence `reason`."""
         self._refusal = reason
         self._small.refuse(reason)
         self._large.refuse(reason)
@@ -309,9 +309,10 @@ class BodyGate:
 
 @attrs.frozen
 class _BegunWrite:
-    """A write whose caller is known; its time in milliseconds since 1970, and its deadline.
+    """A write whose caller is known.
 
-    It has a `contender` if it has a condition.
+    `now` is its time in milliseconds since 1970, `deadline` in seconds of the clock. It has a
+    `contender` if it has a condition.
     """
 
     contender: int | None
@@ -322,13 +323,13 @@ class _BegunWrite:
     deadline: float
 
     def check_rights(self) -> None:
-        """Raise `PermissionDenied` if the caller may write nothing here, whatever the body is."""
+        """Raise `PermissionDenied` if the caller may write nothing here, whatever the body."""
         if not self.wanted.wants_explanation:
             caller = Caller(self.identity.auth, self.identity.is_admin)
             self.database.check_may_write(self.wanted.place.path, caller)
 
     def write(self, edit: Edit) -> Write:
-        """Return the write for the database; an explained one is not that of an admin."""
+        """Return the write for the database; an explained one is not an admin's."""
         is_admin = self.identity.is_admin and not self.wanted.wants_explanation
         caller = Caller(self.identity.auth, is_admin)
         return make_write(self.wanted, edit, self.now, caller, self.deadline, self.contender)
@@ -339,7 +340,7 @@ class WriteHandlers:
 
     Attributes:
         methods: the handler of each method.
-        gate: lets bodies be parsed.
+        gate: admits bodies to be parsed.
 
     """
 
@@ -359,7 +360,7 @@ class WriteHandlers:
         self.gate: Final = BodyGate(limits.parsed_bytes, clock, context.reads.slices)
 
     def refuse_writes(self) -> None:
-        """Refuse the bodies that wait, and all that come: the server is shutting down."""
+        """Refuse the bodies that wait, and all new ones: the server is shutting down."""
         self.gate.refuse(SHUTTING_DOWN)
 
     async def put(
@@ -399,7 +400,7 @@ class WriteHandlers:
         place: Place,
         method: Method = "put",
     ) -> Response | None:
-        """Do the edit that a body requests; None if the client has disconnected."""
+        """Apply the edit in a body; None if the client has disconnected."""
         begun = await self._begin(request, wanted, database)
         headers = request.headers
         coding = parse_coding(headers) if b"content-encoding" in headers else None
@@ -418,7 +419,7 @@ class WriteHandlers:
         try:
             edit = self._make_edit(parse_body(body, self._limits), method, place)
         except InvalidData:
-            begun.check_rights()  # a caller without rights must not learn what is wrong with a body
+            begun.check_rights()  # a caller without rights must not see what is wrong with the body
             raise
         return await self._do(begun, edit)
 
@@ -430,7 +431,7 @@ class WriteHandlers:
     async def _write_when_admitted(
         self, request: IHttp1Request, begun: _BegunWrite, body: SentBody, target: Edit
     ) -> Response | None:
-        """Wait until a body may be decoded and parsed, then do its edit; `target` is without it."""
+        """Wait until a body may be decoded and parsed, then apply its edit to the `target`."""
         is_whole = target.place.is_priority
         if body.coding is not None:
             admission = Admission(self._limits.write_body_bytes, self._limits.write_body_bytes)
@@ -438,7 +439,9 @@ class WriteHandlers:
             admission = Admission(body.length, 0) if body.is_large else Admission.of(body.read())
         is_split = body.coding is not None or body.is_large or admission.nodes > LARGE_BODY_NODES
         if is_split and begun.wanted.wants_explanation:
-            raise TooLarge(_TOO_LARGE_TO_EXPLAIN)  # it would be parsed and judged in one step
+            raise TooLarge(
+                _TOO_LARGE_TO_EXPLAIN
+            )  # an explanation would parse and judge it in one step
         if is_split and not is_whole:
             admission = Admission(body.length, 0)
         try:
@@ -526,9 +529,8 @@ def _node_path(wanted: DataRequest) -> tuple[str, ...]:
 class LargeBodies:
     """Prepares large writes, and answers them.
 
-    The response to one is what a small one would have: a PUT reads as its value is stored, a PATCH
-    as it was sent. Where the caller may not see what its server values became, it is sent its own
-    body.
+    The response is that of a small write: a PUT shows the value as it is stored, a PATCH as it was
+    sent. If the caller may not read the results of its server values, it receives its own body.
     """
 
     def __init__(self, reads: SharedReads, clock: IReactorTime) -> None:
@@ -537,9 +539,9 @@ class LargeBodies:
         self._clock = clock
 
     async def check_size(self, body: SentBody, limit: int, deadline: float) -> None:
-        """Raise `PayloadTooLarge` if a body has more than `limit` bytes when it is decoded.
+        """Raise `PayloadTooLarge` if a decoded body has more than `limit` bytes.
 
-        Raises `InvalidData` and `DeadlinePassed`, too; then, or before, nothing has been written.
+        Raises `InvalidData` and `DeadlinePassed`, too. Nothing has been written yet.
         """
         if body.coding is not None:
             await self._reads.slices.run(self._decode(body, limit, deadline))
@@ -559,7 +561,7 @@ class LargeBodies:
         deadline: float,
         keep: Callable[[bytes], None] = lambda _: None,
     ) -> Generator[None, None, None]:
-        """Decode a body in steps: together, however many are, they have one slice of each turn."""
+        """Decode a body in steps; all bodies that are decoded share one slice of each turn."""
         size = 0
         for piece in body.pieces():
             size += len(piece)
@@ -578,7 +580,7 @@ class LargeBodies:
         written: Outcome,
         body: SentBody,
     ) -> Response | None:
-        """Return the response to a write that is durable now; None if its client is gone."""
+        """Return the response to a durable write; None if its client has disconnected."""
         tag = written.etag
         headers = () if tag is None else ((b"ETag", wanted.dialect.etag(tag)),)
         if wanted.print == "silent":
@@ -598,7 +600,7 @@ class LargeBodies:
         return Response(200, shown, (JSON_TYPE, *headers))
 
     def _sent(self, body: SentBody, written: Outcome) -> Generator[None, None, Iterable[bytes]]:
-        """Return what was sent in steps: its server values replaced, if the caller may see them."""
+        """Return the sent body in steps; server values are replaced if the caller may see them."""
         if written.may_read and written.sent is not None:
             return written.sent
         pieces = []
@@ -614,7 +616,7 @@ class LargeBodies:
         database: Database,
         written: Outcome,
     ) -> bytes | Rendering | None:
-        """Return what was written, as it is in the turn in which it became durable."""
+        """Return what was written, as of the turn in which it became durable."""
         source = ReadSource(database, written.edit.place, PLAIN)
         rendered = database.read(partial(self._reads.render, source))
         if not isinstance(rendered, TooMuchWork):
@@ -663,7 +665,7 @@ def make_write(
 
 
 def write_response(request: DataRequest, outcome: Outcome) -> Response:
-    """Return the response to a write that is durable."""
+    """Return the response to a durable write."""
     tag = outcome.etag
     headers = () if tag is None else ((b"ETag", request.dialect.etag(tag)),)
     is_push = request.method == b"POST"
