@@ -25,11 +25,11 @@ MAX_MODULES: Final = 166
 MAX_ROOT_MODULES: Final = 13
 MAX_FUNCTION_LINES: Final = 30
 MAX_FILES: Final = {
-    "GET of a leaf repeated": 11,
-    "GET of a leaf first": 16,
-    "PUT of a leaf first": 30,
-    "SSE open first": 24,
-    "WebSocket put first": 30,
+    "GET of a leaf repeated": 9,
+    "GET of a leaf first": 14,
+    "PUT of a leaf first": 28,
+    "SSE open first": 20,
+    "WebSocket put first": 31,
     "PUT of rules first": 30,
 }
 MAX_FRAMES: Final = {"GET of a leaf repeated": 40, "PUT of a leaf first": 330}

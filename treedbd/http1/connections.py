@@ -23,8 +23,8 @@ from twisted.web.http import datetimeToString
 from twisted.web.resource import IResource
 from twisted.web.server import Site
 
+from treedbd.counting import Counting, Counts, HeldBytes
 from treedbd.database.slices import in_slices
-from treedbd.held_bytes import HeldBytes
 from treedbd.http1.content import SHARES
 from treedbd.http1.parser import (
     SHUTTING_DOWN,
@@ -40,7 +40,7 @@ from treedbd.http1.proxies import proxied_request
 from treedbd.http1.request import IHttp1Resource, Request, identified
 from treedbd.http1.senders import Ring
 from treedbd.limits import Limits
-from treedbd.loop import Counting, Counts, network_of
+from treedbd.loop import network_of
 from treedbd.names import NO_PROXIES, TrustedProxies
 
 _log: Final = Logger()

@@ -4,8 +4,8 @@ Theory of operation. Each client address, user and project has a token bucket fo
 which only a time is stored: the *level*, when the bucket will be full again. Taking one from a
 bucket advances the level by the time in which one is refilled. A bucket is empty when its level is
 a whole burst ahead of the clock, and full when it is in the past; then it need not be stored
-(`counting.Levels`). Bytes are known only after they were sent: they are taken whatever the level is,
-and a caller whose bucket is overdrawn is refused until it is refilled.
+(`counting.Levels`). Bytes are known only after they were sent: they are taken whatever the level
+is, and a caller whose bucket is overdrawn is refused until it is refilled.
 
 A request is counted for its address before anything else is done for it, for its project when that
 is known, and for its user when the token is verified. If one of them refuses it, those before have
