@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -72,6 +73,25 @@ def test_no_answer_that_treedb_does_not_give_is_a_traceback(
     assert "Traceback" not in done.errors
     assert done.status == 1
     assert len(done.errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (b"text/html", b"<html>log in</html>"),
+        (b"application/json", b""),
+        (b"application/json", b'{"a":'),
+    ],
+)
+@pytest.mark.parametrize("words", [[], ["--plain"], ["--format", "ndjson"]])
+def test_what_is_not_json_is_not_exported(
+    serve: Serve, tmp_path: pathlib.Path, kind: bytes, body: bytes, words: list[str]
+) -> None:
+    url = serve(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n%b" % (kind, body))
+    file = tmp_path / "out"
+    done = run_command("export", url, str(file), "--quiet", "--retry-for", "0", *words)
+    assert done.status == 1
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("words", [("get",), ("set", "URL", "1"), ("watch",)])

@@ -125,6 +125,18 @@ async def test_a_plain_download_begins_again_after_a_cut(
     assert "was cut off" in done.errors
 
 
+@pytest.mark.parametrize("words", [["--plain"], [], ["--format", "ndjson"]])
+@pytest_twisted.ensureDeferred
+async def test_a_download_that_is_always_cut_at_the_same_place_ends(
+    url: str, proxy: CuttingProxy, tmp_path: pathlib.Path, words: list[str]
+) -> None:
+    proxy.cut_after = dict.fromkeys(range(1000), 700)
+    words = [*words, "--retry-for", "1", "--quiet"]
+    done = await treedb("export", through(proxy, url), tmp_path / "out", *words)
+    assert done.status == 1
+    assert "was cut off" in done.errors
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("suffix", [".json", ".ndjson.zst"])
 @pytest_twisted.ensureDeferred

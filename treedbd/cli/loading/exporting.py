@@ -52,6 +52,9 @@ RECENT_S: Final = 12 * 3600.0
 """The age of an unfinished file that is too old to go on with: a nightly export begins again."""
 _OLD: Final = ".old"
 
+_JSON: Final = "application/json"
+_ENDS: Final = {b"{": b"}", b"[": b"]", b'"': b'"'}
+"""How JSON ends that begins with a byte. Nothing else is parsed of what is written unchanged."""
 _EXPORT: Final = {"format": "export"}
 _BY_KEY: Final = {"orderBy": '"$key"'}
 _PAGE_BYTES: Final = 4 * MIB
@@ -328,6 +331,7 @@ class Download:
         self._file = file
         self._progress = progress
         self._received = 0
+        self._longest = 0
         self._page = _FIRST_PAGE
         self._failures = retries.failures()
 
@@ -340,7 +344,7 @@ class Download:
             except NoResponse as error:
                 if not self._file.can_resume and self._received:
                     raise
-                self._pause(error, 0)
+                self._pause(error)
                 self._file.close()
                 self._file.begin()
 
@@ -348,7 +352,6 @@ class Download:
         """Download the value with priorities, after the members that `joiner` has already."""
         is_copied = form == "json" and self._file.can_resume
         while True:
-            received = self._received
             try:
                 if joiner.has_begun:
                     self._go_on(joiner)
@@ -360,21 +363,30 @@ class Download:
                 joiner.finish()
                 return
             except NoResponse as error:
-                self._pause(error, received)
                 if is_copied and not joiner.has_begun:
                     joiner = self._file.recover(form)
+                self._pause(error)
 
-    def _pause(self, error: NoResponse, received: int) -> None:
-        if self._received > received:
+    def _pause(self, error: NoResponse) -> None:
+        """Wait before another attempt, which has the whole time if this one has got further."""
+        if self._file.count > self._longest:
+            self._longest = self._file.count
             self._failures = self._retries.failures()
         self._retries.pause(self._failures, str(error))
 
     def _copy(self, parameters: Mapping[str, str]) -> None:
-        """Write a response unchanged."""
+        """Write a response unchanged; raise `CommandFailed` if it cannot be JSON."""
         url = self._url.with_parameters({"timeout": LONGEST, **parameters})
-        for piece in self._retries.request("GET", url).pieces():
-            self._file.write(piece)
-            self._count(piece)
+        response = self._retries.request("GET", url)
+        kind = response.header("Content-Type") or ""
+        first = last = b""
+        if kind.startswith(_JSON):
+            for piece in response.pieces():
+                self._file.write(piece)
+                self._count(piece)
+                first, last = first or piece[:1], piece[-1:]
+        if not first or last != _ENDS.get(first, last):
+            raise CommandFailed(f"{url.origin} did not return JSON.")
 
     def _join(self, joiner: Joiner, url: Url, below: Path) -> None:
         """Add a response, which is the value at `below`."""
