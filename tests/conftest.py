@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import pathlib
@@ -10,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,11 +35,13 @@ def use_memory_disk() -> None:
         tempfile.tempdir = None
 
 
-def share_bytecode() -> None:
-    """Let the daemons of a run share compiled modules, also where none may be kept."""
-    if sys.dont_write_bytecode and os.environ.pop("PYTHONDONTWRITEBYTECODE", None) is not None:
-        folder = os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="bytecode-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+def keep_bytecode() -> None:
+    """Keep compiled modules, also where the environment says not to: thousands of processes start.
+
+    Those that nothing has changed are there for the next run too.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def pass_on_no_ignored_signals() -> None:
@@ -85,21 +86,45 @@ LONGEST = (
 """The files that take longest, with the longest first, as their paths below this folder."""
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Collect a folder from another place on in each process of a run.
+
+    Python compiles a file once for all processes, with its assertions rewritten, if they do not all
+    import it at the same time.
+    """
+    report = yield
+    if isinstance(collector, pytest.Directory):
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        first = len(report.result) * worker // workers
+        report.result = report.result[first:] + report.result[:first]
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files that take longest first, so that all processes of a run end together."""
     tests = pathlib.Path(__file__).parent
     places = {tests / f"{path}.py": place for place, path in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    items.sort(key=lambda item: (places.get(item.path, len(places)), item.path))
+
+
+def pytest_collection() -> None:
+    """Search for no garbage during the collection: nearly all that it makes is kept."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
     """Take all that the collection has made out of what is searched for garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 use_memory_disk()
-share_bytecode()
+keep_bytecode()
 
 # On a busy machine an example, or the making of one, may take any time: that is no failure. The
 # examples differ from run to run; one that fails is printed so that it can be repeated.

@@ -9,31 +9,25 @@ import sys
 from typing import Final
 
 from tests.pages import DOCS
-from tests.test_layers import MODULES, PACKAGE, PROJECT
+from tests.test_layers import PACKAGE, PROJECT, modules
 
 PAGE: Final = (DOCS / "internals.md").read_text()
-TOPS: Final = {path.partition("/")[0] for path in MODULES}
-DEFINED: Final = {
-    node.name
-    for tree in MODULES.values()
-    for node in ast.walk(tree)
-    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-}
 
 
 def exists(path: str) -> bool:
     """Return whether a path below the package is a module, a package or another folder of it."""
-    return path in MODULES or (PACKAGE / path).is_dir()
+    return path in modules() or (PACKAGE / path).is_dir()
 
 
 def named_paths() -> set[str]:
     """Return what the page names like a module: `tree/edit`, in backticks or in a drawing."""
+    tops = {path.partition("/")[0] for path in modules()}
     quoted = re.findall(r"`([a-z][a-z0-9_]*(?:/[a-z0-9_]+)+)`", PAGE)
     drawn = [
         path
         for line in re.findall(r"^    .*$", PAGE, re.MULTILINE)
         for path in re.findall(r"(?<![\w/.])[a-z0-9_]+(?:/[a-z0-9_]+)+(?![\w/])", line)
-        if path.partition("/")[0] in TOPS
+        if path.partition("/")[0] in tops
     ]
     return {*quoted, *drawn}
 
@@ -56,7 +50,13 @@ def test_each_module_that_the_page_names_exists() -> None:
 def test_each_class_and_method_that_the_page_names_exists() -> None:
     names = re.findall(r"`([A-Z][a-z]+[A-Z]\w+|[A-Z]\w+\.\w+)(?:\([^`]*\))?`", PAGE)
     assert len(names) > 15
-    assert not {part for name in names for part in name.split(".")} - DEFINED
+    defined = {
+        node.name
+        for tree in modules().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert not {part for name in names for part in name.split(".")} - defined
 
 
 def test_a_row_of_a_table_names_modules_each_once() -> None:

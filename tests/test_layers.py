@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import re
 import subprocess
@@ -13,12 +14,6 @@ from typing import Final
 
 PROJECT: Final = pathlib.Path(__file__).parent.parent
 PACKAGE: Final = PROJECT / "treedbd"
-SYNTAX: Final = {
-    str(file.relative_to(PACKAGE).with_suffix("")): ast.parse(file.read_text())
-    for file in sorted(PACKAGE.rglob("*.py"))
-}
-"""The syntax tree of each module, by its path without the suffix, as in `tree/edit`."""
-MODULES: Final = {path: tree for path, tree in SYNTAX.items() if not path.endswith("__init__")}
 PURE: Final = ("tree", "rules", "store")
 
 MAX_MODULES: Final = 166
@@ -55,6 +50,21 @@ MADE_IN_LOOPS: Final = {"Child"}
 """Classes of which one read makes thousands; a call that names its arguments takes longer."""
 
 
+@functools.cache
+def syntax() -> dict[str, ast.Module]:
+    """Return the syntax tree of each module, by its path without the suffix, as in `tree/edit`."""
+    return {
+        str(file.relative_to(PACKAGE).with_suffix("")): ast.parse(file.read_text())
+        for file in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """Return those that are no packages."""
+    return {path: tree for path, tree in syntax().items() if not path.endswith("__init__")}
+
+
 def package_of(path: str) -> str:
     return path.partition("/")[0]
 
@@ -77,10 +87,10 @@ def imports_of(nodes: list[ast.stmt]) -> Iterator[str]:
 def own_imports_of(path: str) -> set[str]:
     """Return which modules of the package a module imports, as their paths."""
     found = set()
-    for name in imports_of(MODULES[path].body):
+    for name in imports_of(modules()[path].body):
         parts = name.split(".")[1:]
         for whole in ("/".join(parts), "/".join(parts[:-1])):
-            if name.startswith("treedbd.") and whole in MODULES:
+            if name.startswith("treedbd.") and whole in modules():
                 found.add(whole)
     return found
 
@@ -97,50 +107,54 @@ def listed_in(docstring: str) -> set[str]:
 
 
 def test_the_modules_are_few() -> None:
-    assert len(MODULES) <= MAX_MODULES
-    assert len([path for path in MODULES if "/" not in path]) <= MAX_ROOT_MODULES
+    assert len(modules()) <= MAX_MODULES
+    assert len([path for path in modules() if "/" not in path]) <= MAX_ROOT_MODULES
 
 
 def test_a_package_says_in_its_docstring_what_each_of_its_modules_is() -> None:
     wrong = {}
-    for path in SYNTAX.keys() - MODULES.keys() - {"__init__"}:
+    for path in syntax().keys() - modules().keys() - {"__init__"}:
         folder = path.removesuffix("/__init__")
         there = {file.stem for file in (PACKAGE / folder).glob("*.py")} - {"__init__", "__main__"}
-        listed = listed_in(ast.get_docstring(SYNTAX[path]) or "")
+        listed = listed_in(ast.get_docstring(syntax()[path]) or "")
         if listed != there:
             wrong[folder] = (sorted(listed - there), sorted(there - listed))
     assert not wrong
 
 
 def test_the_init_file_of_a_package_has_no_code() -> None:
-    inits = {path: SYNTAX[path].body for path in SYNTAX.keys() - MODULES.keys() - {"__init__"}}
+    inits = {
+        path: syntax()[path].body for path in syntax().keys() - modules().keys() - {"__init__"}
+    }
     assert len(inits) > 10
     assert not [path for path, body in inits.items() if len(body) != 1]
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    graph = {path: own_imports_of(path) for path in MODULES}
-    assert sum(map(len, graph.values())) > len(MODULES)
+    graph = {path: own_imports_of(path) for path in modules()}
+    assert sum(map(len, graph.values())) > len(modules())
     TopologicalSorter(graph).prepare()  # raises CycleError, which has the cycle
 
 
 def test_the_pure_packages_and_the_store_do_not_wait() -> None:
     waiting = ast.AsyncFunctionDef | ast.Await
-    pure = [path for path in MODULES if package_of(path) in PURE]
-    assert not [p for p in pure if any(isinstance(each, waiting) for each in ast.walk(MODULES[p]))]
+    pure = [path for path in modules() if package_of(path) in PURE]
+    assert not [
+        p for p in pure if any(isinstance(each, waiting) for each in ast.walk(modules()[p]))
+    ]
 
 
 def test_below_the_web_there_is_no_http() -> None:
-    below = [path for path in MODULES if package_of(path) in {"database", *PURE}]
+    below = [path for path in modules() if package_of(path) in {"database", *PURE}]
     http = ("twisted.web", "http.", "treedbd.http1")
-    known = {path: list(imports_of(MODULES[path].body)) for path in below}
+    known = {path: list(imports_of(modules()[path].body)) for path in below}
     assert not [path for path, names in known.items() if any(n.startswith(http) for n in names)]
 
 
 def test_functions_are_short() -> None:
     functions = [
         (path, node)
-        for path, tree in SYNTAX.items()
+        for path, tree in syntax().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
@@ -152,7 +166,7 @@ def test_functions_are_short() -> None:
 
 def classes() -> dict[str, ast.ClassDef]:
     """Return the classes of the package by their names."""
-    nodes = (node for tree in SYNTAX.values() for node in ast.walk(tree))
+    nodes = (node for tree in syntax().values() for node in ast.walk(tree))
     return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
@@ -160,7 +174,7 @@ def structural() -> set[str]:
     """Return the names of the Protocols: not of those of Twisted, which are connections."""
     return {
         node.name
-        for tree in SYNTAX.values()
+        for tree in syntax().values()
         if "typing.Protocol" in set(imports_of(tree.body))
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and "Protocol" in bases_of(node)
@@ -203,7 +217,7 @@ def test_a_protocol_has_two_classes() -> None:
 def test_arguments_are_not_hidden_from_those_who_count_them() -> None:
     calls = [
         (path, node)
-        for path, tree in SYNTAX.items()
+        for path, tree in syntax().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
     ]
