@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.daemon import Daemon
+from tests.fork_server import first_environment
 from tests.postgresql import PostgresqlServers
 from tests.rest import Client
 from tests.shared_server import shared_server
@@ -138,6 +139,12 @@ settings.load_profile("gate")
 def inherited_signals() -> None:
     """Call `pass_on_no_ignored_signals`, only where tests run: workers of xdist inherit too."""
     pass_on_no_ignored_signals()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def inherited_environment() -> None:
+    """Call `first_environment` before a test changes the environment."""
+    first_environment()
 
 
 @pytest.fixture(scope="session")

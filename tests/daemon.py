@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from tests.closing import Closing
+from tests.fork_server import ForkedProcess, first_environment, fork_server, passed_on
 from tests.shared_server import database_of
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_CERTIFICATE
@@ -29,7 +30,10 @@ WORKERS = "TREEDB_TEST_WORKERS"
 """The environment variable with the number of workers of each daemon that says nothing else."""
 ENGINE = "TREEDB_TEST_ENGINE"
 """The environment variable that is `postgresql` if daemons that say nothing else run over it."""
+NEW_PROCESSES = "TREEDB_TEST_NEW_PROCESSES"
+"""The environment variable with which no daemon is forked: each imports its modules."""
 TWISTD = pathlib.Path(sys.executable).parent / "twistd"
+FOREGROUND = (str(TWISTD), "-n", "--pidfile=", "treedb")
 SERVE = (sys.executable, "-m", "treedbd", "serve")
 START_SECONDS = 180
 STOP_SECONDS = 20
@@ -87,8 +91,9 @@ class Daemon(Closing):
     Without `config` it runs in development mode; `config` is the text of its TOML file. It listens
     with TLS and without on ports that the system chooses, unless `listen` is given. `prefix` is a
     command that runs the daemon's command, such as strace (with its option -D, so that signals
-    reach the daemon and not strace). `program` is what takes the daemon's flags, such as `SERVE`.
-    The process inherits `descriptors`.
+    reach the daemon and not strace). `program` receives the daemon's flags, such as `SERVE`.
+    The process inherits `descriptors`. Without these three, and with the environment of all tests,
+    the daemon is forked by a `ForkServer`.
     The daemon is killed when its `with` block ends.
     """
 
@@ -101,7 +106,7 @@ class Daemon(Closing):
         arguments: Sequence[str] = (),
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        program: Sequence[str] = (str(TWISTD), "-n", "--pidfile=", "treedb"),
+        program: Sequence[str] | None = None,
         descriptors: Sequence[int] = (),
     ) -> None:
         """Prepare the command; nothing is started yet."""
@@ -111,13 +116,14 @@ class Daemon(Closing):
         self.urls: list[str] = []
         self._descriptors = descriptors
         self._environment = {**os.environ, **(environment or {})}
+        self._is_plain = program is None and not descriptors
         self._lines: list[str] = []
         self._written = threading.Condition()
         self._is_at_end = True
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | ForkedProcess | None = None
         self._reader: threading.Thread | None = None
         endpoints = self._make_endpoints(config) if listen is None else listen
-        self._command = [*program, "--data", str(self.data)]
+        self._command = [*(program or FOREGROUND), "--data", str(self.data)]
         if config is not None:
             (folder / "treedb.toml").write_text(config)
             self._command += ["--config", "treedb.toml"]
@@ -175,7 +181,7 @@ class Daemon(Closing):
     def start(self) -> None:
         """Start the daemon and wait until it is ready; raise AssertionError with its log if not."""
         start = len(self._lines)
-        self.launch()
+        self._follow(self._fork() if self._can_fork() else self._open())
         try:
             line = self.await_line(_READY, start)
         except AssertionError:
@@ -185,21 +191,7 @@ class Daemon(Closing):
 
     def launch(self) -> None:
         """Start the process, without waiting until it is ready."""
-        self.urls = []
-        self._is_at_end = False
-        self._process = subprocess.Popen(
-            [*self.prefix, *self._command],
-            cwd=self.folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            pass_fds=self._descriptors,
-        )
-        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
-        self._reader.start()
+        self._follow(self._open())
 
     def run(self) -> subprocess.CompletedProcess[str]:
         """Run the daemon to its end, for a start that fails; return its two outputs separately."""
@@ -290,7 +282,35 @@ class Daemon(Closing):
             secure += f":privateKey={files.key}:certKey={files.certificate}"
         return [secure, "tcp:0:interface=127.0.0.1"]
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
+    def _can_fork(self) -> bool:
+        if self.prefix or not self._is_plain or NEW_PROCESSES in os.environ:
+            return False
+        return hasattr(os, "pidfd_open") and passed_on(self._environment) == first_environment()
+
+    def _fork(self) -> ForkedProcess:
+        return fork_server().start(self._command, self.folder)
+
+    def _open(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self.prefix, *self._command],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            pass_fds=self._descriptors,
+        )
+
+    def _follow(self, process: subprocess.Popen[str] | ForkedProcess) -> None:
+        self.urls = []
+        self._is_at_end = False
+        self._process = process
+        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[str] | ForkedProcess) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:

@@ -1,0 +1,184 @@
+"""Processes of `twistd` that begin with the daemon's modules imported, to be forked by a server.
+
+Imports are five sixths of the processor time of a start. Everything after them is as in a process
+of its own: signals, descriptors, threads, exit. What such a process is not: named `twistd` in the
+table of processes, and of a hash seed of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import json
+import os
+import pathlib
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TextIO
+
+from twisted.scripts import twistd
+
+MODULES: Final = (
+    "treedbd.daemon",
+    "treedbd.service",
+    "treedbd.tap",
+    "twisted.internet.epollreactor",
+    "twisted.plugins",
+    "twisted.scripts._twistd_unix",
+)
+"""What is imported before, with all that it imports; not the reactor, of which each has its own."""
+PROJECT: Final = pathlib.Path(__file__).parent.parent
+MOST_BYTES: Final = 65_536
+"""The longest request: a command line and a folder."""
+
+
+class ForkedProcess:
+    """What `subprocess.Popen` offers, of a process that is a child of the server.
+
+    Attributes:
+        pid: its number, which no other process has before `poll` or `wait` has found its end.
+        stdout: its two outputs, as text.
+
+    """
+
+    def __init__(self, server: ForkServer, pid: int, stdout: TextIO) -> None:
+        """Watch a process that has been forked."""
+        self.pid = pid
+        self.stdout = stdout
+        self._server = server
+        self._status: int | None = None
+        self._lock = threading.Lock()
+        self._descriptor = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while it is running."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit status. Raises subprocess.TimeoutExpired."""
+        with self._lock:
+            if self._status is None:
+                ended = select.poll()
+                ended.register(self._descriptor, select.POLLIN)
+                if not ended.poll(None if timeout is None else timeout * 1000):
+                    raise subprocess.TimeoutExpired("twistd", timeout or 0)
+                self._status = self._server.reap(self.pid)
+                os.close(self._descriptor)
+            return self._status
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it is running."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class ForkServer:
+    """A process that has imported what a daemon imports, and forks one for each command."""
+
+    def __init__(self) -> None:
+        """Start it."""
+        self._lock = threading.Lock()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                cwd=PROJECT,
+                env=first_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def start(self, command: Sequence[str], folder: pathlib.Path) -> ForkedProcess:
+        """Run a command of `twistd` in a folder, with its outputs in one pipe."""
+        reading, writing = os.pipe()
+        stdout = os.fdopen(reading, errors="replace")
+        request = {"command": list(command), "folder": str(folder)}
+        try:
+            return ForkedProcess(self, self._ask(request, [writing]), stdout)
+        finally:
+            os.close(writing)
+
+    def reap(self, pid: int) -> int:
+        """Return the exit status of a process that has ended."""
+        return self._ask({"ended": pid})
+
+    def close(self) -> None:
+        """End the server; daemons that are running go on."""
+        self._requests.close()
+        self._process.wait()
+
+    def _ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> int:
+        with self._lock:
+            socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
+            return int(self._requests.recv(MOST_BYTES))
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment without the one that differs in each test."""
+    return {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+@functools.cache
+def first_environment() -> dict[str, str]:
+    """Return the variables that forked processes have: those at the first call."""
+    return passed_on(os.environ)
+
+
+@functools.cache
+def fork_server() -> ForkServer:
+    """Return the server of this process, which ends with it."""
+    server = ForkServer()
+    atexit.register(server.close)
+    return server
+
+
+def serve(requests: socket.socket) -> bool:
+    """Answer requests; return whether this is a new process, in which `twistd` is to be run."""
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 1)
+        if not data:
+            return False
+        request = json.loads(data)
+        if "ended" in request:
+            _, status = os.waitpid(request["ended"], 0)
+            requests.send(str(os.waitstatus_to_exitcode(status)).encode())
+        elif pid := os.fork():
+            os.close(descriptors[0])
+            requests.send(str(pid).encode())
+        else:
+            become(request["command"], request["folder"], descriptors[0])
+            return True
+
+
+def become(command: list[str], folder: str, output: int) -> None:
+    """Make this process look to the program as one that was started with a command."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.chdir(folder)
+    sys.argv = command
+    sys.path[0] = str(pathlib.Path(command[0]).parent)
+
+
+def main() -> None:
+    """Serve until the other end is closed, or run `twistd` in a process that was forked."""
+    for name in MODULES:
+        importlib.import_module(name)
+    with socket.socket(fileno=int(sys.argv[1])) as requests:
+        is_new = serve(requests)
+    if is_new:
+        twistd.run()
+
+
+if __name__ == "__main__":
+    main()
