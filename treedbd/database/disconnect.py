@@ -391,8 +391,8 @@ class DisconnectWrites:
 class KeptBytes:
     """The bytes that the sessions of this process keep in one database, as they are stored.
 
-    They are data only when they are written, so a database that is full can keep them. But they
-    have at most the room that all data may have; that of one session at least.
+    They do not count as data before they are written, so a full database can keep them. Together
+    they may have as many bytes as all data may, and always as many as one session may.
     """
 
     def __init__(self, name: DatabaseName, quota: int) -> None:
@@ -557,7 +557,7 @@ def list_session(view: ReadView, session: str) -> list[DisconnectRow]:
 
 
 def check_nodes(json: Json) -> None:
-    """Raise `TooLarge` for a write with more members and items than one may have that is kept."""
+    """Raise `TooLarge` for a write with more members and items than a kept write may have."""
     if has_more_nodes(json, MAX_DISCONNECT_NODES):
         raise TooLarge(
             "What is written when a connection ends may have at most "

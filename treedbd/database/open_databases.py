@@ -262,7 +262,7 @@ class OpenDatabases:
     # Closing.
 
     def _make_room(self) -> dict[Database, ReopeningEngine]:
-        """Detach as many databases as one more needs; raise `TooManyInUse`."""
+        """Detach idle databases so that one more may be open; raise `TooManyInUse`."""
         excess = len(self._open) + 1 - self._bounds.databases
         idle = self._find_idle(excess)
         if len(idle) < excess:
@@ -270,7 +270,7 @@ class OpenDatabases:
         return self._detach(idle)
 
     def _find_idle(self, count: int) -> list[Database]:
-        """Return so many idle databases, those that were used least recently, if there are."""
+        """Return at most `count` idle databases, those that were used least recently."""
         if count <= 0:
             return []
         by_use = sorted(self._open, key=attrgetter("used_at"))
@@ -374,7 +374,7 @@ class Refusals:
         )
 
     def add_project(self, project: str, error: OperatorError) -> None:
-        """Refuse all databases of a project from now on: which there are is not known."""
+        """Refuse all databases of a project from now on: it is not known which ones exist."""
         self._projects[project] = error
         self._log.error(
             "{reason} No database of the project {project} is served until then.",
@@ -465,11 +465,10 @@ def cache_share(total: int, count: int) -> int:
 class DamageChecks:
     """Opens every database once after the start, and looks for damage where it may be.
 
-    What an opening finds out is then known without a request: that changes are missing, that a
-    format is unknown. Only a file that was not closed cleanly is read as a whole, in a worker
-    thread, one file at a time. It is served meanwhile; if it is damaged, its writes are refused
-    from then on. What can be read is served, unless its structure is damaged: then rows may be
-    missing from any read.
+    So what an opening shows is known before a request: missing changes, an unknown format. Only a
+    file that was not closed cleanly is read as a whole, in a worker thread, one file at a time. It
+    is served meanwhile; if it is damaged, its writes are refused from then on. What can be read is
+    served, unless its structure is damaged: then rows may be missing from any read.
     """
 
     _log = Logger()

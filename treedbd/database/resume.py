@@ -62,7 +62,7 @@ MayContinue: TypeAlias = Callable[[Nodes, WrittenPaths, Iterable[str]], bool]
 
 @attrs.frozen
 class MissedNotification(Notification):
-    """What a client missed: `memory_bytes` are the memory that it takes, rather more than less."""
+    """What a client missed; `memory_bytes` is an upper estimate of the memory that it takes."""
 
     memory_bytes: int = attrs.field(default=0, eq=False)
 
@@ -94,7 +94,7 @@ class Resumptions:
     _log = Logger()
 
     def __init__(self, engine: Engine, watchers: Watchers, runtime: Runtime, retained: int) -> None:
-        """Of the log only the `retained` newest entries count, though it may hold some more."""
+        """Use the `retained` newest entries of the log, which may hold some more."""
         self._engine = engine
         self._watchers = watchers
         self._limit = min(retained, MAX_RESUMED_WRITES)
@@ -105,7 +105,7 @@ class Resumptions:
         self._decoded_bytes = 0
 
     def add(self, client: Resumption) -> None:
-        """Continue a client: before this returns, if it missed little and no other waits."""
+        """Continue a client: at once if it missed little and no other waits, else later."""
         key = (client.path, client.after)
         waiting = self._waiting.get(key)
         if waiting is not None:
@@ -213,7 +213,7 @@ class LoggedWrite:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that its event takes, and is printed in, rather more than less."""
+        """An upper estimate of the memory that its event takes, also when it is printed."""
         return EVENT_BYTES + 2 * self.size + NODE_BYTES * self.nodes
 
     @property
@@ -223,7 +223,7 @@ class LoggedWrite:
 
 
 def decode_entry(entry: LogEntry) -> LoggedWrite:
-    """Decode an entry of the change log; raise ValueError for bytes that are none."""
+    """Decode an entry of the change log; raise ValueError for other bytes."""
     edit = changelog.decode(entry.content)
     written: tuple[Path, ...] = (edit.place.path,)
     commit = None
@@ -361,7 +361,7 @@ class Replay:
     def view(self) -> View:
         """The tree after the writes so far, until the next is added.
 
-        To read what a large write has set raises `StateUnknown`.
+        Reading what a large write has set raises `StateUnknown`.
         """
         if self._view is None:
             first = self._commits[0]

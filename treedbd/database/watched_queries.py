@@ -1,7 +1,7 @@
 """Windows of watched queries: what a write means to each query, found once for all its streams.
 
 Theory of operation. All queries of the children of one path are a `WatchedCollection`. Of each
-write it finds out which children were written to and what they were like before and after it
+write it determines which children were written to, and their state before and after it
 (`WrittenChildren`), from a replay of the state that the write made (`resume.Replay`): the present
 rows are newer if other writes were committed with it. Each query is a `SharedWindow`, however many
 streams show it; what a write does to it is at most one event, so that after each event a stream
@@ -149,7 +149,7 @@ class QuerySubscription:
     def shares(self, other: QuerySubscription) -> bool:
         """Return whether the stream can begin with what another one of the same query rendered.
 
-        If its window waits to be drawn, only with what draws that.
+        While its window waits to be drawn, only the rendering that draws it is shared.
         """
         window = self.window
         if window is None or other.window is not window:
@@ -786,7 +786,7 @@ class Backlog:
 
 
 class WrittenChildren:
-    """What one write did to the children of a path, found out once for all queries of the path.
+    """What one write did to the children of a path, computed once for all queries of the path.
 
     It has the facts of each child that was written to, by which queries decide whether it enters,
     leaves or stays (`tree.window`), and the event of each of these, so that its bytes are made once
@@ -812,7 +812,7 @@ class WrittenChildren:
         self._events: dict[tuple[str, str], Event] = {}
 
     def read(self, fields: Collection[Field]) -> Steps:
-        """Find out the facts after the write; raise `StateUnknown`, also if they are too many."""
+        """Read the facts after the write; raise `StateUnknown`, also if they are too many."""
         self.after.update(
             (yield from read_all_facts(self._view, self._path, self._changes, fields))
         )

@@ -3,10 +3,10 @@
 Theory of operation. `Watching` is what everything that watches uses. After each commit of a batch,
 of this process or another, comes a round (`group_commit.Rounds`). The writes of the batch are
 followed one by one, in the order of their numbers: first the grants are checked whose rules have
-read what was written (`ReadGrants`), then it is found out what it means to the watchers and to
-the watched queries that it concerns (`watched_queries`). What all that needs to know of the state
-that a write has made comes from a replay of it (`resume.Moments`). What was found is delivered
-together, in order (`Delivery`).
+read what was written (`ReadGrants`), then what it means to the watchers and to the watched queries
+that it concerns is computed (`watched_queries`). What all that needs to know of the state that a
+write has made comes from a replay of it (`resume.Moments`). What was found is delivered together,
+in order (`Delivery`).
 
 Each write is at most one event to an *audience*: those who watch a path, or a query of it. What a
 write means to an audience is computed once, however many watchers it has. A watcher is notified
@@ -221,7 +221,7 @@ class Watching:
         return found
 
     def _completed(self, commit: Commit, replay: Replay | None) -> Generator[None, None, Commit]:
-        """Return a write with what watchers receive of it and only the rows hold."""
+        """Return a write with what watchers receive of it that only the rows hold."""
         is_watched = self.watchers.has_at_or_above
         if commit.is_large:
             if not is_watched(commit.path):
@@ -564,7 +564,7 @@ class Delivery:
         self._in_groups[audience].append(event)
 
     def _is_elsewhere(self, audience: Audience) -> bool:
-        """Return whether a group of this audience has to receive events of another one before."""
+        """Return whether a group of this audience must receive events of another one first."""
         if not audience.groups:
             return False
         if self._is_shared:
@@ -581,7 +581,7 @@ class Delivery:
             yield from audience.notify(list(audience.groups), self._make(events))
 
     def _make(self, events: list[tuple[Position, Event]]) -> Notification:
-        """Return one notification for all audiences that the same events are for."""
+        """Return one notification for all audiences that receive the same events."""
         key = tuple([(position.sequence, id(event)) for position, event in events])
         made = self._notifications.get(key)
         if made is None:

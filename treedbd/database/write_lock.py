@@ -239,7 +239,7 @@ class LogFollower:
     def __init__(
         self, arrivals: Arrivals, engine: Engine, clock: IReactorTime, database: Database
     ) -> None:
-        """Let `database`, which `engine` stores, follow what others commit."""
+        """Follow what others commit to `database`, which `engine` stores."""
         self.through = 0
         self.latest_ms = 0
         self._arrivals = arrivals
@@ -283,7 +283,7 @@ class LogFollower:
     def hinted(self) -> bool:
         """Begin to notify of what another process may have committed.
 
-        Returns False if a moment is shown that was shown before, and has to be.
+        Returns False if the moment that was shown before is still shown, and must be.
         """
         through = self.through
         try:
@@ -322,7 +322,7 @@ class LogFollower:
                 self._engine.read(lambda view: view.sequence())
 
     def forget(self) -> None:
-        """Treat the next moment as new as a whole: it does not follow the one before."""
+        """Treat all of the next moment as new: it does not continue the one before."""
         self.through = -1
 
     def opened(self) -> None:
@@ -416,8 +416,8 @@ class News(NamedTuple):
 def commit_of(entry: LogEntry) -> Commit:
     """Return the commit that an entry of the change log describes; raise ValueError.
 
-    One with a long body, or whose body the log does not hold, is large: it is not parsed, and who
-    watches a part of what it set reads that again.
+    An entry with a long body, or without its body, is a large commit: the body is not parsed, and
+    watchers of a part of what it set read their value again.
     """
     content, body = entry.content, None
     if len(content) > LONG_ENTRY_BYTES:

@@ -869,7 +869,7 @@ class Ranking:
             yield None
 
     def free_beside(self) -> None:
-        """Free the children that are left: their reader has gone."""
+        """Free the children that are left, in another thread: nothing reads them now."""
         free_beside(self._runs)
 
     def _end_run(self) -> None:

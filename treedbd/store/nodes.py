@@ -452,7 +452,7 @@ def find_array(rows: PagedRows, container: bytes) -> Generator[None, None, bool]
 
 
 def empty_chunks(steps: Generator[None, None, T]) -> Generator[bytes, None, T]:
-    """Take steps within what is printed: each is an empty chunk. Return their result."""
+    """Run steps while printing: each yields an empty chunk. Return their result."""
     while True:
         try:
             next(steps)
@@ -908,7 +908,7 @@ def _is_inside_after(text: bytes, at: int) -> bool | None:
 
 
 def _end_of_decided(text: bytes) -> int:
-    """Return where that at the end of a text begins which may be part of a number or an escape."""
+    """Return where the end of a text begins that may be part of a number or an escape."""
     end = len(text.rstrip(_IN_NUMBERS))
     if len(text) - end > _NUMBER_BYTES:
         return len(text)

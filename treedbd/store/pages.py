@@ -294,7 +294,7 @@ class Run:
     bound: bytes | None = None
 
     def load(self, key: bytes, content: bytes, members: list[Member], size: int) -> None:
-        """Take in the members that are stored at `key`, before or after those that it has.
+        """Add the members that are stored at `key`, before or after those that it has.
 
         `size` are the bytes of all of them.
         """
@@ -622,7 +622,7 @@ class PageWriter(PagedRows):
         self._store(run.stored, divide(run, key))
 
     def _join_neighbours(self, run: Run) -> None:
-        """Take in what is stored next to a run that has become short, if it fits."""
+        """Add what is stored next to a run that has become short, if it fits."""
         if sum(map(len, run.stored.values())) <= run.size:
             return  # it has not become shorter
         first = min([run.container + run.keys[0], *run.stored])

@@ -258,7 +258,7 @@ def _entries(
 
 
 def _edge(bound: Bound, *, is_low: bool) -> bytes:
-    """Return where the entries begin or end that a bound admits, or a few more."""
+    """Return where the entries that a bound admits begin or end; it may include a few more."""
     value = encode_value(bound.value)
     has_others = len(value) > VALUE_BYTES or bound.key is not None
     if len(value) > VALUE_BYTES:
@@ -271,7 +271,7 @@ def _edge(bound: Bound, *, is_low: bool) -> bytes:
 
 
 def _in_order(nodes: Nodes, path: Path, query: Query, tied: list[Entry]) -> Iterator[Child | None]:
-    """Iterate over children whose entries say no order, in the order of what they hold."""
+    """Iterate over children whose entries are equal, in the order of what the children hold."""
     ranking = Ranking(
         # Of those that pass a `where`, it is not known yet how many come before.
         query
@@ -360,7 +360,7 @@ def _passing(
 
 
 def _passes_at_once(child: Child, conditions: Sequence[WhereCondition]) -> bool | None:
-    """Return whether a child passes whose row is known, and not long; None for any other."""
+    """Return whether a child passes; None unless its row is known and short."""
     row: Any = child.source
     if isinstance(row, bytes) and len(row) <= LARGE_ROW_BYTES:
         row = parse_stored(row)

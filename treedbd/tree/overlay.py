@@ -268,8 +268,8 @@ def _prioritise(value: Value, node: _OverlayNode) -> Value:
 class EditedTree(Overlay):
     """A `View` of `base` under any number of edits, applied one after the other.
 
-    Each edit applies to what those before it have left. Many changes kept side by side would not
-    say that: a container that lost its children is gone, and the next write there makes another
+    Each edit applies to what those before it have left. Changes that are kept side by side would
+    lose that: a container without children no longer exists, and the next write there makes another
     one, without its priority; a leaf that gets a child stops being one, also when the child is
     removed again. So where an edit makes or removes a node, that node is replaced as a whole.
     """
@@ -351,7 +351,7 @@ class EditedTree(Overlay):
     def _keeps_child(self, path: Path, node: _OverlayNode, keys: Iterator[str]) -> str | None:
         """Return the same, but read each key of the base once for all edits.
 
-        A key that was passed is gone, or was set again: then the node is known to have children.
+        A key that was passed is removed, or was set again: then the node is known to have children.
         """
         survivor, keys = self._survivors.get(node, (None, keys))
         if survivor is not None:
