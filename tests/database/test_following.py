@@ -569,7 +569,7 @@ def test_a_failed_store_is_verified_by_all_before_they_write(
     first.engine.writer.fail("The disk has failed.")
     first.engine.writer._has_reported = False
     first.shelf.try_hold()
-    first.shelf.let_go()
+    first.shelf.release_lock()
     recovered: list[bool] = []
     recover = second.engine.recover
 

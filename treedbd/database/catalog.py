@@ -351,7 +351,7 @@ class Catalog:
         database = self._open[name] = self._used[name]
         database.answers.is_active = True
 
-    def let_go(self, name: DatabaseName) -> None:
+    def stop_keeping(self, name: DatabaseName) -> None:
         """Stop keeping a database: its file is closed."""
         if (database := self._open.pop(name, None)) is not None:
             database.answers.is_active = False

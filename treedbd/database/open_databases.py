@@ -204,7 +204,7 @@ class OpenDatabases:
         """Stop keeping those that were closed: another `Database` may open their files now."""
         for database in change.closes:
             if database not in self._open:
-                self._catalog.let_go(database.name)
+                self._catalog.stop_keeping(database.name)
 
     # Opening.
 

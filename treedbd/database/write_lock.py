@@ -165,7 +165,7 @@ class FileWriteLock(SharedWriteLock):
             self.following.is_current()
         except (StoreFailed, DiskFull, Unavailable) as error:
             self._log.error("What others have written cannot be read: {error}", error=error)
-            self._sharing.let_go()
+            self._sharing.release_lock()
             self._wait(FAILED_S)
             return False
         return True
@@ -178,7 +178,7 @@ class FileWriteLock(SharedWriteLock):
         was_held = self._sharing.is_held
         if was_held:
             self.following.keep_open()
-        self._sharing.let_go()
+        self._sharing.release_lock()
         if was_held:
             self._given()
 
@@ -197,7 +197,7 @@ class FileWriteLock(SharedWriteLock):
         def commit_and_give() -> None:
             commit()
             if not must_keep():
-                self._sharing.let_go()
+                self._sharing.release_lock()
             self._given()  # those who read show the new moment before a checkpoint, which needs it
 
         return self._run_in_thread(commit_and_give)

@@ -62,7 +62,7 @@ def test_a_transaction_that_changes_nothing_is_not_sent(one: DaemonSide, other: 
     transaction.trim(5)
     transaction.commit()
     other.put((b"a", b"1"))
-    assert other.cluster.read_index.ask([other.db])[other.db].rev == 1
+    assert other.cluster.tail.poll([other.db])[other.db].rev == 1
 
 
 def test_a_follower_is_byte_for_byte_what_postgresql_holds(

@@ -172,7 +172,7 @@ def test_a_connection_that_ended_while_idle_is_made_again(
         " WHERE application_name = 'treedb'"
     )
     one.put((b"a", b"2"))
-    assert one.cluster.read_index.ask([one.db])[one.db].rev == 2
+    assert one.cluster.tail.poll([one.db])[one.db].rev == 2
 
 
 def test_a_lost_commit_on_a_connection_leaves_it_usable(

@@ -106,7 +106,7 @@ def test_frozen_standbys_let_no_read_be_believed(
             side.ask(side.db)
         with pytest.raises(StoreUnreachable):
             side.engine.fetch()
-        assert lenient.cluster.read_index.ask([side.db])[side.db].rev == 1
+        assert lenient.cluster.tail.poll([side.db])[side.db].rev == 1
 
 
 def test_questions_that_nobody_confirms_leave_nothing_behind(
@@ -213,7 +213,7 @@ def test_a_primary_that_was_cut_off_gives_no_stale_answer_and_takes_no_write(
         cluster_servers.fail_over(kill=False)
         with side.beside(tmp_path / "new", dsn=cluster_servers.primary.dsn()) as new:
             new.put((b"a", b"2"))
-            assert lenient.cluster.read_index.ask([side.db])[side.db].rev == 1  # it is stale
+            assert lenient.cluster.tail.poll([side.db])[side.db].rev == 1  # it is stale
             with pytest.raises(StoreUnreachable):
                 behind.ask(side.db)
             with pytest.raises(StoreUnreachable):

@@ -40,7 +40,7 @@ from treedbd.store.postgresql.connection import (
     Session,
     SessionPool,
     TimedConnection,
-    begin_ask,
+    begin_query,
     check_confirmed,
     commit_confirmed,
     confirm,
@@ -255,31 +255,22 @@ class DatabaseState(NamedTuple):
 
 
 class ReadIndex:
-    """Reads how far databases have come, over a connection of its own, one query at a time.
+    """Reads how far databases have come, over a connection that the caller keeps.
 
     One query serves all reads that were waiting when it was sent: the caller collects them. It is
     sent in a transaction that writes, and its answer is used when that has been confirmed: a
     primary that was cut off still answers queries, and no such transaction ends there
     (`connection.confirm`).
 
-    A strict one is sent without waiting: `connect`, in any thread, then `begin`, and `receive`
-    whenever the connection has something to be read.
+    Nothing waits for it: `connect`, in any thread, then `begin`, and `receive` whenever the
+    connection has something to be read.
     """
 
     def __init__(self, settings: PostgresqlSettings) -> None:
-        """Connect at the first query."""
         self._settings = settings
-        self._session = Session(settings)
-
-    def ask(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
-        """Return the states of databases as the server shows them, confirmed or not; blocks.
-
-        A database that does not exist is missing. Raises `StoreUnreachable`.
-        """
-        return self._session.run(lambda connection: states_of(connection, list(dbs)))
 
     def connect(self) -> TimedConnection:
-        """Return a connection for strict queries; blocks. Raises `StoreUnreachable`."""
+        """Return a connection for queries; blocks. Raises `StoreUnreachable`."""
         connection = connect(self._settings)
         connection.may_cancel = True
         try:
@@ -293,7 +284,7 @@ class ReadIndex:
         """Send a query; raise `StoreUnreachable`."""
         connection.has_warned = False
         try:
-            begin_ask(connection, b"ask", (int4_array(dbs),))
+            begin_query(connection, b"ask", (int4_array(dbs),))
         except psycopg.Error as error:
             raise unreachable(error) from error
 
@@ -311,20 +302,11 @@ class ReadIndex:
         check_confirmed(connection)
         return dict(_decode(found, row) for row in range(found.ntuples) if found.get_value(row, 0))
 
-    def close(self) -> None:
-        """Close the connection, but for those that `connect` has returned."""
-        self._session.close()
-
 
 def _decode(found: PGresult, row: int) -> tuple[int, DatabaseState]:
     values = [found.get_value(row, column) or b"" for column in range(4)]
     db, *state = [int.from_bytes(value, "big", signed=True) for value in values]
     return db, DatabaseState(*state)
-
-
-def states_of(connection: TimedConnection, dbs: list[int]) -> dict[int, DatabaseState]:
-    """Return the states of databases as the server shows them, confirmed or not."""
-    return {row[0]: DatabaseState(*row[1:]) for row in rows_of(connection, STATES, (dbs,))}
 
 
 _LISTEN: Final = "LISTEN treedb"
@@ -356,8 +338,12 @@ class Tail:
         return self._session.run(lambda connection: self._wait(connection, timeout_s))
 
     def poll(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
-        """Return how far databases have come, with one query; raise `StoreUnreachable`."""
-        return self._session.run(lambda connection: states_of(connection, list(dbs)))
+        """Return how far databases have come as the server shows it, confirmed or not.
+
+        A database that does not exist is missing. Raises `StoreUnreachable`.
+        """
+        rows = self._session.run(lambda connection: rows_of(connection, STATES, (list(dbs),)))
+        return {row[0]: DatabaseState(*row[1:]) for row in rows}
 
     def close(self) -> None:
         """Close the connection, after `wait` has returned."""
@@ -512,7 +498,7 @@ class Leases:
     def __init__(self, settings: PostgresqlSettings) -> None:
         """Use connections of its own: a renewal waits for no commit."""
         self._renewing = Session(settings)
-        self._asking = Session(settings)
+        self._session = Session(settings)
 
     def list_database(self, owner: str, name: DatabaseName, *, begins: bool) -> None:
         """Record durably that an owner keeps writes in a database, and renew or begin its lease.
@@ -530,7 +516,7 @@ class Leases:
             if not renewed:
                 raise LeaseOver
 
-        self._asking.run(add)
+        self._session.run(add)
 
     def renew(self, owner: str) -> None:
         """Renew the lease of an owner; raise `LeaseOver`."""
@@ -553,7 +539,7 @@ class Leases:
             _forget(connection, owner)
             commit_confirmed(connection)
 
-        self._asking.run(end)
+        self._session.run(end)
 
     def find_dead(self, own: str, *, may_judge: bool) -> list[DeadLease]:
         """Return the owners that are dead; with `may_judge` those are whose lease has ended."""
@@ -573,18 +559,18 @@ class Leases:
             confirm(connection)
             return [DeadLease(owner, names) for owner, names in found.items()]
 
-        return self._asking.run(find)
+        return self._session.run(find)
 
     def which_are_dead(self, owners: Collection[str]) -> set[str]:
         """Return those of some owners that are dead."""
 
-        def ask(connection: TimedConnection) -> set[str]:
+        def query(connection: TimedConnection) -> set[str]:
             has_older = _has_older(connection)
             found = rows_of(connection, _WHICH_DEAD, (list(owners), has_older))
             confirm(connection)
             return {row[0] for row in found}
 
-        return self._asking.run(ask)
+        return self._session.run(query)
 
     def find_ownerless(self) -> list[DatabaseName] | None:
         """Return databases that have writes of owners without a row.
@@ -598,7 +584,7 @@ class Leases:
             bounds: tuple[Any, ...] = (DISCONNECT_FIRST, DISCONNECT_END)
             return [DatabaseName(*row) for row in rows_of(connection, _OWNERLESS, bounds)]
 
-        return self._asking.run(find)
+        return self._session.run(find)
 
     def forget(self, owner: str) -> None:
         """Forget databases in which a dead owner has nothing left, and the owner after the last."""
@@ -608,12 +594,12 @@ class Leases:
             _forget(connection, owner)
             connection.execute("COMMIT")
 
-        self._asking.run(remove)
+        self._session.run(remove)
 
     def close(self) -> None:
         """Close the connections, when the uses under way have ended."""
         self._renewing.close()
-        self._asking.close()
+        self._session.close()
 
 
 def _has_older(connection: TimedConnection) -> bool:
@@ -699,7 +685,6 @@ class PostgresqlCluster:
         self._commits.close()
         self.pool.close()
         self.leases.close()
-        self.read_index.close()
         self.tail.close()
         self.notifier.close()
 
@@ -823,12 +808,12 @@ def clock_offset(pool: SessionPool) -> float:
     Exact to half a round trip. Raises `StoreUnreachable`.
     """
 
-    def ask(connection: TimedConnection) -> float:
+    def query(connection: TimedConnection) -> float:
         before = time.time()
         ((theirs,),) = rows_of(connection, _CLOCK)
         return (before + time.time()) / 2 - float(theirs)
 
-    return pool.run(ask)
+    return pool.run(query)
 
 
 def send_heartbeat(

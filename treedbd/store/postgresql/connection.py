@@ -146,7 +146,7 @@ class TimedConnection(psycopg.Connection[TupleRow]):
         deadline: seconds of the monotonic clock; when they are over the connection closes itself.
         is_prepared: whether its statements are prepared (`prepare`).
         may_cancel: whether all that can be under way is a confirmation, which changes nothing.
-        answer: what was received of the answer to `begin_ask`.
+        answer: what was received of the answer to `begin_query`.
         has_warned: whether the server has sent a warning since this was last set to False.
 
     """
@@ -487,7 +487,7 @@ def send_all(connection: TimedConnection, calls: Iterable[PipelineCall]) -> list
     return answers
 
 
-def begin_ask(connection: TimedConnection, statement: bytes, parameters: Sequence[bytes]) -> None:
+def begin_query(connection: TimedConnection, statement: bytes, parameters: Sequence[bytes]) -> None:
     """Send a short prepared statement, whose rows `find_answer` returns in binary."""
     pgconn = connection.pgconn
     pgconn.send_query_prepared(statement, parameters, [1] * len(parameters), result_format=1)

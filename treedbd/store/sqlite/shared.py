@@ -262,7 +262,7 @@ class SharedShelf:
         self.is_held = True
         return True
 
-    def let_go(self) -> None:
+    def release_lock(self) -> None:
         """Release the write lock, or stop waiting for it."""
         if self.is_held:
             self.is_held = False
