@@ -75,7 +75,7 @@ RUN_AT_ONCE: Final = 256
 """Writes of ended sessions that wait in the queue together, so that others come in between."""
 _NOTHING: Final = make_remove(Place(ROOT))
 _DELAYS: Final = (Unavailable, DeadlinePassed, OutcomeInDoubt, StoreFailed, DiskFull)
-_NOBODY: Final = Caller(None)
+_ANONYMOUS: Final = Caller(None)
 
 
 class DisconnectWrites:
@@ -126,7 +126,7 @@ class DisconnectWrites:
 
         def make_write() -> Write:
             task = SetEntry(self._owner.id, session, limit, self._kept)
-            return Write(edit, now, caller, deadline=self._deadline(), wants_echo=False, task=task)
+            return self._make_write(task, edit, caller, now)
 
         return Deferred.fromCoroutine(self._set(session, make_write, end))
 
@@ -140,8 +140,7 @@ class DisconnectWrites:
 
     def judge(self, edit: Edit, caller: Caller, now: int, limit: int) -> Deferred[None]:
         """Judge a write as `set` does, and keep nothing; errbacks as `set`."""
-        task = JudgeEntry(limit)
-        write = Write(edit, now, caller, deadline=self._deadline(), wants_echo=False, task=task)
+        write = self._make_write(JudgeEntry(limit), edit, caller, now)
         return Deferred.fromCoroutine(self._submit(write))
 
     def forget(self, session: str) -> Deferred[None]:
@@ -189,14 +188,7 @@ class DisconnectWrites:
         """Return the write that does what was kept, and forgets it; raise `DamagedRow`."""
         entry = row.entry()
         caller = Caller(entry.auth, entry.is_admin)
-        return Write(
-            entry.edit,
-            self._now_ms(),
-            caller,
-            deadline=self._deadline(),
-            wants_echo=False,
-            task=RunEntry(row),
-        )
+        return self._make_write(RunEntry(row), entry.edit, caller)
 
     # Setting and cancelling.
 
@@ -267,18 +259,13 @@ class DisconnectWrites:
         except (DeadlinePassed, OutcomeInDoubt, DamagedRow) as error:
             raise Unavailable(str(error)) from None
 
-    def _deadline(self) -> float:
-        return self._clock.seconds() + DEFAULT_TIMEOUT_S
-
-    def _make_write(self, task: Task) -> Write:
-        return Write(
-            _NOTHING,
-            self._now_ms(),
-            _NOBODY,
-            deadline=self._deadline(),
-            wants_echo=False,
-            task=task,
-        )
+    def _make_write(
+        self, task: Task, edit: Edit = _NOTHING, caller: Caller = _ANONYMOUS, now: int | None = None
+    ) -> Write:
+        """Return a write that does `task`; it has the usual time."""
+        now = self._now_ms() if now is None else now
+        deadline = self._clock.seconds() + DEFAULT_TIMEOUT_S
+        return Write(edit, now, caller, deadline=deadline, wants_echo=False, task=task)
 
     # Running.
 
