@@ -120,7 +120,9 @@ class ForkServer:
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> int:
         with self._lock:
             socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
-            return int(self._requests.recv(MOST_BYTES))
+            answer = self._requests.recv(MOST_BYTES)
+        assert answer, "The fork server has ended."
+        return int(answer)
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:

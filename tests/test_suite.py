@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.conftest import LONGEST
+
 TESTS = pathlib.Path(__file__).parent
 FOREIGN = (".venv", "node_modules")
 CHECKS = ("assert", "await", "check", "expect", "require")
@@ -111,6 +113,11 @@ def test_a_test_that_cannot_fail_is_found(body: str, can_fail: bool) -> None:
 def test_an_example_may_take_any_time() -> None:
     assert settings().deadline is None
     assert HealthCheck.too_slow in settings().suppress_health_check
+
+
+def test_the_files_that_take_longest_exist() -> None:
+    assert len(set(LONGEST)) == len(LONGEST) > 20
+    assert not [path for path in LONGEST if not (TESTS / f"{path}.py").is_file()]
 
 
 UNDER_NOHUP = (
