@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.access import token, write_secret
-from tests.daemon import Daemon
+from tests.daemon import FOREGROUND, Daemon
 from tests.rest import Client, Wire, configured, print_request
 from tests.sse import KEEP_ALIVE, EventStream, Listener
 from tests.system import wait_until
@@ -36,8 +36,10 @@ secret_files = ["shop.secret"]
 """
 
 
-def test_a_daemon_that_was_stopped_answers_what_was_sent_meanwhile(daemon: Daemon) -> None:
+def test_a_daemon_that_was_stopped_answers_what_was_sent_meanwhile(tmp_path: pathlib.Path) -> None:
     with contextlib.ExitStack() as stack:
+        # A program of its own makes it a child of this process, which can wait for the stop.
+        daemon = stack.enter_context(Daemon(tmp_path, program=FOREGROUND))
         client = stack.enter_context(Client(daemon))
         client.put("/n.json", {"before": 1})
         listener = stack.enter_context(Listener(client, "/n.json"))
