@@ -5,13 +5,12 @@ of token buckets (`Levels`). Both are of one process; where several serve the sa
 count for all of them (`workers.protocol`). A `Histogram` counts observations, such as how long
 something took.
 
-`HeldBytes` bounds what connections make the server hold between requests: long heads, queries of
-listens and streams, the windows of these. A `HeldAccount` belongs to one connection, stream or
-session, and is charged for what is kept because of it. What would exceed a bound is refused before
-it is kept. To close the account frees whatever was charged, so nothing stays counted after the end
-of a connection.
+`HeldBytes` bounds what connections make the server hold between requests. A `HeldAccount` belongs to
+one connection, stream or session. It is charged for what is kept for that: long heads, queries of
+listens and streams, their windows. What would exceed a bound is refused before it is kept. Closing
+the account frees all that was charged, so nothing stays counted after the end of a connection.
 
-What is small is not charged: the number of connections, streams and listens bounds it.
+Small objects are not charged: the number of connections, streams and listens bounds them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from treedbd.limits import KIB, Limits
 from treedbd.loop import BUCKETS_S
 
 SMALL_HELD_BYTES: Final = 4 * KIB
-"""What a connection holds of a head up to this size is not charged."""
+"""Heads up to this size are not charged."""
 LOGGED_EVERY_S: Final = 60.0
 """Refusals by one bound are logged at most this often."""
 KEPT_LEVELS: Final = 32_768
@@ -117,7 +116,7 @@ class Levels:
 
 
 class HeldBytesRefused(Exception):
-    """The server holds as much for a connection, an address or all clients as it may.
+    """A connection, an address or all clients together use as much memory as they may.
 
     Attributes:
         limit: the setting of the bound.
@@ -146,11 +145,11 @@ class ByteCount:
         return self._per_address.get(address, 0)
 
     def add(self, size: int) -> None:
-        """Count more bytes; negative for those that there are no longer."""
+        """Count more bytes; fewer if `size` is negative."""
         self.total += size
 
     def add_for(self, address: str, size: int) -> None:
-        """Count more bytes for an address; negative for those that there are no longer."""
+        """Count more bytes for an address; fewer if `size` is negative."""
         if address:
             self._per_address[address] += size
             if not self._per_address[address]:
@@ -207,7 +206,7 @@ class HeldBytes(ByteCount):
 
 
 class HeldAccount:
-    """What is held for one connection.
+    """The memory that one connection uses.
 
     Attributes:
         bytes: how much that is.
@@ -237,14 +236,14 @@ class HeldAccount:
             self._held.add_for(self._address, size)
 
     def set(self, size: int) -> None:
-        """Hold so much in all; as `charge` if that is more than before."""
+        """Set the bytes in all; raises as `charge` if they are more than before."""
         if size > self.bytes:
             self.charge(size - self.bytes)
         elif size < self.bytes:
             self.add(size - self.bytes)
 
     def close(self) -> None:
-        """Free all that is held, and hold nothing any more."""
+        """Free all that was charged; later charges do not count."""
         self.add(-self.bytes)
         self._is_closed = True
 

@@ -1,13 +1,12 @@
 """Names of projects, databases and issuers, and the proxies that are trusted.
 
 A label addresses a database: `<database>--<project>`, or `<project>` alone for the database
-`default`. A host carries it as a subdomain of a configured domain, the parameter `ns` where the
-host cannot. The choices that the configuration names, such as dialects, are here too.
+`default`. It is a subdomain of a configured domain in the host, or the parameter `ns`. The choices
+that the configuration names, such as dialects, are here too.
 
-`TrustedProxies` are those whose word counts: for whom they forward a request, by which scheme and
-host. Any client may send `Forwarded` and `X-Forwarded-*`, and the header of the PROXY protocol too;
-only those of the configured addresses count. A trusted proxy is known by the address that it
-connects from, or by connecting over a Unix socket.
+Any client may send `Forwarded` and `X-Forwarded-*`, and the header of the PROXY protocol too. What
+they say of the client, the scheme and the host counts if a proxy of `TrustedProxies` has sent it:
+one that connects from a configured address, or over a Unix socket if that is configured.
 """
 
 from __future__ import annotations
@@ -95,16 +94,16 @@ _CACHED_ADDRESSES: Final = 4096
 
 
 class InvalidProxy(ValueError):
-    """An entry that is neither an address nor a network; the message is a clause about it."""
+    """An entry is neither an address nor a network; the message is a clause about it."""
 
 
 @attrs.frozen
 class TrustedProxies:
-    """The networks of the proxies; with `unix` also all that connect over a Unix socket.
+    """The networks of the proxies; with `unix` also all peers on a Unix socket.
 
     Attributes:
-        trusts: whether the peer with an address is a trusted proxy; the address is empty for a peer
-            on a Unix socket. Results are cached.
+        trusts: returns whether the peer with an address is a trusted proxy; the address is empty
+            for a peer on a Unix socket. Results are cached.
 
     """
 

@@ -28,7 +28,7 @@ _PIECE_BYTES: Final = 64 * KIB
 
 @implementer(IHttp1Request)
 class AdaptedRequest:
-    """A request of `twisted.web.server.Site`; what is not defined here is that request's own.
+    """A request of `twisted.web.server.Site`; other attributes are those of that request.
 
     Attributes:
         original: that request.
@@ -40,7 +40,7 @@ class AdaptedRequest:
     def __init__(self, request: Any, body_limit: int, proxies: TrustedProxies = NO_PROXIES) -> None:
         """Adapt `request`; a body of more than `body_limit` bytes makes it oversized.
 
-        What `proxies` say of it counts.
+        What trusted `proxies` say of it counts.
         """
         self.original = self._request = request
         self._is_over = self._is_gone = self._is_raw = False
@@ -131,7 +131,7 @@ class AdaptedRequest:
             request.setHeader(b"Content-Length", b"%d" % length)
         if closes_connection:
             request.setHeader(b"Connection", b"close")
-            if isinstance(request.channel, HTTPChannel):  # which does not read that header
+            if isinstance(request.channel, HTTPChannel):  # which ignores that header
                 request.channel.persistent = False
                 has_body = request.method != b"HEAD" and status not in NO_BODY_CODES
                 self._is_raw = has_body and length is None

@@ -1,11 +1,11 @@
 """One connection of an HTTP client: from its bytes to requests, and from replies to its bytes.
 
 An `Http1Connection` is the protocol between a transport and the requests of one client. Bytes go to
-an `Http1Parser`; each request that is complete is rendered before the next is parsed, so replies
-leave in order. A client that sends many at once has the first one rendered, then its connection
-enters the `Ring`, after the others that have more. What a client sends meanwhile is held unread,
-and past a bound the transport stops reading. While the client does not read its replies, no further
-request of it is answered.
+an `Http1Parser`; each complete request is rendered before the next is parsed, so replies leave in
+order. If a client sends many requests at once, the first is rendered; then its connection waits in
+the `Ring` with the others that have more. What a client sends meanwhile is kept unparsed, and past
+a bound the transport stops reading. While the client does not read its replies, no further request
+of it is answered.
 
 A connection is in one of these states, whose time limits `sweep` checks:
 
@@ -17,18 +17,18 @@ A connection is in one of these states, whose time limits `sweep` checks:
   because closing with unread input would reset the connection and could destroy the last reply on
   its way (RFC 9112, section 9.6).
 
-In all of them a client that reads too little of what is waiting for it is dropped after a while.
+In all of them a client that reads too little of what waits for it is dropped after a while.
 
-A client that has ended its sending direction may still wait for replies, or be gone. So what it has
-sent is answered, if the reply begins soon; streams and other protocols end with it.
+A client that has ended its sending direction may still wait for replies, or may have gone. So its
+requests are answered, if the reply begins soon; streams and other protocols end at once.
 
-To the transport a `ConnectionWriter` is the one producer of everything that is written; the
-producers that requests register are paced through it. What the buffer of the transport holds is
-read, never changed; only its size is set. A reply in one piece is sent directly
-(`find_direct_send`), without the buffers of Twisted's transports, if these are empty. A transport
-would send what is written to it in the next turn of the poll loop, which costs two system calls in
-addition to the one that sends; over TLS it would first wait for another turn, to join small writes,
-which costs a timer. A reply of this service is one write and gains nothing from either.
+A `ConnectionWriter` is the only producer that a transport has; it pauses and resumes the producers
+that requests register. It reads how much the transport has buffered, and changes only the size of
+that buffer. A reply in one piece is sent directly (`find_direct_send`), past the buffers of
+Twisted's transports, if these are empty. A transport would send what is written to it in the next
+turn of the poll loop, which costs two system calls in addition to the one that sends; over TLS it
+would first wait for another turn, to join small writes, which costs a timer. A reply of this
+service is one write and gains nothing from either.
 
 Direct sending reads private attributes of Twisted's transports. They are looked up once for each
 connection; if one is missing, and for every transport of another kind, nothing is sent directly and
@@ -94,11 +94,11 @@ from treedbd.limits import KIB, MIB, Limits
 from treedbd.loop import do_nothing
 
 MAX_DIRECT_BYTES: Final = 256 * KIB
-"""More is not sent directly: a socket does not take it at once."""
+"""Longer data is not sent directly: a socket does not accept it at once."""
 _PAIRED_BYTES: Final = 4 * MIB
 TLS_PIECE_BYTES: Final = 64 * KIB
-"""What is encrypted at a time: OpenSSL keeps a buffer as large as its largest output, as long as
-the connection lives. What Twisted encrypts at a time is as much."""
+"""How much is encrypted at a time, as in Twisted: OpenSSL keeps a buffer as large as its largest
+output, as long as the connection lives."""
 _OUTGOING_BYTES: Final = TLS_PIECE_BYTES + 16 * KIB
 
 _TCP_NAMES: Final = (
@@ -157,7 +157,7 @@ class _TcpDirectSend:
             return 0
         try:
             return tcp.socket.send(data)
-        except OSError:  # full, or not connected: the transport finds out which
+        except OSError:  # full or not connected: the transport handles it
             return 0
 
     def send_pair(self, head: bytes, body: bytes) -> int:
@@ -238,11 +238,11 @@ def _has(transport: object, names: tuple[str, ...]) -> bool:
 
 _COPIED_BYTES: Final = 256 * KIB
 _UNSENT_BYTES: Final = 128 * KIB
-"""Bytes that may wait in the kernel to be sent. Without a limit megabytes would, and a client that
-reads slowly would seem not to read while they are sent."""
+"""Bytes that may wait in the kernel to be sent. Without a limit they would be megabytes, and a
+client that reads slowly would seem to have stopped while they are sent."""
 _BUFFERED_BYTES: Final = 4 * KIB
-"""Beyond this many bytes in its buffer a transport pauses its producer. It only has to know that
-there is more to send: content that waits is shared, but its bytes in a buffer are a copy."""
+"""Beyond this many bytes in its buffer a transport pauses its producer. Few are enough to keep it
+sending, and they are a copy: content that waits elsewhere is shared."""
 
 _UNKNOWN_BUFFER_BYTES: Final = 64 * KIB
 """As `_BUFFERED_BYTES`, for a transport whose buffer cannot be set."""
@@ -250,14 +250,14 @@ _UNKNOWN_BUFFER_BYTES: Final = 64 * KIB
 
 @implementer(IPushProducer)
 class ConnectionWriter:
-    """Writes to one connection; for the transport it is the producer of all that is written.
+    """Writes to one connection; it is the only producer of the transport.
 
     Attributes:
         bytes_sent: how many bytes were written so far, sent or waiting.
         is_paused: whether the transport accepts nothing at present.
         is_aborted: whether the connection was dropped from this end.
         piece_bytes: how many bytes of content are best written at a time.
-        ring: where replies whose clients read fast go on; all connections share it.
+        ring: where replies to fast clients wait to continue; all connections share it.
 
     """
 
@@ -303,9 +303,9 @@ class ConnectionWriter:
             self._transport.write(data[sent:])
 
     def find_free_send(self) -> DirectSend | None:
-        """Return what sends directly as long as nothing else is written; None if something waits.
+        """Return what sends directly while nothing else is written; None if something waits.
 
-        It checks nothing, so it must not be used any more once it has sent less than all.
+        It checks nothing, so it must not be used again once it has sent less than all.
         """
         tcp = self._transport
         if isinstance(tcp, Connection) and _is_plain(tcp) and _TcpDirectSend(tcp).is_free():
@@ -328,7 +328,8 @@ class ConnectionWriter:
     def send_content(self, head: bytes, reader: ContentReader, done: Callable[[], None]) -> None:
         """Send a head and the content after it as the client reads; then close `reader`.
 
-        `done` is called after the last byte was accepted, now or later; not if the client is gone.
+        `done` is called after the last byte was accepted, now or later; not if the client
+        disconnects.
         """
         sender = ContentSender(self, reader, done)
         self.register_producer(sender, streaming=True)
@@ -342,9 +343,9 @@ class ConnectionWriter:
             sender.resumeProducing()
 
     def write_some(self, data: Buffer, at_least: int = 0) -> int:
-        """Send the front of `data`; return how many bytes were taken, sent or still waiting.
+        """Send the front of `data`; return how many bytes were accepted, sent or still waiting.
 
-        Fewer than all of them, but never fewer than `at_least`, if the client does not keep up.
+        If the client does not keep up these are fewer than all, but never fewer than `at_least`.
         """
         sent = self._send_directly(data)
         if sent < len(data):
@@ -357,14 +358,14 @@ class ConnectionWriter:
     def stalled_s(self, now: float, least_bytes: int = 1) -> float | None:
         """Return for how long the client has not read `least_bytes` of what waits for it.
 
-        None if nothing waits. What a transport of an unknown kind buffers cannot be seen; there
-        something waits while the transport is paused, and nothing of it is read.
+        None if nothing waits. The buffer of a transport of an unknown kind cannot be seen; there
+        something waits while the transport is paused, and it counts as unread.
         """
         if self._descriptor is None:
             waits, read = self.is_paused, 0
         else:
             waiting = self.waiting_bytes
-            # Over TLS a little less than was read, since what waits is longer when it is encrypted.
+            # Over TLS this is a little less than was read, because waiting bytes are encrypted.
             waits, read = waiting > 0, self.bytes_sent - waiting
         if not waits:
             self._read = None
@@ -412,13 +413,13 @@ class ConnectionWriter:
 
     def close(self) -> None:
         """Close in both directions once everything is sent."""
-        self._transport.unregisterProducer()  # with one, a transport waits for it to finish
+        self._transport.unregisterProducer()  # a transport waits for its producer to finish
         self._transport.loseConnection()
 
     def close_half(self) -> None:
         """End the sending direction once everything is sent, and go on reading if possible.
 
-        TLS has its own way: its transport reads on until the client has closed too.
+        A transport of TLS does so by itself: it reads on until the client has closed too.
         """
         self._transport.unregisterProducer()
         lose_write = getattr(self._transport, "loseWriteConnection", None)
@@ -448,7 +449,7 @@ def _bound_buffers(descriptor: FileDescriptor | None) -> None:
 
 
 def _find_descriptor(transport: object) -> FileDescriptor | None:
-    """Return what `transport` finally writes to, None if its buffer cannot be read."""
+    """Return the descriptor that `transport` writes to, None if its buffer cannot be read."""
     while isinstance(transport, ProtocolWrapper):
         transport = transport.transport
     if isinstance(transport, FileDescriptor) and hasattr(transport, "_tempDataLen"):
@@ -463,9 +464,9 @@ class Deadline:
     """The deadline of one connection for its client; times are seconds of one clock.
 
     There is one deadline at a time. Those for a head and for a body are absolute: no byte that
-    arrives extends them, except that a body gets the time that its content takes at the least rate.
-    That for the end of a closing connection counts from the last thing that happened. How long a
-    connection is idle it counts by itself, since that changes with every request.
+    arrives extends them, except that a body has the time that its content takes at the least rate.
+    That for the end of a closing connection is extended by everything that the client still sends.
+    The idle time is not a deadline, because it begins again with every request.
 
     Attributes:
         is_set: whether there is a deadline.
@@ -498,7 +499,7 @@ class Deadline:
             self._set(self._clock.seconds() + self._limits.head_s, HEAD_TIMEOUT)
 
     def set_for_body(self, received: int) -> bool:
-        """Wait for the rest of a body; called for every piece; return whether it is the first."""
+        """Set the deadline of a body; called for every piece; return whether that is the first."""
         is_first = self.error is not BODY_TIMEOUT
         if is_first:
             self._body_began = self._clock.seconds()
@@ -513,11 +514,11 @@ class Deadline:
         self._set(min(now + linger_s, self._linger_ends), None)
 
     def extend_for_close(self, now: float) -> None:
-        """Give a client time that is still reading what was sent before the close."""
+        """Give time to a client that is still reading what was sent before the close."""
         self._at = now + self._limits.linger_s
 
     def has_passed(self, now: float) -> bool:
-        """Return whether there is a deadline and it is over."""
+        """Return whether there is a deadline and it has passed."""
         return self.is_set and now >= self._at
 
     def _set(self, at: float, error: ErrorReply | None) -> None:
@@ -528,10 +529,10 @@ class Deadline:
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COPIES: Final = 2
-"""How often a long head is held: as it was sent, and parsed."""
+"""A long head is in memory twice: as it was sent, and parsed."""
 _HELD_BYTES: Final = 64 * 1024
 REQUESTS_AT_ONCE: Final = 8
-"""Requests of a connection that are rendered when it has come up in the ring."""
+"""Requests of a connection that are rendered at a visit of the ring."""
 
 
 @implementer(IHandshakeListener, IHalfCloseableProtocol)
@@ -542,8 +543,8 @@ class Http1Connection(protocol.Protocol):
         secure: whether it uses TLS.
         peer, host: the address of the client, and the local one.
         site: the `Site` that requests belong to.
-        writer: what writes to the transport.
-        registry: the connections to which it belongs.
+        writer: writes to the transport.
+        registry: the registry of connections that it belongs to.
         date_lines: the first header lines of plain and of secure replies.
 
     """
@@ -555,15 +556,15 @@ class Http1Connection(protocol.Protocol):
 
     transport: Any
     _request: Request | None = None
-    _parsing = False  # requests are being parsed and rendered by a caller
-    _is_in_ring = False  # continues to parse, after other connections
+    _parsing = False  # `_parse` is running
+    _is_in_ring = False  # continues to parse after other connections
     _is_read_paused = False  # the transport was paused
     _closing = False
-    _idle_since = inf  # while no first request is awaited yet
+    _idle_since = inf  # until the first request is awaited
     _is_half_closed = False  # the client has ended what it sends,
-    _half_closed_at = inf  # at this time
+    _half_closed_at = inf  # when that was
     _receive: Callable[[bytes], None] | None = None  # of another protocol, after an upgrade
-    _account: HeldAccount | None = None  # of what is held of long heads
+    _account: HeldAccount | None = None  # for the memory of long heads
     _dropped = 0
     _cut_off: CutOff | None = None  # why the connection was dropped from this end
 
@@ -624,7 +625,7 @@ class Http1Connection(protocol.Protocol):
             self._parse(data)
 
     def readConnectionLost(self) -> None:
-        """Answer what the client has sent: it has ended its sending direction, or is gone."""
+        """Answer what the client has sent: it has ended its sending direction, or has gone."""
         if self._closing:
             self.transport.loseConnection()
         elif self._request is None and not self._is_occupied():
@@ -639,7 +640,7 @@ class Http1Connection(protocol.Protocol):
         """Do nothing: the client was sent everything."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Notify the request under way that its client is gone."""
+        """Notify the request under way that its client has disconnected."""
         self._closing = True
         self._receive = None
         self._body.release()
@@ -683,12 +684,12 @@ class Http1Connection(protocol.Protocol):
         self._close(linger=False)
 
     def switch(self, receive: Callable[[bytes], None]) -> bytes:
-        """Pass all that follows to another protocol; return what was received already."""
+        """Pass all that follows to another protocol; return what has arrived already."""
         self._receive = receive
         return self._parser.end()
 
     def shorten_head(self, request: Request) -> None:
-        """Keep little of a long head: its reply lasts, or another protocol follows."""
+        """Keep little of a long head: the reply lasts long, or another protocol follows."""
         if self._parser.head_bytes:
             kept_bytes = request.keep_little()
             self._parser.forget()
@@ -793,7 +794,7 @@ class Http1Connection(protocol.Protocol):
             request.processingFailed(Failure())
 
     def _render_oversized(self) -> None:
-        """Refuse a request by the resource; what still arrives of its body is dropped."""
+        """Have the resource refuse a request; the rest of its body is dropped."""
         self._body.release()
         self.registry.errors[BODY_TOO_LARGE.status] += 1
         request = self._request = self._make_request(self, self._parser)
@@ -803,13 +804,13 @@ class Http1Connection(protocol.Protocol):
         request.render(self.registry.resource)
 
     def _continue_parsing(self) -> None:
-        """Parse what is left when the ring comes to this connection; it may be closed by now."""
+        """Parse the rest at a visit of the ring; the connection may be closed by now."""
         self._is_in_ring = False
         if not self._is_occupied():
             self._parse(at_most=REQUESTS_AT_ONCE)
 
     def _resume_parsing(self) -> None:
-        """Parse what was held, unless the connection is still occupied."""
+        """Parse what was kept unparsed, unless the connection is still occupied."""
         if self._parsing or self._is_occupied():
             return
         if self._parser.unread_bytes:
@@ -818,7 +819,7 @@ class Http1Connection(protocol.Protocol):
             self._await_more()
 
     def _await_first(self) -> None:
-        """Wait for the first request; bytes that belong to none leave the client idle."""
+        """Wait for the first request; a client that sends only empty lines is idle."""
         self._idle_since = self.registry.now
         self._await_more()
 
@@ -849,7 +850,7 @@ class Http1Connection(protocol.Protocol):
             self.transport.resumeProducing()
 
     def _hold_or_drop(self, data: bytes) -> None:
-        """Hold bytes that cannot be parsed yet; drop those of a closing connection."""
+        """Keep bytes that cannot be parsed yet; drop those of a closing connection."""
         if self._receive is not None and not self._closing:
             self._receive(data)
             return
@@ -867,7 +868,7 @@ class Http1Connection(protocol.Protocol):
         self._deadline.set_for_close()
 
     def _may_hold(self, size: int) -> bool:
-        """Charge what is held of heads and of requests that wait; return whether that may be."""
+        """Charge heads and requests that wait to the account; return whether they fit."""
         if self._account is None:
             if size <= SMALL_HELD_BYTES:
                 return True
@@ -881,7 +882,7 @@ class Http1Connection(protocol.Protocol):
     # The end.
 
     def _count_end(self, request: Request | None) -> None:
-        """Count what ended with the connection: a reply, that to `request` if there is one."""
+        """Count the end of the connection, and of the reply to `request` if there is one."""
         reason = self._cut_off
         if request is not None:
             if reason is None:
@@ -889,12 +890,12 @@ class Http1Connection(protocol.Protocol):
             if request.note_cut_off(reason):
                 self.registry.cut_off[reason] += 1
             elif request.startedWriting:
-                # A stream, or another protocol, which ends so.
+                # A stream, or another protocol, ends with its connection.
                 memory, seconds = request.head_memory, perf_counter() - request.began
                 sent, received = request.sentLength, self._parser.body_size
                 self._note_answered((memory, request.method, request.code, seconds, sent, received))
         elif reason in ("slow", "stop") and self.writer.waiting_bytes:
-            # It was answered before: only its last bytes waited.
+            # The request was answered: only the last bytes of the reply waited.
             self.registry.cut_off[reason] += 1
 
     def _expire(self) -> None:

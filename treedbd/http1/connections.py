@@ -1,8 +1,8 @@
-"""The registry of connections: what they serve, how they are counted, swept and drained.
+"""The registry of connections: what they serve, how they are counted, timed and drained.
 
 No connection has a timer. Once a second, and only while there are connections, a sweep of the
-registry (`Connections`) lets each check its own deadline; limits are therefore kept to the second.
-The header line with the date is made in the same sweep, so that no reply has to. The registry also
+registry (`Connections`) makes each check its own deadline, so time limits are accurate to the
+second. The same sweep makes the header line with the date, once for all replies. The registry also
 admits connections, and drains them when the daemon stops.
 
 `ServerOptions` has what a server does beside answering requests: it counts, bounds and logs them.
@@ -46,31 +46,31 @@ from treedbd.names import NO_PROXIES, TrustedProxies
 _log: Final = Logger()
 
 AnsweredRequest: TypeAlias = tuple[HeadMemory, bytes, int, float, int, int]
-"""The memory of its head, its method, the status of the reply, how many seconds it took, and the
-bytes of the bodies: those sent and those received."""
+"""The memory of its head, its method, the status of the reply, the seconds it took, and the bytes
+of the bodies: those sent and those received."""
 
 AdaptRequests: TypeAlias = Callable[[type[Request]], type[Request]]
 """Returns the class of requests to be made in place of another one."""
 
 
 class CountsRequests(Protocol):
-    """What counts the answered requests.
+    """Counts the answered requests.
 
-    One class has it, `web/activity.Activity`: this package does not know `web`.
+    One class implements it, `web/activity.Activity`: this package does not know `web`.
     """
 
     @property
     def answered(self) -> deque[AnsweredRequest]:
-        """Those that were not counted yet, which every connection adds to."""
+        """Those that were not counted yet; every connection appends to it."""
 
     def count(self) -> None:
         """Count them; called once a second while there are connections."""
 
 
 class CountsCallers(Protocol):
-    """What counts how much callers do.
+    """Counts how much callers do.
 
-    One class has it, `web/rates.Rates`: this package does not know `web`.
+    One class implements it, `web/rates.Rates`: this package does not know `web`.
     """
 
     @property
@@ -84,16 +84,16 @@ class CountsCallers(Protocol):
         """Count the bytes of an answered request."""
 
     def note_sent(self, request: Any, sent: int) -> None:
-        """Count the bytes of a request of whose response so many were sent."""
+        """Count the bytes of a request of whose response `sent` bytes were sent."""
 
 
 @frozen
 class RequestLogging:
-    """What is called for requests, so that it can log them.
+    """What is called to log requests.
 
     `answered` is called with each answered request that took at least `least_s` seconds, `lost`
-    with each whose client went before it was answered; of its target they must show at most
-    `shown_path`. If it `sends_ids`, each response has the id of its request.
+    with each whose client disconnected before the answer; of its target they must show at most
+    `shown_path`. With `sends_ids` each response has the id of its request.
     """
 
     answered: Callable[[Request], None]
@@ -110,11 +110,11 @@ class ServerOptions:
     """What a server does beside answering requests.
 
     It `logs` requests. `refusal_headers` are in what it refuses by itself, `secure_headers` in each
-    reply to a request over TLS and in no other. `counts` are the connections of all processes that
-    serve the same clients, None if there is one process. `activity` counts what clients request,
-    and `rates` bound it. What `trusted_proxies` say of their clients counts. `adapt_requests`
-    returns the class of requests to be made. What connections hold is charged to `held`; None for a
-    server that counts it by itself.
+    reply to a request over TLS and in no other. `counts` counts the connections of all processes
+    that serve the same clients, None if there is one process. `activity` counts what clients
+    request, and `rates` bounds it. What `trusted_proxies` say of their clients counts.
+    `adapt_requests` returns the class of requests to be made. `held` accounts for the memory that
+    connections use; None for a server that makes its own.
     """
 
     logs: RequestLogging = NO_LOGGING
@@ -148,7 +148,7 @@ DEFAULT_OPTIONS: Final = ServerOptions()
 
 
 def log_request(log: Callable[[Request], None], request: Request) -> None:
-    """Log a request; what goes wrong with that is logged, and affects nothing else."""
+    """Log a request; an error in that is logged, and affects nothing else."""
     try:
         log(request)
     except Exception:
@@ -156,22 +156,22 @@ def log_request(log: Callable[[Request], None], request: Request) -> None:
 
 
 class HeldBody:
-    """What one connection holds of a body that is not complete, or not answered.
+    """The memory of a body on one connection that is not complete, or not answered.
 
-    It is counted among those of all connections, as the part of a message that has arrived is. One
+    It is counted with those of all connections, as is the part of a message that has arrived. One
     client address may have one of `SHARES` equal parts of the bound, but one whole body in any
     case, so that one client leaves room for the bodies of others.
 
     Attributes:
         held: how many bytes.
-        address: that they are counted for; empty if that has no bound of its own.
+        address: the address that they are counted for; empty if it has no bound.
 
     """
 
     __slots__ = ("_bodies", "_limits", "_share", "address", "held")
 
     def __init__(self, held: HeldBytes, limits: Limits, address: str = "") -> None:
-        """Count it among the bodies of `held`, within `limits`."""
+        """Count it with the bodies of `held`, within `limits`."""
         self._bodies = held.bodies
         self.held = 0
         self.address = address
@@ -179,7 +179,7 @@ class HeldBody:
         self._share = max(limits.held_body_bytes // SHARES, limits.write_body_bytes)
 
     def count(self, held: int) -> bool:
-        """Count so many bytes; return whether the address, and all together, may hold them."""
+        """Set the bytes; return whether the address, and all together, may have them."""
         bodies, grown = self._bodies, held - self.held
         bodies.add(grown)
         bodies.add_for(self.address, grown)

@@ -1,10 +1,9 @@
 """Content on its way to readers: one copy for all who read it, counted while they read, bounded.
 
-Theory of operation. What a client has not read yet is kept: the rest of a response, the value that
-a stream begins with, events. All of it is `Content`, which many readers share. Each has a
-`ContentReader` with a position of its own; as long as one is open, `WaitingBytes` counts the
-content, once, however many read it. What would exceed the bound is refused when a reader is opened,
-before anything is sent.
+Theory of operation. What a client has not read yet is kept: the rest of a response, the first value
+of a stream, events. All of it is `Content`, which many readers share. Each has a `ContentReader`
+with a position of its own; as long as one is open, `WaitingBytes` counts the content, once for all
+readers. What would exceed the bound is refused when a reader is opened, before anything is sent.
 
 One client address may use only a share of the bound, so clients that do not read leave room for
 those that do. Content that is small is never refused: the number of connections bounds it.
@@ -43,13 +42,13 @@ class WaitingBytesRefused(Exception):
     """More bytes cannot wait for readers."""
 
     def __init__(self, message: str, waiting: WaitingBytes, size: int) -> None:
-        """`size` bytes more were refused of those that `waiting` counts."""
+        """Say that `size` more bytes of those that `waiting` counts were refused."""
         super().__init__(message)
         self._waiting = waiting
         self._size = size
 
     def has_room(self, address: str) -> bool:
-        """Return whether as many bytes may wait for `address` by now."""
+        """Return whether the bytes may wait for `address` by now."""
         return self._waiting.has_room(address, self._size)
 
 
@@ -62,9 +61,9 @@ class TooManyWaitingBytes(WaitingBytesRefused):
 
 
 class WaitingBytes(ByteCount):
-    """How many bytes wait for readers, of one kind: in memory, or in temporary files.
+    """How many bytes of one kind wait for readers: in memory, or in temporary files.
 
-    In `total` those that several readers share are counted once.
+    In `total` bytes that several readers share are counted once.
 
     Attributes:
         refused: how often more were refused.
@@ -72,7 +71,7 @@ class WaitingBytes(ByteCount):
     """
 
     def __init__(self, limit: int) -> None:
-        """At most `limit` bytes may wait; content that is alone may be larger."""
+        """At most `limit` bytes may wait; content that waits alone may be larger."""
         super().__init__()
         self.refused = 0
         self._limit = limit
@@ -121,8 +120,8 @@ class Content:
     """Bytes that readers share, in memory or in a file, which is closed after the last reader.
 
     Attributes:
-        size: how many there are.
-        is_closed: whether it was in a file that is gone, because the last reader has closed it.
+        size: how many bytes there are.
+        is_closed: whether it was in a file, which the last reader has closed.
 
     """
 
@@ -132,7 +131,7 @@ class Content:
     )
 
     def __init__(self, waiting: WaitingBytes, source: bytes | IO[bytes]) -> None:
-        """Own `source`, a file as it is; count it by `waiting` while it has readers."""
+        """Take over `source`, a file as it is; count it by `waiting` while it has readers."""
         self._waiting = waiting
         self._readers: dict[str, int] = {}
         self.is_closed = False
@@ -152,8 +151,8 @@ class Content:
     def open(self, address: str, *, may_refuse: bool = True) -> ContentReader:
         """Begin to read for a client at `address`, which is empty if it is not known.
 
-        Raises `WaitingBytesRefused` if it may not wait for `address`, unless it is small or must
-        not be refused.
+        Raises `WaitingBytesRefused` if it may not wait for `address`, unless it is small or
+        `may_refuse` is not set.
         """
         if address not in self._readers:
             if may_refuse and self.size > SMALL_BYTES:
@@ -170,9 +169,9 @@ class Content:
         self._waiting.check_address(address, self.size)
 
     def read(self, at: int, size: int) -> Buffer:
-        """Return bytes from a position on, at most `size` and none at the end.
+        """Return at most `size` bytes from a position on, none at the end.
 
-        What is in memory is not copied; of a file at most `_FILE_PIECE_BYTES` are returned.
+        Bytes in memory are not copied; of a file at most `_FILE_PIECE_BYTES` are returned.
         """
         if self._file is None:
             if not at and size >= self.size:
@@ -187,7 +186,7 @@ class Content:
         return os.pread(self._file.fileno(), self.size, 0)
 
     def release(self, address: str) -> None:
-        """Count a reader no longer."""
+        """Uncount a reader, which is closed."""
         self._readers[address] -= 1
         if self._readers[address]:
             return
@@ -201,12 +200,12 @@ class Content:
 
 
 class JoinedContent(Content):
-    """Content in memory in parts, which it may share with other content."""
+    """Content in memory, in parts that it may share with other content."""
 
     __slots__ = ("_ends", "_parts")
 
     def __init__(self, waiting: WaitingBytes, parts: Iterable[bytes]) -> None:
-        """Be the parts one after the other; counted as other content."""
+        """Join the parts; they are counted as other content is."""
         super().__init__(waiting, b"")
         self._parts = [part for part in parts if part]
         self._ends = list(accumulate(map(len, self._parts)))
@@ -249,7 +248,7 @@ class ContentReader:
         self._then = then
 
     def peek(self, size: int) -> Buffer:
-        """Return at most `size` bytes, and stay before them; none at the end or after `close`."""
+        """Return at most `size` bytes without going on; none at the end or after `close`."""
         if self._content is None:
             return b""
         return self._content.read(self.size - self.remaining, size)
@@ -276,7 +275,7 @@ class ContentReader:
 
 
 class FrameReader(Protocol):
-    """One part of what is being sent (`ContentReader`); `web` has more of them."""
+    """Reads one part of a frame (`ContentReader`); `web` has other readers."""
 
     @property
     def remaining(self) -> int:
@@ -293,9 +292,9 @@ class FrameReader(Protocol):
 
 
 class Storage(Protocol):
-    """Where growing content is kept.
+    """Stores growing content.
 
-    One class has it, `web/reading.RenderingWriter`: this package does not know `web`.
+    One class implements it, `web/reading.RenderingWriter`: this package does not know `web`.
     """
 
     @property
@@ -303,15 +302,15 @@ class Storage(Protocol):
         """How many bytes there are."""
 
     def read(self, at: int, size: int) -> Buffer:
-        """Return bytes from a position on, at most `size` and none at the end."""
+        """Return at most `size` bytes from a position on, none at the end."""
 
 
 class Flow:
     """Content that grows while it is read.
 
     Attributes:
-        source: what renders it.
-        storage: where it is kept.
+        source: renders it.
+        storage: stores it.
 
     """
 
@@ -353,7 +352,7 @@ class Flow:
                 reader.wake()
 
     def complete(self, content: Content) -> None:
-        """Continue the readers in `content`, which is all of it."""
+        """Make the readers continue in `content`, which is all of it."""
         for reader in list(self._readers):
             self._forget(reader)
             reader.go_on_in(content.open(reader.address, may_refuse=False))
@@ -364,7 +363,7 @@ class Flow:
             reader.fail()
 
     def leave(self, reader: FlowReader) -> None:
-        """Count a reader no longer."""
+        """Uncount a reader, which is closed."""
         if reader in self._readers:
             self._forget(reader)
             self._on_left()
@@ -385,10 +384,10 @@ class FlowReader:
     """One reader's position in content that grows, or that is complete.
 
     Attributes:
-        address: of the client that reads.
+        address: that of the reading client.
         counted: bytes that wait for it, as `Flow` counts them.
         has_failed: whether the rest cannot be made.
-        on_more: is called when there is more, or an end of either kind.
+        on_more: is called when there is more, or at an end of either kind.
 
     """
 
@@ -420,7 +419,7 @@ class FlowReader:
         return piece
 
     def go_on_in(self, content: ContentReader) -> None:
-        """Go on in what is complete."""
+        """Continue in content that is complete."""
         content.skip(self._at)
         self._flow, self._content = None, content
         self.wake()
@@ -436,7 +435,7 @@ class FlowReader:
         self.on_more()
 
     def close(self) -> None:
-        """Read no longer; a second call does nothing."""
+        """Stop reading; a second call does nothing."""
         self.on_more = do_nothing
         self._leave()
         if self._content is not None:

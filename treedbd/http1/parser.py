@@ -1,7 +1,7 @@
 """From the bytes of a connection to one complete request after the other, without I/O.
 
-`Http1Parser.receive` is given bytes in whatever pieces they arrive and returns whether a request is
-complete; what follows it stays unread until the next call. The work is shared:
+`Http1Parser.receive` receives bytes in whatever pieces they arrive and returns whether a request is
+complete; what follows it is parsed at the next call. The work is shared:
 
 - The request line is parsed here, by one expression, because the resource decides about methods and
   targets: it may know more methods than a parser has in its list, and a target may hold raw UTF-8
@@ -13,11 +13,11 @@ complete; what follows it stays unread until the next call. The work is shared:
   a head is cut at its empty line, a body is counted, a chunked one is followed chunk by chunk
   (`ChunkFollower`). If the two parsers could disagree, the request is refused.
 
-A request to upgrade the protocol is answered in the protocol it came in (RFC 9110, section 7.8).
+A request to upgrade the protocol is answered in HTTP/1.1 (RFC 9110, section 7.8).
 
-Clients repeat themselves: a request whose head has the bytes of the one before it, and all of
-which has arrived when it is looked for, is not parsed again. What resources and logs made of such a
-head is kept in a `HeadMemory`.
+Clients repeat themselves: a request that has arrived as a whole, and whose head has the same bytes
+as the one before it, is not parsed again. What resources and logs made of such a head is kept in a
+`HeadMemory`.
 
 The errors here are all that the HTTP server sends by itself. They concern the protocol, not the
 database: bytes that are not a request, a limit that is exceeded, too many connections. The reply to
@@ -82,8 +82,8 @@ def is_true(headers: Headers, name: bytes) -> bool:
 
 HTTP_1_1: Final = b"HTTP/1.1"
 CutOff: TypeAlias = Literal["client", "slow", "timeout", "stop", "failed"]
-"""Why a reply did not reach its end: its client went, read too slowly, or not within the time that
-it allowed itself; the server stops; or there was an error."""
+"""Why a reply did not reach its end: the client disconnected, read too slowly, or set a time-out
+that has passed; the server stopped; or there was an error."""
 
 ERROR_HEADERS: Final = (
     (b"Content-Type", b"application/json; charset=utf-8"),
@@ -147,7 +147,7 @@ REPLIES: Final = (
     ErrorReply(*_MALFORMED, ""),
     *(each for each in tuple(vars().values()) if isinstance(each, ErrorReply)),
 )
-"""All that there are, whatever their sentences."""
+"""All replies to errors, whatever their sentences."""
 
 
 def malformed(message: str) -> ProtocolError:
@@ -181,8 +181,8 @@ class HeadMemory:
     Attributes:
         question: what the resource made of the head, of any type; None at first.
         forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
-        logged: what the access log made of it, likewise.
-        identity: the caller that has opened a stream with it, likewise.
+        logged: what the access log made of it, None until it is logged.
+        identity: the caller that has opened a stream with it, None without one.
 
     """
 
@@ -217,9 +217,9 @@ _CHUNK_LINE_BYTES: Final = 1024
 
 
 class ChunkFollower:
-    """Finds where a chunked body ends, through the pieces in which it arrives (RFC 9112, 7.1).
+    """Finds the end of a chunked body in the pieces in which it arrives (RFC 9112, 7.1).
 
-    Its chunks and trailer are measured here, not parsed.
+    Its chunks and its trailer are measured here, not parsed.
 
     Attributes:
         has_ended: whether the empty line after the trailer was found.
@@ -287,7 +287,7 @@ SEGMENT_BYTES: Final = 256 * KIB
 
 
 class LongBody(BufferedIOBase):
-    """A long body in memory: a binary file that is appended to, wherever it is read.
+    """A long body in memory: a binary file to which data is always appended.
 
     It is kept in segments: a single buffer that grows to hundreds of megabytes is moved each time
     that it grows, and no client is answered while the system does that.
@@ -469,10 +469,9 @@ class Http1Parser:
         return complete
 
     def _repeats(self, data: bytes) -> bool:
-        """Return whether a whole request comes next that has the head of the one before it.
+        """Return whether the next whole request has the head of the one before it.
 
-        Then the attributes describe it already, and only its body is another. `data` is what has
-        been received now.
+        Then the attributes describe it already, except its body. `data` has just been received.
         """
         known, body = self._known, self._known_body
         if len(data) != len(known) + body or self._unread:
@@ -484,7 +483,7 @@ class Http1Parser:
         return True
 
     def _repeats_among_others(self, data: bytes) -> bool:
-        """Return the same where what has been received is not one request."""
+        """Return the same if `data` is not exactly one request."""
         known, body = self._known, self._known_body
         if self._state != _HEAD or (data and self._unread):
             return False
@@ -526,7 +525,8 @@ class Http1Parser:
     def _check_large_or_partial(self, end: int) -> None:
         """Refuse a head, whole or not, that is too long or cannot become valid.
 
-        Without this the server would wait for a client of another protocol until its time is up.
+        Without this the server would wait for a client of another protocol until the head times
+        out.
         """
         data, at = self._unread, self._at
         line_end = data.find(b"\r\n", at)
@@ -574,7 +574,7 @@ class Http1Parser:
         self._remember(data, at, end)
 
     def _remember(self, data: bytes, at: int, end: int) -> None:
-        """Remember a head for the next request; not the first one, often a stream, the only one."""
+        """Remember a head for the next request; not the first one, often the only one."""
         if self._parsed_any and self._state != _CHUNKS and end - at <= _REMEMBERED_BYTES:
             self._known = data[at:end]
             self._known_body = self._remaining
@@ -583,7 +583,8 @@ class Http1Parser:
     def _forget_upgrade(self) -> None:
         """Parse the same framing again by a new parser, without the upgrade.
 
-        The old one treats what follows the head, the body too, as another protocol.
+        After an upgrade the old one takes everything after the head, the body included, for another
+        protocol.
         """
         count = self._field_count
         fields = self._pop_fields()
@@ -706,7 +707,7 @@ def decode_leniently(raw: bytes) -> bytes:
 Coding: TypeAlias = Literal["gzip", "zstd"]
 
 ACCEPTED: Final[Header] = (b"Accept-Encoding", b"gzip, zstd")
-"""What a response to a body in another coding says (RFC 9110, section 15.5.16)."""
+"""The header of a response to a body in another coding (RFC 9110, section 15.5.16)."""
 ZSTD_WINDOW_LOG: Final = 23
 """The largest window of the coding zstd is 8 MiB (RFC 9659, section 3)."""
 
@@ -717,16 +718,16 @@ _MAX_SHOWN_CHARACTERS: Final = 64
 
 
 class UnsupportedEncoding(Exception):
-    """A body in a content coding that is not decoded here, or in more than one."""
+    """The body is in a content coding that is not decoded here, or in several."""
 
     def __init__(self, codings: str) -> None:
-        """`codings` are those of the request, as it lists them."""
+        """`codings` are those that the request lists."""
         shown = in_one_line(codings[:_MAX_SHOWN_CHARACTERS])
         super().__init__(f"The Content-Encoding {shown} is not supported: send gzip, zstd or none.")
 
 
 class _Decoder(Protocol):
-    """What the decompressors of both libraries have in common: those of zlib and of zstd."""
+    """The common interface of the decompressors of zlib and of zstd."""
 
     @property
     def eof(self) -> bool:
@@ -777,7 +778,7 @@ def decode_pieces(sent: Iterator[bytes], coding: Coding, size: int) -> Iterator[
     """Yield a body decoded, in pieces of at most `size` bytes; raise `InvalidData` as above."""
     decoder = _make_decoder(coding)
     while not decoder.eof:
-        # Of what it was given zlib shows here what it had no room for; zstd keeps that, and says
+        # zlib returns here the input that it had no room to decode; zstd keeps its own, and says
         # whether it needs more.
         data: bytes = getattr(decoder, "unconsumed_tail", b"")
         if not data and getattr(decoder, "needs_input", True):

@@ -2,18 +2,16 @@
 
 A header of the PROXY protocol, versions 1 and 2, begins a connection and names the client for whom
 the proxy has opened it (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt). Nothing here
-reads or writes: `read_proxy_header` parses bytes. Twisted has parsers too, but these accept text in
-place of an address, end with other errors for some malformed headers, and need the header in one
-piece.
+does I/O: `read_proxy_header` parses bytes. The parsers of Twisted accept text in place of an
+address, raise other errors for some malformed headers, and need the header in one piece.
 
 The fields `Forwarded` (RFC 7239) and `X-Forwarded-*` are in each request (`read_forwarded`). Each
 proxy appends what it knows at the right, so a list is read from there: past the addresses of
-trusted proxies to the first other one, which is the client. What is further left the client has
-sent, and it may be anything. Scheme and host are those that the outermost trusted proxy names. Most
-proxies write one family of fields and pass on the other as the client sent it. So if both are there
-and disagree, neither counts.
-
-A `ProxiedRequest` looks as the client sent it to the proxy.
+trusted proxies to the first other one, which is the client. Everything further left was sent by the
+client and may be false. Scheme and host are those that the outermost trusted proxy names. Most
+proxies write one family of fields and pass on the other as the client sent it. So if both are
+present and disagree, neither counts. A `ProxiedRequest` shows the request that the client sent to
+the proxy.
 """
 
 from __future__ import annotations
@@ -62,13 +60,13 @@ _ADDRESSES: Final = {0x11: struct.Struct("!4s4sHH"), 0x21: struct.Struct("!16s16
 
 
 class InvalidProxyHeader(ValueError):
-    """A connection does not begin with a header of the PROXY protocol, or with a malformed one."""
+    """The connection begins with a malformed header of the PROXY protocol, or without one."""
 
 
 class ProxyHeader(NamedTuple):
     """A header of `length` bytes: from which address the client has connected, and to which.
 
-    Both are None where the proxy connects for itself, or does not say.
+    Both are None if the proxy connects for itself, or does not name them.
     """
 
     length: int
@@ -115,7 +113,7 @@ def _read_binary(received: bytes) -> ProxyHeader | None:
     length, command = _START.size + rest, version_command ^ _VERSION
     addresses = _ADDRESSES.get(family)
     size = _NO_ADDRESS.get(family) if addresses is None else addresses.size
-    if command == _LOCAL:  # its family and addresses say nothing
+    if command == _LOCAL:  # its family and addresses do not count
         addresses, size = None, 0
     elif command != _PROXY or size is None:
         raise InvalidProxyHeader
@@ -133,7 +131,7 @@ def _read_binary(received: bytes) -> ProxyHeader | None:
 
 
 def _address(version: int, host: str | bytes, port: int) -> ClientAddress:
-    """Return an address in its one usual form, by which clients are counted."""
+    """Return an address in its canonical form, by which clients are counted."""
     kind = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
     try:
         shown = str(kind(host))
@@ -152,7 +150,7 @@ X_PROTO: Final = b"x-forwarded-proto"
 X_HOST: Final = b"x-forwarded-host"
 X_PORT: Final = b"x-forwarded-port"
 UNKNOWN: Final = "unknown"
-"""The address of all clients of which a proxy says that it does not know theirs."""
+"""The address of all clients whose address a proxy does not know."""
 
 _HOST: Final = b"host"
 _MAX_PROXIES: Final = 32
@@ -180,7 +178,7 @@ _PORT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 @implementer(IAddress)
 @attrs.frozen
 class HiddenAddress:
-    """The address of a client that a proxy does not show: its own name for it, or `unknown`."""
+    """The address of a client that a proxy hides: the proxy's name for it, or `unknown`."""
 
     host: str
     port: int = 0
@@ -191,7 +189,7 @@ Client: TypeAlias = ClientAddress | HiddenAddress
 
 @attrs.frozen
 class ForwardedRequest:
-    """What counts of a request instead of what its connection shows; None if nothing is said.
+    """What trusted proxies say of a request, in place of its connection; None if nothing.
 
     `headers` are the fields, with the Host that the client has sent. `client` is its address,
     `secure` whether it uses TLS.
@@ -204,7 +202,7 @@ class ForwardedRequest:
 
 @attrs.frozen
 class _Said:
-    """What one family of headers says: of the client, and of the request as the client sent it."""
+    """What one family of headers says of the client, and of the request that it sent."""
 
     client: Client | None = None
     secure: bool | None = None
@@ -212,7 +210,7 @@ class _Said:
 
 
 def read_forwarded(headers: Headers, trusts: Callable[[str], bool]) -> ForwardedRequest:
-    """Return what the headers of a request from a trusted proxy say; malformed ones say nothing.
+    """Return what the headers of a request from a trusted proxy say; malformed ones do not count.
 
     `trusts` returns whether an address is that of a trusted proxy.
     """
@@ -222,14 +220,14 @@ def read_forwarded(headers: Headers, trusts: Callable[[str], bool]) -> Forwarded
     host = _agreed(standard.host, common.host, _name_of)
     if X_PORT in headers and standard.host is None:
         host = _add_port(host, headers, secure)
-    has_several = len(headers.get(_HOST, ())) > 1  # which stays the error that it is
+    has_several = len(headers.get(_HOST, ())) > 1  # it stays an error of the request
     if host is not None and not has_several:
         headers = {**headers, _HOST: [host.encode("ascii")]}
     return ForwardedRequest(headers, _agreed_client(standard.client, common.client), secure)
 
 
 def _agreed(one: T | None, other: T | None, what: Callable[[T], object]) -> T | None:
-    """Return what both families say, or the one that says anything; None if they disagree."""
+    """Return what both families say, or what one says alone; None if they disagree."""
     if one is None:
         return other
     return one if other is None or what(one) == what(other) else None
@@ -283,9 +281,9 @@ def _split_elements(text: str) -> Iterator[Mapping[str, str]]:
 def _find_last_element(text: str, end: int) -> tuple[int, list[tuple[str, str]] | None]:
     """Return where the last element before `end` starts, and its pairs; None if it is malformed.
 
-    What a client has sent before it may be malformed, and open a quoted string. The element of the
-    proxy has whole ones, so it is the shortest part up to `end` that is an element: a part that
-    starts within a quoted string has an odd number of quotation marks, so it is not one.
+    What the client sent to the left may be malformed, and open a quoted string. The element of the
+    proxy is well-formed, so it is the shortest part up to `end` that is an element: a part that
+    starts within a quoted string has an odd number of quotation marks and is not an element.
     """
     start = end
     for _ in range(_MAX_COMMAS):
@@ -343,7 +341,7 @@ def _split_list(headers: Headers, name: bytes) -> Iterator[str]:
 
 
 def _nth_from_right(headers: Headers, name: bytes, depth: int) -> str:
-    """Return what the proxy at `depth` has said, or the outermost one that has said anything."""
+    """Return what the proxy at `depth` says, or else the outermost one that says anything."""
     if name not in headers:
         return ""
     return ["", *islice(_split_list(headers, name), depth)][-1]
@@ -385,7 +383,7 @@ def _name_of(host: str) -> str:
 
 
 def _add_port(host: str | None, headers: Headers, secure: bool | None) -> str | None:
-    """Return a host with the port of `X-Forwarded-Port`, unless it has one or that is usual."""
+    """Return a host with the port of `X-Forwarded-Port`, unless it has one or the port is usual."""
     named = host or _checked_host(joined(headers, _HOST) or "")
     port = _nth_from_right(headers, X_PORT, 1)
     if named is None or not _PORT.fullmatch(port) or port in _USUAL_PORTS[secure]:

@@ -5,25 +5,23 @@ that is written for it is an `IHttp1Resource`; any other resource of `twisted.we
 a resource is mounted in the `Site` of another program, the requests of that site are adapted
 (`adapter`), so handlers know one interface only.
 
-A `Request` is a stock request whose parts are made when they are first read. It works with all that
-renders a stock request: resources of `twisted.web`, Klein, and Werkzeug through it. What a request
-for a small value never needs (header objects, arguments, cookies, an empty body, addresses) costs
-nothing. A form body arrives untouched in `content`.
+A `Request` is a stock request whose parts are made when they are first read. It works with
+everything that renders a stock request: resources of `twisted.web`, Klein, and Werkzeug through it.
+What a request for a small value never needs (header objects, arguments, cookies, an empty body,
+addresses) costs nothing. A form body stays unparsed in `content`.
 
 It writes its reply too. Beside the ordinary `write` and `finish` there is `send`, which puts a
 whole reply into one write of the connection, and `send_content` for a long one. It differs from the
-stock request where that one is wrong for this service: errors are JSON; no reply names the server;
-writing after the client has gone does nothing; what is logged never holds the query of a URI, which
-may hold a token.
+stock request where that does not fit this service: errors are JSON; no reply names the server;
+writing after the client has disconnected does nothing; no log shows the query of a URI, which may
+contain a token.
 
-Each request has an id, by which the log, a proxy before the daemon, and a client mean the same one:
-the proxy's own if a trusted one sends `X-Request-Id`, and else a random one that cannot be guessed.
-It is made when it is first read, and sent with errors of the server. All responses carry it only if
-the daemon has an access log (`IdentifiedRequest`), whose lines it belongs to; so the heads of all
-other responses stay the same bytes.
+By its id the log, a proxy before the daemon, and a client refer to the same request: it is the
+`X-Request-Id` of a trusted proxy, else a random one that cannot be guessed. It is made when it is
+first read, and sent with errors of the server. If the daemon has an access log, all responses have
+it (`IdentifiedRequest`); otherwise the heads of responses are equal bytes.
 
-The path of a request is shown to logs without a query, and without what may be a token
-(`shown_path`).
+Logs show the path of a request without a query, and without what may be a token (`shown_path`).
 """
 
 from __future__ import annotations
@@ -110,8 +108,8 @@ class IHttp1Request(IRequest, IConsumer):
     def send_content(status: int, headers: Iterable[Header], reader: ContentReader) -> None:
         """Send a whole reply with a body from `reader`, as the client reads, and finish.
 
-        As `send`, but for a status that has a body. `reader` is closed when all of it was taken,
-        when the client is gone, and for a reply to HEAD.
+        As `send`, but for a status that has a body. `reader` is closed when all of it was accepted,
+        when the client disconnects, and for a reply to HEAD.
         """
 
     def start(
@@ -131,11 +129,11 @@ class IHttp1Request(IRequest, IConsumer):
     def upgrade(
         headers: Iterable[Header], receive: Callable[[bytes], None]
     ) -> UpgradedConnection | None:
-        """Reply with 101, then leave the connection to another protocol.
+        """Reply with 101, then hand the connection over to another protocol.
 
         `headers` are those of the reply beside the date; `receive` is called with what the client
-        sends from then on. Returns the connection, None if the client is gone or the server is
-        another. `notifyFinish` fires when it has ended, one way or the other.
+        sends from then on. Returns the connection, None if the client has disconnected or the
+        server is another. `notifyFinish` fires when it has ended, one way or the other.
         """
 
     def abort(reason: CutOff = "failed") -> None:
@@ -165,7 +163,7 @@ class IHttp1Request(IRequest, IConsumer):
     def find_free_send() -> tuple[DirectSend | None, Connections | None]:
         """Return what sends content past the request, and what counts it (`sent_past_bytes`).
 
-        None if the body is not sent as it is, if something waits to be sent, or if the connection
+        None if the body is encoded or framed, if something waits to be sent, or if the connection
         has no socket of its own. What is returned must no longer be used after anything else was
         written, or after it has sent less than all.
         """
@@ -208,7 +206,7 @@ def read_body(request: Any) -> bytes:
 
 
 def request_id_of(request: Any) -> str:
-    """Return the id of an `IHttp1Request`, another one each time unless a proxy has given it one.
+    """Return the id of an `IHttp1Request`: a new one at each call, unless a proxy has set it.
 
     The request itself keeps it.
     """
@@ -239,9 +237,9 @@ HIDDEN: Final = "…"
 MAX_DECODINGS: Final = 8
 """How often a segment is decoded; one that is encoded more often is hidden."""
 MAX_SEGMENTS: Final = 2 * MAX_DEPTH
-"""How many are examined one by one; the others are shown or hidden together."""
+"""How many are examined one by one; the rest is shown or hidden as a whole."""
 
-# What begins a query, or was meant to: encoded by mistake, perhaps more than once.
+# The beginning of a query, which may be encoded by mistake, even more than once.
 _QUERY = re.compile(r"[?#;]|%(?:25)*(?:3F|23|3B)", re.IGNORECASE)
 # Three or more parts of base64url, joined by dots, or a part that begins as a JSON object does in
 # base64; each run of letters is read once.
@@ -253,12 +251,11 @@ _PARAMETER = re.compile(rf"((?:auth|access_token)=)[^&/{HIDDEN}]+", re.IGNORECAS
 
 
 def shown_path(path: bytes) -> str:
-    """Return the raw path of a request target for a log; what is not ASCII in it is escaped.
+    """Return the raw path of a request target for a log; non-ASCII characters are escaped.
 
     It has no query, and nothing that may be a token. Both get into a path by mistake: a client
-    encodes the whole target, some twice, or appends a token to the path. So a path is also
-    examined when everything in it has been decoded, as often as that takes; a segment that hides
-    something then is not shown at all.
+    encodes the whole target, some twice, or appends a token to the path. So the path is also
+    examined fully decoded; a segment that contains either only then is not shown at all.
     """
     text = _QUERY.split(path.decode("ascii", "backslashreplace"), 1)[0]
     if _is_plain(text):
@@ -274,13 +271,13 @@ def shown_path(path: bytes) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether nothing has to be hidden of text, even when all of it is decoded."""
+    """Return whether text, also when it is fully decoded, has nothing to hide."""
     plain = _decode_fully(text)
     return plain is not None and not _QUERY.search(plain) and hide_tokens(plain) == plain
 
 
 def hide_tokens(text: str) -> str:
-    """Return text of a client without what may be a token in it."""
+    """Return text of a client without parts that may be tokens."""
     return _PARAMETER.sub(rf"\1{HIDDEN}", _TOKEN.sub(HIDDEN, text))
 
 
@@ -305,7 +302,7 @@ _REMEMBERED_FIELDS: Final = 128
 
 @bounded_cache(_REMEMBERED_FIELDS)
 def _format_fields(headers: tuple[Header, ...]) -> bytes:
-    """Return header lines; raise ValueError for a line end in one. Most replies share theirs."""
+    """Return header lines, cached; raise ValueError for a line end in one."""
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])
     if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers):
         raise ValueError("A header holds a line end.")
@@ -333,7 +330,7 @@ _READ_LATER: Final = frozenset(
         *(b"content-length", b"transfer-encoding"),
     }
 )
-"""The fields that are read after a reply has begun: by the guard of origins, and for the log."""
+"""The fields that are read after a reply has begun: by the guard of origins and the log."""
 
 
 def _lazily(make: Callable[[Any], object]) -> Any:
@@ -417,7 +414,7 @@ class Request(StockRequest):
 
     def __init__(self, connection: Http1Connection, parser: Http1Parser) -> None:
         """Represent the request that `parser` has just completed."""
-        # The parents are not initialised: they would make the objects that are lazy here.
+        # The base classes are not initialised: they would make what is lazy here.
         self.connection = connection
         self.channel: Any = connection
         self.method = parser.method
@@ -455,7 +452,7 @@ class Request(StockRequest):
         return values[-1] if values else None
 
     def keep_little(self) -> int:
-        """Keep of a long head what is read of it at the end; return how many bytes that is."""
+        """Drop a long head except what is read at the end; return how many bytes that is."""
         self.uri = self.path
         self.headers = {
             name: values for name, values in self.headers.items() if name in _READ_LATER
@@ -484,7 +481,7 @@ class Request(StockRequest):
         return UpgradedConnection(self, self.connection, unread)
 
     def end_upgraded(self) -> None:
-        """End the connection of a request that has switched, after what was written."""
+        """End the connection of a request that was upgraded, after what was written."""
         if self.channel is not None:
             if self.producer is not None:
                 self.unregisterProducer()
@@ -760,7 +757,9 @@ class Request(StockRequest):
             self._log.error("A producer is still registered: {path}.", path=self.shown_path)
             self.unregisterProducer()
         if self._declared is not None and self.sentLength != self._declared and not self._only_head:
-            self.persistent = False  # the client waits for more, or reads the rest as a reply
+            self.persistent = (
+                False  # otherwise the client would wait for more, or take the rest for a reply
+            )
         self.finished = 1
         self.channel = None
         if "notifications" in self.__dict__:
@@ -803,8 +802,8 @@ class Request(StockRequest):
     def note_cut_off(self, reason: CutOff) -> bool:
         """Note that the connection ended before the reply, and how much of it was sent.
 
-        Returns whether that is a reply cut off. A client may end a stream, and go before its reply
-        begins; what speaks another protocol has ends of its own.
+        Returns whether the reply was cut off. It was not if the client ended a stream, or left
+        before its reply began, or if the connection was upgraded.
         """
         writer = self.connection.writer
         begins, waiting = self._content_begins, writer.waiting_bytes

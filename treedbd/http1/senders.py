@@ -61,12 +61,12 @@ SHARE_SECONDS: Final = 0.008
 
 
 class Ring:
-    """Calls what waits, in order, a few in each turn; a call may add itself again.
+    """Calls waiting functions in order, a few in each turn; a function may add itself again.
 
-    All connections that wait here have one share of each turn of the reactor together: each renders
-    a few requests, or sends a piece of a long reply, and goes to the end of the ring. So a client
-    that sends one request at a time waits for one turn, and not for the requests that others have
-    sent ahead. A client alone in the ring has the whole share.
+    All connections that wait here share one part of each turn of the reactor. Each renders a few
+    requests, or sends a piece of a long reply, and goes to the end of the ring. So a client that
+    sends one request at a time waits for one turn, and not for the requests that others have sent
+    ahead. A client alone in the ring has the whole share.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -210,8 +210,7 @@ class ContentSender:
 class ChunkSender(ABC):
     """Sends chunks, in slices that many senders share, until the client does not keep up.
 
-    The sender of a large response (`FlowSender`), of a stream and of a WebSocket: they differ in
-    what they send next.
+    A large response (`FlowSender`), a stream and a WebSocket differ in what they send next.
 
     Attributes:
         is_paused: whether the transport accepts nothing at present.
@@ -259,13 +258,13 @@ CHUNK_BYTES: Final = 16 * KIB
 
 
 class FrameSender(ChunkSender):
-    """Sends frames, each from readers of its parts, and chunks that may contain several."""
+    """Sends frames, each from readers of its parts; a chunk may contain several."""
 
     __slots__ = ("_sending",)
 
     def __init__(self, slices: Slices) -> None:
         super().__init__(slices)
-        # Idle senders are many, so what they do not use is not made.
+        # There are many idle senders, so they have no queue.
         self._sending: deque[FrameReader] | None = None
 
     def _gather(self) -> bytes:
@@ -340,9 +339,9 @@ class Encoder:
 class FlowSender(ChunkSender):
     """The producer of the body of one reply that was started: content that flows.
 
-    A client that reads less than `MIN_BYTES` in `PACE_SECONDS`, although there was more for it, is
-    cut off: what waits for it uses room that others need. Otherwise sending may last as long as it
-    must, unless the request has a time-out.
+    A client that reads less than `MIN_BYTES` in `PACE_SECONDS`, although more was ready, is cut
+    off: others need the room. Otherwise sending may last as long as it must, unless the request has
+    a time-out.
     """
 
     def __init__(
@@ -368,7 +367,7 @@ class FlowSender(ChunkSender):
         self._end: IDelayedCall | None = None
 
     def start(self, cut_off_at: float | None = None) -> None:
-        """Begin to send; cut the client off that has not read all at a time of the clock."""
+        """Begin to send; a client that has not read all at `cut_off_at` is cut off."""
         if cut_off_at is not None:
             wait_s = max(0.0, cut_off_at - self._clock.seconds())
             self._end = self._clock.callLater(wait_s, self._cut_off, "timeout")
@@ -421,7 +420,7 @@ class FlowSender(ChunkSender):
         self._cut_off()
 
     def _pass_end(self) -> None:
-        """Finish at the end; at that of what is made so far, wait for more."""
+        """Finish at the end of the content; while it still grows, wait for more."""
         encoder, reader = self._encoder, self._reader
         if reader.has_failed:
             self._cut_off()
@@ -451,17 +450,17 @@ class FlowSender(ChunkSender):
 
 
 class ContentWriter:
-    """Writes the body of one reply, above all content that many replies contain, as an event.
+    """Writes the body of one reply, above all content that many replies share, such as events.
 
     Theory of operation. A reply that ends with its connection is sent as it is written. As long as
     its client keeps up, nothing waits in the connection between two writes. Then content goes to
-    the socket directly. That touches none of the objects between, which are the request, its
+    the socket directly. That touches none of the objects in between, which are the request, its
     connection and the transport: those of a thousand streams do not fit into the caches of a
     processor, and reading them took longer than the work.
 
-    Whatever else is written to the reply goes through this writer and ends that state, and so does
-    a socket that did not take all. The next content is then written the usual way, and after it the
-    state is looked up again. Nothing else may write to the reply.
+    Any other write to the reply goes through this writer and ends that state, and so does a socket
+    that did not accept all. The next content is then written the usual way, and after it the state
+    is looked up again. Nothing else may write to the reply.
     """
 
     __slots__ = ("_connections", "_request", "_send")
@@ -487,7 +486,7 @@ class ContentWriter:
         data = content.whole()
         try:
             sent = send(data)
-        except OSError:  # full, or not connected: the transport finds out which
+        except OSError:  # full or not connected: the transport handles it
             sent = 0
         connections.sent_past_bytes += sent
         self._request.sentLength += content.size
@@ -512,7 +511,7 @@ class UpgradedConnection:
     then on goes to the receiver of the other protocol.
 
     Attributes:
-        unread: what the client has sent already after its request.
+        unread: what the client has already sent after its request.
 
     """
 
@@ -527,7 +526,7 @@ class UpgradedConnection:
 
     @property
     def sentLength(self) -> int:
-        """Bytes that were written so far, also of what was sent past the writer."""
+        """Bytes that were written so far, including those sent past the writer."""
         return self._request.sentLength
 
     @sentLength.setter

@@ -6,12 +6,12 @@ parses requests, `request` represents them and their replies, and `treedbd.limit
 Nothing here knows what the resource serves.
 
 A `ProxiedFactory` is for connections from a proxy that begin with a header of the PROXY protocol,
-before TLS. A `ProxiedConnection` reads that header and nothing else; then the transport, with the
-address of the client instead of the proxy's, goes to the protocol of the connection proper, which
-is made only now. So from there on nothing is slower or different, and everything that reads the
-address of a client, limits and logs, gets that of the client. Twisted's own wrapper would announce
-the connection before it knows the address. A peer that is not trusted is closed at once. Until its
-header is complete, a connection counts for `limits.connections`, and ends after `handshake_s`.
+before TLS. A `ProxiedConnection` reads only that header. Then it makes the protocol of the
+connection proper, and hands over the transport, with the address of the client in place of the
+proxy's. So from there on nothing is slower or different, and limits and logs read the address of
+the client. Twisted's own wrapper would announce the connection before it knows the address. The
+connection of a peer that is not trusted is closed at once. Until its header is complete, a
+connection counts for `limits.connections`, and ends after `handshake_s`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Http1Factory(Factory):
 
     @property
     def connections(self) -> int:
-        """How many connections are open, without those that were turned away."""
+        """How many connections are open, without refused ones."""
         return self._connections.count
 
     @property
@@ -93,7 +93,7 @@ class Http1Factory(Factory):
 
     @property
     def refusals(self) -> dict[str, int]:
-        """How many errors the server has sent by itself without any resource, by code."""
+        """How many errors the server has sent without any resource, by code."""
         return dict(self._connections.refusals)
 
     @property
@@ -103,7 +103,7 @@ class Http1Factory(Factory):
 
     @property
     def held(self) -> HeldBytes:
-        """What the connections make the server hold."""
+        """Accounts of the memory that connections use."""
         return self._connections.held
 
     def acceptableProtocols(self) -> list[bytes]:
@@ -235,7 +235,7 @@ class ProxiedConnection(Protocol):
     # From the registry of connections.
 
     def sweep(self, now: float) -> None:
-        """Close a connection whose header does not come."""
+        """Close a connection whose header does not arrive in time."""
         if now >= self._deadline:
             self.abort()
 
@@ -250,7 +250,7 @@ class ProxiedConnection(Protocol):
     def _hand_over(self, protocol: IProtocol, peer: IAddress, host: IAddress, rest: bytes) -> None:
         """Give the transport to the protocol of the connection proper."""
         transport = self.transport
-        # Twisted's transports look their protocol up for each thing that happens.
+        # Twisted's transports look up their protocol at every event.
         transport.protocol = protocol
         transport.getPeer = lambda: peer
         transport.getHost = lambda: host

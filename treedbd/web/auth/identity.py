@@ -74,7 +74,7 @@ class Identity:
 ANONYMOUS: Final = Identity(False, None, source="anonymous")
 OWNER: Final = Identity(True, None, source="emulator")
 HOST_SOURCE: Final = "application"
-"""The source of whom the program that embeds the service names."""
+"""The source of identities that the embedding program names."""
 
 
 @attrs.frozen

@@ -38,7 +38,7 @@ KEEP_S: Final = 86_400.0
 SEARCH_S: Final = 30.0
 RETRY_S: Final = 1.0
 FIRED_AT_ONCE: Final = 16
-"""Tokens that go on in one turn of the reactor when keys have come."""
+"""Waiting tokens that are verified in one turn of the reactor after a fetch."""
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
 

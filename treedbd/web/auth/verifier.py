@@ -94,8 +94,8 @@ class Authenticator:
     ) -> Identity:
         """Return the identity that a token has in a project; waits only for a provider's keys.
 
-        Who is `known` without a token, needs none. Raises `BadToken`, `ProviderUnavailable`,
-        `AuthRequired`, `NotAdmin` or `DeadlinePassed`.
+        If the sender is `known` already, no token is needed. Raises `BadToken`,
+        `ProviderUnavailable`, `AuthRequired`, `NotAdmin` or `DeadlinePassed`.
         """
         if known is not None:
             return override_auth(known, override)
@@ -128,7 +128,7 @@ def _time_out_keys(_: object, __: float) -> NoReturn:
 
 @attrs.frozen
 class _Verified:
-    """What a verified token yielded, and what that depends on: the time, and a provider's keys."""
+    """The result of a verified token, and what it depends on: the time, and a provider's keys."""
 
     identity: Identity
     life: Lifetime
@@ -191,7 +191,7 @@ class Verifier:
         )
 
     def close(self) -> None:
-        """Trust no token any more, and fetch no keys."""
+        """Trust no token, and fetch no keys, from now on."""
         self.reload(())
 
     def prefetch(self) -> None:
@@ -258,7 +258,7 @@ class Verifier:
     def _verify_by_provider(
         self, text: str, token: Token, issuer: str, now: float
     ) -> Identity | Deferred[Identity]:
-        """Verify with a provider's keys; first come the checks without one, to save a fetch."""
+        """Verify with a provider's keys, after the checks that need none, to save a fetch."""
         keys = self._keys_for(issuer, _audiences(token.claims))
         if token.algorithm not in _ASYMMETRIC:
             raise _refused("The token's signature must be made with RS256 or ES256.")
@@ -330,13 +330,13 @@ _NO_ALGORITHM: Final = "none"
 def unsigned_identity(text: str) -> Identity | None:
     """Return the identity that an unsigned token names, None for a token of any other kind.
 
-    Nothing of it is verified; times in it are not looked at. Raises `BadToken` for an unsigned one
+    Nothing of it is verified, and times in it do not count. Raises `BadToken` for an unsigned one
     without a valid `sub`.
     """
     try:
         token = parse(text)
     except BadToken:
-        return None  # the verifier knows other tokens too, and says what is wrong
+        return None  # the verifier accepts other tokens too, and says what is wrong
     if token.algorithm.lower() != _NO_ALGORITHM or token.signature:
         return None
     return Identity(
@@ -351,12 +351,12 @@ class HostAdmin(Enum):
 
 
 ADMIN: Final = HostAdmin.ADMIN
-"""Who is not bound by rules; as the answer of `identify`, and as the `auth` of a database."""
+"""The caller to whom no rules apply: returned by `identify`, or the `auth` of a database."""
 
 Auth: TypeAlias = Mapping[str, Json] | HostAdmin | None
 """Who uses a database: the variable `auth` of the rules, None for anonymous, or `ADMIN`."""
 Identify: TypeAlias = Callable[[Any], Auth | Awaitable[Auth]]
-"""Returns who sends a request of `twisted.web`; None if it is not logged in."""
+"""Returns the sender of a request of `twisted.web`; None if no user is logged in."""
 
 
 class IdentifyFailed(Exception):
@@ -367,16 +367,16 @@ class IdentifyFailed(Exception):
 
 
 class ClientGone(Exception):
-    """The client has disconnected before it was known who it is; no response is needed."""
+    """The client disconnected before its identity was known; no response is needed."""
 
 
 class HostLogin:
     """Asks the application that embeds the service who sends a request.
 
-    The application is called with each request of which the caller matters, and nothing of what it
-    returns is kept: the next request of the same connection may be that of another user. What it
-    raises refuses the request. Only the kind and the place of such an error are logged, because its
-    text may contain what the request has shown to be secret.
+    The application is called for each request that needs a caller, and nothing that it returns is
+    kept: the next request of the same connection may be another user's. An exception that it raises
+    refuses the request. Only the kind and the place of such an error are logged, because its text
+    may contain secrets of the request.
     """
 
     _log = Logger()
@@ -389,11 +389,11 @@ class HostLogin:
     async def find(
         self, request: object, timeout_s: float, until: Callable[[], Deferred[None]]
     ) -> Identity | None:
-        """Return who sends a request, None if the application knows no user of it.
+        """Return the sender of a request, None if the application knows no user of it.
 
         What `until` returns fails when the client disconnects: then an answer that is awaited is
         cancelled. Raises `IdentifyFailed`, `ClientGone`, or `DeadlinePassed` if the answer takes
-        longer than the time.
+        longer than `timeout_s`.
         """
         try:
             auth: Any = self._identify(request)
@@ -430,7 +430,7 @@ class HostLogin:
 
 
 def as_deferred(waiting: Awaitable[Any]) -> Deferred[Any]:
-    """Return a Deferred of what a program waits for: a coroutine, a future of asyncio, or one."""
+    """Return a Deferred for an awaitable: a coroutine, a future of asyncio, or a Deferred."""
     if isinstance(waiting, Deferred):
         return waiting
     if asyncio.isfuture(waiting):

@@ -1,13 +1,13 @@
 """Listens and gets: the value at a path, or what a query selects of it, and its changes.
 
 A `Listen` is a watcher of the database, as a stream of Server-Sent Events is. Its first value is a
-job of the `Outbox`: it is read, and from then on watched, when all before it has been sent. If its
-events were dropped, because the client does not read, the same job sends the value as it is then.
-The events of a path are printed once for all listens there; those of queries differ in their tag. A
-`Get` is such a job once, and watches nothing.
+job of the `Outbox`: when everything before it has been sent, the value is read, and watched from
+then on. If events of the listen were dropped, because the client does not read, the same job sends
+the present value. The events of a path are printed once for all its listens; those of queries
+differ in their tag. A `Get` is such a job that runs once, and watches nothing.
 
-`SessionListens` has the listens of one session: begun, ended, judged again when its identity
-changes. A message that holds a value is read in parts, whatever its size (`read_message`).
+`SessionListens` begins and ends the listens of one session, and judges them again when its identity
+changes. A message that contains a value is read in parts, whatever its size (`read_message`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class SpelledSource:
-    """The JSON of another source (`RenderingSource`), numbers beyond 64 bits with an exponent."""
+    """The JSON of another source (`RenderingSource`), with numbers beyond 64 bits as exponents."""
 
     def __init__(self, source: RenderingSource) -> None:
         self._source = source
@@ -78,12 +78,12 @@ class SpelledSource:
         return isinstance(other, SpelledSource) and self._source.shares(other._source)
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
-        """Render from the nodes of one moment."""
+        """Render the nodes of one state."""
         return spell_chunks(self._source.chunks(nodes))
 
 
 def read_bytes(session: RealtimeSession, frames: bytes) -> FrameReader:
-    """Return what reads frames of the server, which are counted as waiting for the client."""
+    """Return what reads frames of the server; they are counted as waiting for the client."""
     memory = session.context.reads.memory
     return Content(memory, frames).open(session.address, may_refuse=False)
 
@@ -91,7 +91,7 @@ def read_bytes(session: RealtimeSession, frames: bytes) -> FrameReader:
 def read_message(
     session: RealtimeSession, start: bytes, rendered: bytes | Rendering, end: bytes
 ) -> list[FrameReader]:
-    """Return what reads a message that holds a value between its start and its end.
+    """Return what reads a message that has a value between its start and its end.
 
     Raises `WaitingBytesRefused`.
     """
@@ -105,18 +105,19 @@ def read_message(
 
 
 HASHED_BYTES: Final = 64 * KIB
-"""The JSON of a longer value is not hashed: sending it costs less."""
+"""The JSON of a longer value is not hashed: to send it is cheaper."""
 MAX_KNOWN: Final = 4096
 MAX_KNOWN_BYTES: Final = 4 * MIB
-"""Hashes that are kept, and bytes of what they are kept by, which has the path of a client."""
+"""Hashes that are kept, and bytes of their keys, which contain paths of clients."""
 _ENTRY_BYTES: Final = 500
 
 
 class KnownHashes:
     """The hashes that were computed last, kept for the next client that listens with a hash.
 
-    After a restart all clients connect at once, each with the hash of what it holds. The hash of a
-    value is computed from its JSON once, and kept by what was rendered and the number of the state.
+    After a restart all clients connect at once, each with the hash of its copy. The hash of a value
+    is computed from its JSON once, and stored under the source of the JSON and the number of the
+    state.
     """
 
     def __init__(self) -> None:
@@ -126,9 +127,9 @@ class KnownHashes:
     def is_hash_of(
         self, claimed: str, rendered: bytes | Rendering, key: Hashable, sequence: int
     ) -> bool:
-        """Return whether a rendered value has the hash that a client claims; False if it is large.
+        """Return whether a rendered value has the hash that a client sends; False for a large one.
 
-        `key` and `sequence` say what was rendered, from which state.
+        `key` and `sequence` identify what was rendered, and its state.
         """
         if not claimed:
             return False
@@ -152,7 +153,7 @@ class KnownHashes:
 
 
 class Get:
-    """One get of a session, the present value once: a job of its outbox."""
+    """One get of a session, of the present value: a job of its outbox."""
 
     def __init__(
         self, session: RealtimeSession, number: int, place: Place, query: Query | None
@@ -167,7 +168,7 @@ class Get:
 
     @property
     def read_request(self) -> ReadRequest:
-        """What the rules are evaluated for."""
+        """The read that the rules are evaluated for."""
         session = self._session
         return ReadRequest(session.caller, self._place.path, self._facts, session.context.now_ms)
 
@@ -216,19 +217,19 @@ ListenKey: TypeAlias = tuple[Path, bytes | None]
 """The path; and the query as JSON, its members in order, or its digest; None without a query."""
 
 LISTEN_BYTES: Final = 2 * KIB
-"""Bytes that a listen holds besides its path and its query."""
+"""Bytes of a listen besides its path and its query."""
 _SHARED: Final = "realtime"
-"""The key of what the listens of a path share of a notification."""
+"""The key under which the listens of a path share a printed notification."""
 
 
 class Listen:
     """One listen of a session.
 
     Attributes:
-        key: by which its session has it.
+        key: the key under which its session has it.
         path, query: what it shows; `query_object` is the query as the client has sent it.
         is_stale: whether its present value is to be sent in place of events.
-        is_closed: whether it has ended, and sends nothing; `close` may come later.
+        is_closed: whether it has ended, and sends nothing; `close` may be called later.
 
     """
 
@@ -264,7 +265,7 @@ class Listen:
         query_object: Json,
         tag: int | None,
     ) -> None:
-        """Show `path` in a session, which has the listen by `key`; raise `HeldBytesRefused`."""
+        """Show `path` in a session, which has the listen under `key`; raise `HeldBytesRefused`."""
         self.key: Final = key
         self.path: Final = path
         self.query: Final = query
@@ -292,19 +293,20 @@ class Listen:
 
     @property
     def behind(self) -> SharedWindow | None:
-        """The window of its query, if that has not caught up with what was committed."""
+        """The window of its query, if it has not caught up with the last commit."""
         is_watching = self._is_begun and not self.is_closed
         return self._subscription.behind if is_watching else None
 
     @property
     def read_request(self) -> ReadRequest:
-        """What the rules are evaluated for."""
+        """The read that the rules are evaluated for."""
         return ReadRequest(self._caller, self.path, self._facts, self._session.context.now_ms)
 
     def begin(self, number: int, claimed_hash: str, warning: Json) -> None:
-        """When it is opened, send the first value, unless the client has it, then the answer.
+        """Prepare the first value and the answer after it, which `open` sends.
 
-        The request is `number`, `warning` the data of its answer.
+        The request is `number`; `claimed_hash` is that of the value that the client has, which is
+        not sent again; `warning` is the data of the answer.
         """
         self._number = number
         self._claimed_hash = claimed_hash
@@ -350,7 +352,7 @@ class Listen:
             outbox.send_event(content, self)
 
     def rejudge(self) -> None:
-        """Evaluate the rules for the present identity of the session; end if they deny."""
+        """Evaluate the rules for the present identity of the session; end on a denial."""
         caller = self._session.caller
         former_caller, self._caller = self._caller, caller
         if self.is_closed or former_caller == caller:
@@ -358,14 +360,14 @@ class Listen:
         former, self._grant = self._grant, self._make_grant()
         former.end()
         if not self._is_begun:
-            return  # its first value is judged for the new identity
+            return  # its first value will be judged for the new identity
         try:
             self._session.database.read(self._grant.check)
         except PermissionDenied:
             self.revoke()
 
     def revoke(self) -> None:
-        """End: what it shows can no longer be read."""
+        """End: the caller may no longer read what it shows."""
         if self.is_closed:
             return
         if self._number is not None:
@@ -384,7 +386,7 @@ class Listen:
         self._session.fail()
 
     def close(self) -> None:
-        """End; what refers to the listen forgets it, so that it is freed without a collection."""
+        """End, and drop all references to the listen: no garbage collection is needed."""
         if not self._held_bytes:
             return  # it was released before
         self.is_closed = True
@@ -419,7 +421,7 @@ class Listen:
         return self._first.render(nodes)
 
     def _print(self, notification: Notification) -> list[Content]:
-        """Return the events as messages; those of listens without a tag are made once for all."""
+        """Return the events as messages, printed once for all listens without a tag."""
         shared = notification.shared.get(_SHARED)
         if shared is None:
             events = [messages.print_event(self.path, event) for _, event in notification.events]
@@ -437,8 +439,8 @@ class Listen:
     def _read_again(self) -> None:
         """Send the present value in place of an event that is too large.
 
-        A short value is sent at once, after what waits; otherwise what waits of this listen is
-        dropped.
+        A short value is sent at once, after what waits; for a long one the waiting events of this
+        listen are dropped.
         """
         outbox = self._session.outbox
         if self.query is None and not outbox.is_idle:
@@ -478,7 +480,7 @@ class Listen:
         self._session.outbox.release(self._answer() if self.is_closed else ())
 
     def _show(self, rendered: bytes | Rendering, sequence: int) -> list[FrameReader]:
-        """Return the value, and the answer to the request if that waits."""
+        """Return the value, and the answer to the request if that was not sent."""
         context, path = self._session.context, self.path
         readers: list[FrameReader] = []
         claimed, self._claimed_hash = self._claimed_hash, ""
@@ -488,7 +490,7 @@ class Listen:
         return readers + self._answer()
 
     def _answer(self) -> list[FrameReader]:
-        """Return the answer to the request that began it, once."""
+        """Return the answer to the request that began it, if that was not sent."""
         number, self._number = self._number, None
         if number is None:
             return []
@@ -497,7 +499,7 @@ class Listen:
         return [read_bytes(self._session, frame_message(text))]
 
     def _refuse(self, error: BaseException | None) -> None:
-        """End after an error: answered, if its request was not, else revoked."""
+        """End after an error: with an answer if the request has none, else with a revocation."""
         number, self._number = self._number, None
         if number is None:
             if not isinstance(error, PermissionDenied | HeldBytesRefused):
@@ -510,13 +512,13 @@ class Listen:
 
 
 _LONGEST_KEY: Final = KIB
-"""Bytes of a query by which its listen is found; a longer one is replaced by its digest."""
+"""Bytes of a query in the key of its listen; a longer one is replaced by its digest."""
 _NO_INDEX: Final[Json] = {"w": ["no_index"]}
 """The data of the answer to a listen whose query has read all children."""
 
 
 class _Opening:
-    """What a request reads, as a job of the outbox: it takes effect when it is opened."""
+    """What a request reads, as a job of the outbox: the request takes effect when it is opened."""
 
     def __init__(self, job: Job, pending: Pending) -> None:
         self._job = job
@@ -549,14 +551,14 @@ class SessionListens:
         self._listens: dict[ListenKey, Listen] = {}
 
     def find_behind(self) -> SharedWindow | None:
-        """Return the window of a query that has not caught up with what was committed."""
+        """Return the window of a query that has not caught up with the last commit."""
         for each in self._listens.values():
             if each.query is not None and (window := each.behind) is not None:
                 return window
         return None
 
     def listen(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
-        """Begin a listen; raise for one that is malformed."""
+        """Begin a listen; raise if the request is malformed."""
         session, body = self._session, request.body
         path, query, key = _parse_listen(body)
         tag = tag_of(body) if query is not None else None
@@ -589,7 +591,7 @@ class SessionListens:
         return self._when_current(lambda: session.outbox.add(_Opening(listen, self.pending)))
 
     def unlisten(self, request: RealtimeRequest) -> None:
-        """End a listen, if there is one; raise for a request that is malformed."""
+        """End a listen, if it exists; raise if the request is malformed."""
         _, _, key = _parse_listen(request.body)
         listen = self._listens.get(key)
         if listen is not None:
@@ -598,7 +600,7 @@ class SessionListens:
         self._session.answer(request.number, OK, {})
 
     def get(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
-        """Answer with the present value; raise for a request that is malformed."""
+        """Answer with the present value; raise if the request is malformed."""
         session = self._session
         place, query = place_of(request.body), parse_query_object(request.body.get("q"))
         get = Get(session, request.number, place, query)
@@ -617,7 +619,7 @@ class SessionListens:
         return self._session.context.slices.run(_rejudge_all(list(self._listens.values())))
 
     def close(self) -> Deferred[None]:
-        """End all listens: they send nothing from now on; fires when all is released, in slices."""
+        """End all listens at once; fires when their memory is freed, in slices."""
         listens, self._listens = list(self._listens.values()), {}
         context = self._session.context
         context.registry.listens -= len(listens)
@@ -628,7 +630,7 @@ class SessionListens:
     def _check_index(self, read: ReadRequest, query: Query) -> bool:
         """Return whether an index is declared for a query, if it needs one.
 
-        Raises if there is none, and the project requires it.
+        Raises if none is, and the project requires one.
         """
         context, database = self._session.context, self._session.database
         context.missing_indexes.check(database, query, read)
@@ -636,7 +638,7 @@ class SessionListens:
         return index is None or index in database.rules.current.indexed(read.path)
 
     def _when_current(self, call: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
-        """Call `call` when reads show what other processes have committed: at once, if they do."""
+        """Call `call` when reads show what other processes have committed; now if they do."""
         context, database = self._session.context, self._session.database
         opening = context.catalog.acquire(database, DEFAULT_TIMEOUT_S)
         if not isinstance(opening, Deferred):
@@ -661,14 +663,14 @@ def _rejudge_all(listens: list[Listen]) -> Generator[None, None, None]:
 
 
 def _close_all(listens: list[Listen]) -> Generator[None, None, None]:
-    """Close listens, and forget each of them, in steps."""
+    """Close listens, and remove each of them, in steps."""
     while listens:
         listens.pop().close()
         yield
 
 
 def _parse_listen(body: dict[str, Any]) -> tuple[Path, Query | None, ListenKey]:
-    """Return what a listen shows, and the key that it has in its session."""
+    """Return what a listen shows, and the key under which its session has it."""
     path, query = path_of(body), parse_query_object(body.get("q"))
     if query is None:
         return path, None, (path, None)

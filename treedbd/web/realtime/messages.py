@@ -58,22 +58,22 @@ from treedbd.web.request import EDGE_KEYS
 
 
 class InvalidRequest(InvalidPath):
-    """A request without a member that it needs, or with a member of the wrong type."""
+    """The request lacks a member, or has a member of the wrong type."""
 
 
 class NotAnEnvelope(Exception):
-    """What a client has sent is not a message of the protocol."""
+    """The client has sent something that is not a message of the protocol."""
 
 
 class UnknownAction(InvalidData):
-    """A request for an action that the protocol does not have."""
+    """The protocol does not have the action of the request."""
 
     def __init__(self, action: str) -> None:
         super().__init__(f"There is no action {action[:20]}.")
 
 
 class LimitReached(Unavailable):
-    """A connection has reached its limit of listens or disconnect writes."""
+    """The connection has reached its limit of listens or disconnect writes."""
 
 
 OK: Final = "ok"
@@ -99,7 +99,7 @@ class RealtimeRequest:
 
 @attrs.frozen
 class Ping:
-    """A keep-alive of a client, which is answered."""
+    """A keep-alive of a client, to be answered."""
 
 
 @attrs.frozen
@@ -108,7 +108,7 @@ class Ignored:
 
 
 def parse_message(text: bytes) -> RealtimeRequest | Ping | Ignored:
-    """Return what a message says; raise `NotAnEnvelope`."""
+    """Return the request or the control in a message; raise `NotAnEnvelope`."""
     try:
         envelope = parse(text)
     except InvalidData:
@@ -134,7 +134,7 @@ def is_number(json: object) -> TypeGuard[int]:
 def find_number(message: OversizedMessage) -> int | None:
     """Return the number of the request in a message that is too long, None if it is not found.
 
-    Raises `NotAnEnvelope` for one that no request may have.
+    Raises `NotAnEnvelope` for a number that no request may have.
     """
     found = _FIRST_NUMBER.search(message.first) or _LAST_NUMBER.search(message.last)
     if found is None:
@@ -158,21 +158,18 @@ def print_answer(number: int, status: str, data: Json) -> bytes:
 
 
 def answer_start(number: int, status: str = OK) -> bytes:
-    """Return the answer to a request up to its data, which `VALUE_END` follows."""
+    """Return the answer to a request up to its data; `VALUE_END` follows them."""
     return b'{"t":"d","d":{"r":%d,"b":{"s":%b,"d":' % (number, compact(status))
 
 
 def print_push(action: str, body: Json) -> bytes:
-    """Print what the server sends without a request."""
+    """Print a message of the server that is not an answer."""
     envelope: Json = {"t": "d", "d": {"a": action, "b": body}}
     return _print(envelope)
 
 
 def value_start(path: Path) -> bytes:
-    """Return the message that a value was set at a path, up to the value.
-
-    `value_end` follows it.
-    """
+    """Return the message that a value was set, up to the value; `value_end` follows it."""
     return _event_start("put", path)
 
 
@@ -190,7 +187,7 @@ def print_event(path: Path, event: Event) -> Chunks:
 
 
 def _print(json: Json) -> bytes:
-    """Print JSON that may hold any numbers."""
+    """Print JSON that may contain any numbers."""
     return spell_numbers(compact(json))
 
 
@@ -371,11 +368,11 @@ class LongWrite:
 
 
 def find_long_write(message: bytes | LongMessage) -> LongWrite | None:
-    """Return the write that a message requests, None if it is in another form than clients use.
+    """Return the write that a message requests, None if it has another form than clients use.
 
     Each client prints the members in an order of its own, and the value is a member of the body: so
-    what precedes it and what follows it is recognised at both ends of the message. What is between
-    is refused where it is parsed if it is not exactly one JSON value.
+    what precedes the value and what follows it is recognised at both ends of the message. The part
+    in between is refused when it is parsed, unless it is exactly one JSON value.
     """
     if isinstance(message, bytes):
         message = LongMessage((message,), len(message))
@@ -400,9 +397,9 @@ def find_long_write(message: bytes | LongMessage) -> LongWrite | None:
 
 
 def as_long_write(request: RealtimeRequest) -> LongWrite:
-    """Return a write that was parsed as a whole as one whose value is parsed when it is admitted.
+    """Return a parsed write as one whose value is parsed when it is admitted.
 
-    So however a client has printed it, a value with many members is never normalised at once.
+    So a value with many members is never normalised at once, however a client has printed it.
     """
     body = dict(request.body)
     value = compact(value_of(body))
@@ -456,7 +453,7 @@ _log = Logger()
 def status_of(error: BaseException | None) -> tuple[str, str]:
     """Return the word and the text of the answer to a request that has raised an error.
 
-    What is unexpected is logged.
+    An unexpected error is logged.
     """
     if isinstance(error, PermissionDenied):
         return PERMISSION_DENIED

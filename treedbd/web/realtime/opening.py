@@ -6,7 +6,7 @@ that connects again names its former session (`ls`), which is ended first: the w
 set for its end are done before the client can write anything.
 
 Clients put a database into `ns`, as requests over HTTP do. Some put the first label of the host
-there by themselves: that counts only if there is such a project.
+there by themselves: it counts only if such a project exists.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 _SOCKET_METHODS: Final = AllowedMethods.of(["GET"])
 _LONG_POLL_METHODS: Final = AllowedMethods.of(["GET", "HEAD"])
 TIMEOUT_S: Final = 30.0
-"""Seconds that the program which embeds the service has to say who sends a request."""
+"""Seconds in which the embedding program has to name the sender of a request."""
 
 SESSION_BYTES: Final = 16
 _SESSION_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class RealtimeEndpoint:
-    """Answers the requests for the paths of the real-time protocol, and has the open sessions.
+    """Answers requests for the paths of the real-time protocol, and has the open sessions.
 
     Attributes:
         is_ending: set when the server stops.
@@ -121,16 +121,16 @@ class RealtimeEndpoint:
         return len(self.sockets)
 
     def end(self) -> None:
-        """Close all sessions, and open no others: the server stops."""
+        """Close all sessions and open no others: the server stops."""
         self.is_ending = True
         self.sockets.end()
 
     def ended(self) -> Deferred[Any]:
-        """Close all sessions; fires when what their clients have set for the end is written."""
+        """Close all sessions; fires when the writes that their clients set for the end are done."""
         return DeferredList([session.close() for session in self._open], consumeErrors=True)
 
     def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
-        """End the identities that a project no longer trusts."""
+        """End the identities that their project no longer trusts."""
         self.sockets.recheck(trusts)
 
     def _locate(self, request: IHttp1Request) -> tuple[Location, Database]:
@@ -158,7 +158,8 @@ class RealtimeEndpoint:
     ) -> None:
         """Open a session, after its `former` one has ended; raise `BadHandshake` or `WrongVersion`.
 
-        `identity` is who sends the request, if the program that embeds the service has said so.
+        `identity` is the sender of the request, if the program that embeds the service has named
+        one.
         """
         context = self._context
         if self.is_ending:
@@ -206,7 +207,7 @@ class RealtimeEndpoint:
         session.ended.addCallback(lambda _: self._open.discard(session))
 
     async def _end_former(self, former: str, database: Database) -> None:
-        """End the session that a client had before, in whichever process it is open."""
+        """End the former session of a client, in whichever process it is open."""
         session = self.sockets.find(former)
         if session is not None and session.database is database:
             await session.close()
@@ -215,7 +216,7 @@ class RealtimeEndpoint:
 
 
 def is_host_label(ns: str, host: bytes) -> bool:
-    """Return whether `ns` is the first label of the host, which some clients put there."""
+    """Return whether `ns` is the first label of the host, as some clients send it."""
     name = host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")
     return name.partition(".")[0].lower() == ns.lower() and "." in name
 
@@ -230,7 +231,7 @@ def is_ipv4(host: bytes) -> bool:
 
 
 def _as_upgrade(request: IHttp1Request) -> UpgradeRequest:
-    """Return the head of a request, which was parsed already, as the WebSocket library has it."""
+    """Return the parsed head of a request in the form of the WebSocket library."""
     fields: Any = [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, values in request.headers.items()
@@ -255,10 +256,10 @@ _SCRIPT_HEADERS: Final = ((b"Content-Type", b"application/javascript; charset=ut
 def answer_long_poll(callbacks: list[str]) -> Response:
     """Return the script for a request with the number of a callback; raise `InvalidQuery`.
 
-    Long polling is not offered. But a browser whose WebSocket has failed once remembers that, and
-    always requests `/.lp` first from then on; the script removes that. It runs in a frame of
-    the page's own origin, which names the callback by a number. Source: `realtime-protocol.md`,
-    section 1.
+    There is no long polling. But a browser whose WebSocket has failed once remembers that, and from
+    then on always requests `/.lp` first; the script removes that memory. It runs in a frame of the
+    page's own origin, which names the callback by a number. Source: `realtime-protocol.md`, section
+    1.
     """
     if len(callbacks) != 1 or not _CALLBACK_NUMBER.fullmatch(callbacks[0]):
         raise InvalidQuery("The number of the callback (cb) must be there once, in digits only.")

@@ -1,15 +1,15 @@
 """One session of the real-time protocol: a client, its WebSocket, and what it may read and write.
 
-Theory of operation. Messages are handled in the order in which they arrived (`Inbox`): who the
-client is, is decided here, what it listens to in `listens`, what it writes, also at its end, in
-`writes`. What the client is sent has one order too (`Outbox`): events of a commit, then the answers
-to the writes in it. When the connection ends, for whatever reason, the writes that the client has
-set for that are done; the database stays open until then.
+Theory of operation. Messages are handled in the order in which they arrived (`Inbox`). The identity
+of the client is here, its listens are in `listens`, its writes, also those at its end, in `writes`.
+Messages to the client have one order too (`Outbox`): events of a commit, then the answers to the
+writes in it. When the connection ends, for whatever reason, the writes that the client has set for
+that are done; the database stays open until then.
 
 A write is answered after its own events, and before those of the next write: an SDK shows what it
-has written until then, and then judges by what its query holds at that moment whether the write was
-kept. So an answer waits until the watchers were notified of all that is durable, or until a listen
-of the session is about to send a later event.
+has written until then, and then decides by the content of its query at that moment whether the
+write was kept. So an answer waits until the watchers were notified of everything that is durable,
+or until a listen of the session is about to send a later event.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 
 class UnknownLongMessage(Exception):
-    """A message that is too long to be parsed, and whose form does not show its request."""
+    """The message is too long to be parsed, and its form does not show its request."""
 
 
 class RealtimeContext:
@@ -90,9 +90,9 @@ class RealtimeContext:
         registry: the open WebSockets.
         hashes: the hashes of values that clients listen to.
         guard: refuses pages of other sites; None if nothing does.
-        rates: bound what callers do; None if nothing does.
+        rates: bounds what callers do; None if nothing does.
         now_ms: returns the time in milliseconds since 1970.
-        explains_denials: whether every client is sent why the rules deny, and not only an admin
+        explains_denials: whether every client is sent the reason of a denial, and not only an admin
             who overrides `auth`.
         accepts_unsigned: whether tokens without a signature are valid, as in emulator mode.
 
@@ -124,7 +124,7 @@ class RealtimeContext:
 
 
 def _parse_override(body: dict[str, Any]) -> AuthOverride | None:
-    """Return what an admin's session has in place of its own `auth`: `authvar` or `noauth`."""
+    """Return the `auth` that replaces an admin's own in the session: `authvar` or `noauth`."""
     if body.get("noauth") is True:
         return AuthOverride(None)
     if "authvar" not in body:
@@ -138,7 +138,7 @@ def _parse_override(body: dict[str, Any]) -> AuthOverride | None:
 
 
 def explain_read(database: Database, read: ReadRequest) -> str:
-    """Return why a read is denied, as the SDKs print it for developers.
+    """Return why a read is denied, in the form in which the SDKs print it for developers.
 
     If the read is allowed by now, the text says so.
     """
@@ -166,28 +166,29 @@ class _WaitingAnswer:
 _WRITING_ACTIONS: Final = frozenset({"p", "m", "o", "om"})
 
 _Awaited: TypeAlias = Coroutine[Any, Any, None] | None
-"""Work for which the messages after it wait; None if it is done."""
+"""Work that delays the messages after it; None if it is done."""
 
 
 @implementer(IPushProducer)
 class RealtimeSession:
     """A client that has opened a WebSocket.
 
-    Its parts refer to it. At the end it forgets its listens and writes, and the other parts forget
-    it, so that it is freed without a collection of garbage when all its work is done.
+    Its parts refer to it. At the end it drops its listens and writes, and the other parts drop it,
+    so that it is freed without garbage collection when all its work is done.
 
     Attributes:
         id: a random id, by which the client names the session when it connects again.
         context: what the sessions share.
-        database, name: the database that it has addressed; its name.
+        database, name: the addressed database; its name.
         request: the request that has opened the WebSocket.
         address: that of the client.
-        account: what is charged for what the server holds for it.
-        inbox, outbox: what it has sent, and what it is sent.
+        account: the account for the memory that the session uses.
+        inbox, outbox: messages from the client, and messages to it.
         identity: its identity at present.
-        caller: the same as the rules see it; another object after each change.
-        is_over: whether the connection is gone.
-        ended: fires when the connection is gone and what the client has set for its end is written.
+        caller: the identity as the rules see it; another object after each change.
+        is_over: whether the connection has ended.
+        ended: fires when the connection has ended and the writes that the client set for its end
+            are done.
 
     """
 
@@ -284,7 +285,7 @@ class RealtimeSession:
     def connection_ended(self) -> None:
         """End the listens, and do the writes that the client has set for its end.
 
-        Requests that wait for others do nothing. A write that was begun goes on.
+        Requests that wait for others do nothing. A write that has begun goes on.
         """
         if self.is_over:
             return
@@ -333,7 +334,7 @@ class RealtimeSession:
     # What is due with the time.
 
     def tick(self, now: float, wall_now: float) -> None:
-        """Do what is due: in seconds of the clock, and since 1970."""
+        """Do what is due at `now` by the clock, and at `wall_now` in seconds since 1970."""
         registry, limits = self.context.registry, self.context.limits
         silence = now - self._socket.last_received
         held_s = limits.body_s + self._socket.held_bytes / limits.body_bytes_per_s
@@ -374,7 +375,7 @@ class RealtimeSession:
         self._end_identity("invalid_token", "The token is not trusted any more.")
 
     def may_receive(self) -> bool:
-        """Return whether the session goes on; a token that has expired ends its identity first."""
+        """Return whether the session goes on; first end the identity of an expired token."""
         if self.is_over:
             return False
         if self.identity.expires_at is not None:
@@ -425,7 +426,7 @@ class RealtimeSession:
     # What the outbox and the socket report.
 
     def set_reading(self, is_reading: bool) -> None:
-        """Read what the client sends, or leave it unread: too many answers wait."""
+        """Read from the client, or leave it unread because too many answers wait."""
         self.inbox.may_read = is_reading
         self.inbox.bound_reading()
 
@@ -434,11 +435,11 @@ class RealtimeSession:
         self._refused = error.with_traceback(None)
 
     def overflowed(self) -> None:
-        """Note that events were dropped."""
+        """Count that events were dropped."""
         self.context.registry.overflowed += 1
 
     def refused(self, limit: str) -> None:
-        """Note that a limit has refused something; `limit` is its setting."""
+        """Count a refusal; `limit` is the setting of the limit."""
         self.context.registry.refused[limit] += 1
 
     def receive(self, message: Message) -> None:
@@ -447,15 +448,15 @@ class RealtimeSession:
         self.inbox.add(message)
 
     def set_parsing(self, is_parsing: bool) -> None:
-        """Leave the client unread while what it has sent is parsed."""
+        """Leave the client unread while its bytes are parsed."""
         self.inbox.is_parsing = is_parsing
         self.inbox.bound_reading()
 
     def count_frame(self) -> None:
         """Count a frame, or a message, that is not a request.
 
-        Beyond a rate the socket is read later: no answer could refuse the frame, and
-        closing the socket would make the client connect again, which costs more.
+        Beyond a rate the socket is read later: no answer could refuse the frame, and closing the
+        socket would make the client connect again, which costs more.
         """
         try:
             self._count(is_write=False)
@@ -463,7 +464,7 @@ class RealtimeSession:
             self._socket.hold()
 
     def _count(self, *, is_write: bool) -> None:
-        """Count a request for all who send it; raise `TooManyRequests`."""
+        """Count a request for address, project and user; raise `TooManyRequests`."""
         rates = self.context.rates
         if rates is not None:
             rates.take_address(self.request)
@@ -471,7 +472,7 @@ class RealtimeSession:
             rates.take_user(self.name.project, self.identity, is_write=is_write)
 
     def _note_held(self, grown: int) -> bool:
-        """Count bytes of messages that arrive or wait; return whether that is too much."""
+        """Count bytes of messages that arrive or wait; return whether they are too many."""
         body = self._body
         if self.is_over:
             return False  # it was released
@@ -564,11 +565,11 @@ class RealtimeSession:
         self.answer(request.number, OK, {})
 
     def _write(self, request: RealtimeRequest) -> _Awaited:
-        """Write, after what was requested before was read."""
+        """Write, after everything requested before was read."""
         return _after(self._listens.pending, lambda: self._writes.write(request))
 
     def _listen(self, request: RealtimeRequest) -> _Awaited:
-        """Show what the writes before have written, after their answers."""
+        """Listen, after the answers to all writes before; the value shows these."""
         return _after(self._writes.pending, lambda: self._listens.listen(request))
 
     def _unlisten(self, request: RealtimeRequest) -> _Awaited:
@@ -578,7 +579,7 @@ class RealtimeSession:
         return _after(self._writes.pending, lambda: self._listens.get(request))
 
     def _sign_in(self, request: RealtimeRequest) -> _Awaited:
-        """Become another caller, when all that was requested before was read."""
+        """Become another caller, when everything requested before was read."""
 
         async def sign_in() -> None:
             try:
@@ -622,10 +623,10 @@ class RealtimeSession:
     def answer_when_notified(
         self, number: int, sequence: int | None = None, answered: Callable[[], None] = do_nothing
     ) -> None:
-        """Answer a request with `ok`, after the events of what is durable by now.
+        """Answer a request with `ok`, after the events of everything that is durable by now.
 
         The answer to the write with the number `sequence` comes before events of later ones. Then
-        `answered` is called, unless the connection is gone.
+        `answered` is called, unless the connection has ended.
         """
 
         def answer() -> None:
@@ -641,9 +642,9 @@ class RealtimeSession:
         write: Write | None,
         answered: Callable[[], None] = do_nothing,
     ) -> None:
-        """Answer a request with an error, after the events of what is durable by now.
+        """Answer a request with an error, after the events of everything that is durable by now.
 
-        `write` is what the rules may have denied. Then `answered` is called as above.
+        `write` is the write that the rules may have denied. Then `answered` is called as above.
         """
         database = self.database
 
@@ -656,12 +657,12 @@ class RealtimeSession:
         self._send_when_notified(answer, None)
 
     def answer_error(self, number: int, error: BaseException | None, read: ReadRequest) -> None:
-        """Answer a listen or a get with an error; `read` is what was to be read."""
+        """Answer a listen or a get with an error; `read` is the read that failed."""
         self._explain_denial(error, lambda: explain_read(self.database, read))
         self.answer(number, *status_of(error))
 
     def in_order(self, notification: Notification) -> Iterator[Notification]:
-        """Yield a notification in parts; send before each the answers that precede it."""
+        """Yield a notification in parts; before each, send the answers that precede it."""
         if not self._answers:
             yield notification
             return
@@ -676,12 +677,12 @@ class RealtimeSession:
         yield notification if begun == 0 else Notification(events[begun:])
 
     def drop(self, listen: Listen) -> None:
-        """Forget a listen that has ended."""
+        """Remove a listen that has ended."""
         if not self.is_over:
             self._listens.forget(listen)
 
     def _find_behind(self) -> SharedWindow | None:
-        """Return the window of a query that has not caught up with what was committed."""
+        """Return the window of a query that has not caught up with the last commit."""
         return None if self.is_over else self._listens.find_behind()
 
     def _send_when_notified(self, send: Callable[[], None], sequence: int | None) -> None:
@@ -703,14 +704,14 @@ class RealtimeSession:
         return None if found is None or self._find_behind() is not None else found
 
     def _send_through(self, last: _WaitingAnswer) -> None:
-        """Send the answers up to this one; none if it was sent before."""
+        """Send the answers up to this one, unless it was sent before."""
         while not (last.is_sent or self.is_over):
             first = self._answers.popleft()
             first.is_sent = True
             first.send()
 
     def _explain_denial(self, error: BaseException | None, explain: Callable[[], str]) -> None:
-        """Send why the rules have denied something, if the client may know."""
+        """Send the reason of a denial, if the client may know it."""
         may_explain = self.context.explains_denials or self._is_overridden
         if not isinstance(error, PermissionDenied) or not may_explain:
             return
@@ -723,7 +724,7 @@ class RealtimeSession:
 
 
 def _after(others: Pending, act: Callable[[], _Awaited]) -> _Awaited:
-    """Act when none of the `others` is pending: now, if none is."""
+    """Act when none of the `others` is pending, now if none is."""
     waiting_for = others.when_none()
     if waiting_for is None:
         return act()

@@ -11,10 +11,10 @@ Theory of operation of the outbox. There are three kinds of items. *Events* of l
 dropped: when more bytes of them wait than the bound, all that wait are dropped, and each listen
 that has lost any is *stale*: in place of its first event it has a job that sends its present value.
 *Answers* are never dropped; while more than the bound of them wait, the client is not read. A *job*
-is opened when it is the next to be sent, so a value is read when there is room for it, and what was
-queued before it is older. While a job waits for its value, nothing after it is sent: an answer
-never comes before an event of a commit that it follows. Only whole messages are dropped or put
-between others.
+is opened when it is the next to be sent, so a value is read when there is room for it, and
+everything queued before it is older. While a job waits for its value, nothing after it is sent: an
+answer never comes before an event of a commit that it follows. Only whole messages are dropped or
+inserted.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
     from treedbd.web.realtime.session import RealtimeSession
 
 JOB_BYTES: Final = 256
-"""What a job counts for among the answers that wait."""
+"""The bytes that a job counts for among the waiting answers."""
 
 
 class Job(Protocol):
-    """What is read when it is the next to be sent: a value, an answer, or a pong."""
+    """Reads what is sent when it is next in the outbox: a value, an answer, or a pong."""
 
     def open(self) -> Sequence[FrameReader] | None:
         """Return what is sent next; None if that is not ready, until `Outbox.release`.
@@ -94,7 +94,7 @@ _Item: TypeAlias = "_Event | bytes | Job"
 
 
 class Outbox(FrameSender):
-    """What one WebSocket has to send: in one order, at once while its client reads, within bounds.
+    """The messages to one client: in one order, at once while it reads, within bounds.
 
     Attributes:
         is_paused: set while the transport does not accept data.
@@ -122,7 +122,7 @@ class Outbox(FrameSender):
         slices: Slices,
         address: str,
     ) -> None:
-        """Keep at most `limit` bytes of events waiting, and not many more of answers.
+        """Queue at most `limit` bytes of events, and not many more of answers.
 
         What waits is sent in `slices`, which all sockets share.
         """
@@ -140,7 +140,7 @@ class Outbox(FrameSender):
 
     @property
     def is_idle(self) -> bool:
-        """Whether what is sent now is written at once."""
+        """Whether a message would be written at once."""
         return not (self.is_paused or self._is_held or self._sending or self._waiting)
 
     @property
@@ -149,7 +149,7 @@ class Outbox(FrameSender):
         return bool(self._sending)
 
     def send_event(self, frames: Content, owner: Listen) -> None:
-        """Send frames or a long message of a listen, or its present value later."""
+        """Send frames or a long message of a listen, or later its present value."""
         if self._waiting or self._sending or self.is_paused or self._is_held:
             self._wait_event(frames, owner)
         elif frames.size <= CHUNK_BYTES:
@@ -171,7 +171,7 @@ class Outbox(FrameSender):
         self.resume()
 
     def add(self, job: Job) -> None:
-        """Send what a job returns when all before it is sent, maybe now."""
+        """Send what a job returns when everything before it is sent, maybe now."""
         if self._is_closed:
             return
         self._append(job)
@@ -180,7 +180,7 @@ class Outbox(FrameSender):
         self.resume()
 
     def refresh(self, owner: Listen) -> None:
-        """Send the present value of a listen in place of what waits of it."""
+        """Send the present value of a listen in place of its waiting events."""
         if not owner.is_stale:
             self._drop_events(owner)
             if not owner.is_stale:
@@ -198,7 +198,7 @@ class Outbox(FrameSender):
         self.resume()
 
     def postpone(self, job: Job, error: WaitingBytesRefused) -> None:
-        """Open a job again later that had to wait, and has no room now."""
+        """Open a job again later, which had to wait and has no room now."""
         if self._is_closed:
             return
         self._answer_bytes += JOB_BYTES
@@ -213,7 +213,7 @@ class Outbox(FrameSender):
         self.resume()
 
     def close(self) -> None:
-        """Drop everything, for good, and forget the owner."""
+        """Drop everything for good, and drop the owner."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -270,7 +270,7 @@ class Outbox(FrameSender):
         self._waiting = kept or None
 
     def _bound_answers(self) -> None:
-        """Read the client, or not, by how much waits for it."""
+        """Read from the client, or leave it unread, by the bytes that wait for it."""
         is_reading = self._answer_bytes <= (self._limit if self._is_reading else self._limit // 2)
         if is_reading is not self._is_reading and not self._is_closed:
             self._is_reading = is_reading
@@ -309,7 +309,7 @@ class Outbox(FrameSender):
     def _open(self, job: Job) -> None:
         self._answer_bytes -= JOB_BYTES
         try:
-            self._is_held = True  # what it sends meanwhile comes after it
+            self._is_held = True  # what is sent meanwhile comes after it
             readers = job.open()
         except WaitingBytesRefused as error:
             self.postpone(job, error)
@@ -335,7 +335,7 @@ class Outbox(FrameSender):
 INBOX_BYTES: Final = 64 * KIB
 """Messages that wait to be handled; beyond, the client is not read."""
 _MESSAGE_BYTES: Final = 64
-"""What a message counts for beside its text."""
+"""The bytes that a message counts for beside its text."""
 
 
 def _ignore(*_: object) -> None:
@@ -343,7 +343,7 @@ def _ignore(*_: object) -> None:
 
 
 class Inbox:
-    """What one client has sent and the server has not handled yet, in order.
+    """Messages that one client has sent and the server has not handled yet, in order.
 
     Messages are handled in slices that all sessions share. While one waits, for the keys of an
     identity provider or to be admitted to parsing, those after it wait too. While many wait, or
@@ -351,8 +351,8 @@ class Inbox:
     until it has been parsed.
 
     Attributes:
-        may_read: whether there is room for the answers of the client.
-        is_parsing: whether what it has sent is still being parsed.
+        may_read: whether there is room for the answers to the client.
+        is_parsing: whether its bytes are still being parsed.
 
     """
 
@@ -380,7 +380,7 @@ class Inbox:
     ) -> None:
         """Call `handle`, which raises nothing, with each message, in `slices`.
 
-        `note_held` is called with the bytes by which what is held of long messages has grown.
+        `note_held` is called with the bytes by which the memory of long messages has grown.
         """
         self.may_read = True
         self.is_parsing = False
@@ -410,12 +410,12 @@ class Inbox:
             self._work()
 
     def block(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do work that may wait, and raises nothing; the messages after it wait, too."""
+        """Do work that may wait and raises nothing; the messages after it wait, too."""
         self._is_blocked = True
         Deferred.fromCoroutine(work).addBoth(self._unblock)
 
     def bound_reading(self) -> None:
-        """Read the client, or not, by what waits."""
+        """Read from the client, or leave it unread, by the number of messages that wait."""
         if self._is_closed:
             return
         if self.may_read and not self.is_parsing and self._bytes <= INBOX_BYTES:
@@ -424,7 +424,7 @@ class Inbox:
             self._connection.pause_reading()
 
     def close(self) -> None:
-        """Drop what waits, and forget the session; nothing may be added afterwards."""
+        """Drop what waits, and drop the session; nothing may be added afterwards."""
         self._is_closed = True
         self._messages = None
         self._handle = self._note_held = _ignore
@@ -470,9 +470,9 @@ def _counted_size(message: Message) -> int:
 class Pending:
     """Counts the requests of one kind that have not taken effect yet; later ones wait for them.
 
-    The requests of a client take effect in the order in which they were sent: what is read after a
-    write shows it and is answered after it, what is written after a read is not shown by it. Writes
-    wait for no writes, which are queued in their order, and reads for no reads.
+    The requests of a client take effect in the order in which they were sent: a read after a write
+    shows it and is answered after it, a read before a write does not show it. Writes do not wait
+    for writes, which are queued in their order, nor reads for reads.
     """
 
     __slots__ = ("_count", "_none_left")
@@ -494,14 +494,14 @@ class Pending:
             none_left.callback(None)
 
     def when_none(self) -> Deferred[None] | None:
-        """Return what fires when none is pending any more, None if none is; one caller can wait."""
+        """Return what fires when none is pending, None if none is; one caller can wait."""
         if not self._count:
             return None
         self._none_left = Deferred()
         return self._none_left
 
     def give_up(self) -> None:
-        """Fail what waits for them with `Unavailable`: the client has gone."""
+        """Fail what waits for them with `Unavailable`: the client has disconnected."""
         none_left, self._none_left = self._none_left, None
         if none_left is not None:
             none_left.errback(Unavailable("The client has gone."))
@@ -510,9 +510,9 @@ class Pending:
 PARSED_AT_ONCE: Final = KIB
 """Bytes of a client in one step: 170 frames without content take a few milliseconds."""
 PAYLOAD_AT_ONCE: Final = 16 * KIB
-"""The same of the payload of one frame."""
+"""Bytes of the payload of one frame in one step."""
 FULL_PIECE_BYTES: Final = KIB
-"""A piece or a fragment of at least so many bytes is not counted besides its message."""
+"""A piece or a fragment of at least this many bytes is counted with its message only."""
 FRAME_SLACK_BYTES: Final = 64 * KIB
 """Bytes by which a frame may exceed a message, so that a message that is too long is answered."""
 
@@ -526,7 +526,7 @@ _silent.propagate = False
 
 
 def make_protocol(limits: Limits, state: State = State.OPEN) -> ServerProtocol:
-    """Return what reads the frames of a client."""
+    """Return what parses the frames of a client."""
     return ServerProtocol(state=state, max_size=_longest_frame(limits), logger=_silent)
 
 
@@ -535,7 +535,7 @@ def _longest_frame(limits: Limits) -> int:
 
 
 def accept_upgrade(request: UpgradeRequest, limits: Limits) -> tuple[Header, ...]:
-    """Return the headers of the reply that upgrades; raise `BadHandshake` if it cannot."""
+    """Return the headers of the reply to an upgrade; raise `BadHandshake` if it is refused."""
     answer = make_protocol(limits, State.CONNECTING).accept(request)
     fields = [(name.encode(), text.encode()) for name, text in answer.headers.raw_items()]
     kept = tuple(field for field in fields if field[0].lower() not in _OF_THE_SERVER)
@@ -548,9 +548,9 @@ class RealtimeSocket:
     """The frames of one WebSocket.
 
     Attributes:
-        is_held: whether what the client sends is not parsed for now: it is beyond a rate.
-        last_received: when the client has sent anything last, in seconds of the clock.
-        received: bytes that the client has sent.
+        is_held: whether the bytes of the client are not parsed for now, because it exceeds a rate.
+        last_received: when the client has last sent anything, in seconds of the clock.
+        received: how many bytes the client has sent.
 
     """
 
@@ -588,8 +588,8 @@ class RealtimeSocket:
     ) -> None:
         """Hand messages to `receiver`.
 
-        `note_held` is called with the bytes by which what is held of messages has grown; it returns
-        whether that is too much.
+        `note_held` is called with the bytes by which the memory of messages has grown; it returns
+        whether they are too many.
         """
         self.is_held = False
         self.last_received = clock.seconds()
@@ -618,11 +618,11 @@ class RealtimeSocket:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes are held of a message that is not complete."""
+        """How many bytes of a message that is not complete are in memory."""
         return self._held
 
     def receive(self, data: bytes) -> None:
-        """Receive what the client has sent; much of it in slices, for it may be tiny frames."""
+        """Receive bytes of the client; many of them in slices, because frames may be tiny."""
         if self._is_closing:
             return
         self.last_received = self._clock.seconds()
@@ -636,15 +636,15 @@ class RealtimeSocket:
             self._parse_rest()
 
     def hold(self) -> None:
-        """Stop parsing what the client has sent, and leave it unread, until `go_on`."""
+        """Stop parsing the bytes of the client, and leave it unread, until `go_on`."""
         if not self.is_held and not self._is_closing:
             self.is_held = True
             self._session.set_parsing(True)
 
     def go_on(self) -> None:
-        """Parse what the client has sent while it was held."""
+        """Parse the bytes that arrived while the client was held."""
         self.is_held = False
-        self.last_received = self._clock.seconds()  # it was not read, so it was not silent
+        self.last_received = self._clock.seconds()  # it was not silent, but unread
         if self._unparsed is None:
             self._session.set_parsing(False)
         else:
@@ -657,7 +657,7 @@ class RealtimeSocket:
             self._session.set_parsing(True)
 
     def _parse_in_steps(self, session: RealtimeSession) -> Steps:
-        """Parse for a receiver, which is forgotten if this is released meanwhile."""
+        """Parse for a receiver, which is dropped if this is released meanwhile."""
         try:
             while self._unparsed and not self._is_closing and not self.is_held:
                 size = max(PARSED_AT_ONCE, min(self._cutter.payload, PAYLOAD_AT_ONCE))
@@ -712,7 +712,7 @@ class RealtimeSocket:
         self._connection.abort()
 
     def release(self) -> None:
-        """Release everything: the connection is gone."""
+        """Release everything: the connection has ended."""
         self._is_closing = True
         self._note_held(-self._held)
         self._held = 0
@@ -758,7 +758,7 @@ class RealtimeSocket:
             self._decoder = None
 
     def _send_control(self, writes: list[bytes]) -> None:
-        """Send what the protocol answers by itself: pongs, or the end."""
+        """Send what the protocol answers by itself: pongs, or the close frame."""
         if not writes:
             return
         if self._protocol.close_expected():
@@ -785,7 +785,7 @@ class RealtimeSocket:
         self._connection.finish()
 
     def _count_held(self) -> None:
-        """Count what is held of a message that is not complete."""
+        """Count the memory of a message that is not complete."""
         held = len(self._protocol.reader.buffer)
         held += self._cutter.held_bytes + self._joiner.held_bytes
         grown = held - self._held

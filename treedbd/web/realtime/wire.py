@@ -1,13 +1,13 @@
 """The bytes of a WebSocket: frames (RFC 6455, section 5), and the pieces of long messages.
 
-*From a client.* The library parses a frame when all of it has come, and all of it is unmasked and
-checked in one step. So `FrameCutter` hands a long data frame on as the fragments into which the
-client might have cut it (section 5.4): they have the same bytes, the same mask, and together the
-same meaning. Everything else is handed on as it is, also what is not valid: it is refused where it
-is parsed. A client that sends a long message cuts it, after one frame that holds the number of the
-pieces in digits; the frame `0` is its keep-alive. `PieceJoiner` makes messages of the pieces, whose
-frames may come in fragments, too. What is long is not joined: it is kept in parts. Of a message
-that is too long only the ends are kept, by which the request that it holds can be answered.
+*From a client.* The library parses a frame when all of it has arrived, and unmasks and checks it in
+one step. So `FrameCutter` cuts a long data frame into fragments, as the client might have
+done (section 5.4): they have the same bytes, the same mask, and together the same meaning.
+Everything else is handed on unchanged, also what is not valid: the parser refuses it. A client cuts
+a long message into pieces, and sends their number in digits before them; the frame `0` is its
+keep-alive. `PieceJoiner` joins the pieces, whose frames may be fragmented, too. A long message is
+not joined but kept in parts. Of one that is too long only the ends are kept, by which its request
+can be answered.
 
 *To a client.* A message is one text frame; one of more than `PIECE_BYTES` is cut into pieces, each
 a frame of its own, after one frame that holds their number in digits. A piece ends at the end of a
@@ -41,25 +41,25 @@ WEBSOCKET_VERSION: Final = "13"
 
 
 class CannotUpgrade(LookupError):
-    """The WebSocket cannot be opened in the server that received the request."""
+    """The server that received the request cannot open WebSockets."""
 
     def __init__(self) -> None:
         super().__init__("WebSockets are served by the endpoints of treedb alone (listen).")
 
 
 class BadHandshake(Exception):
-    """A request for a WebSocket that lacks what the handshake needs (RFC 6455, section 4.2.1)."""
+    """The request for a WebSocket lacks a part of the handshake (RFC 6455, section 4.2.1)."""
 
 
 class WrongVersion(Exception):
-    """A request for a version of the WebSocket protocol that is not served."""
+    """The requested version of the WebSocket protocol is not served."""
 
     def __init__(self) -> None:
         super().__init__(f"The version of the WebSocket protocol is {WEBSOCKET_VERSION}.")
 
 
 FRAGMENT_BYTES: Final = 16 * KIB
-"""The longest payload that is handed on: a multiple of a mask, so that the mask still fits."""
+"""The longest payload of a fragment: a multiple of the mask, so that the mask still fits."""
 
 _FIN: Final = 0x80
 _RESERVED_OR_CONTROL: Final = 0x78
@@ -67,21 +67,21 @@ _MASKED: Final = 0x80
 _MASK_BYTES: Final = 4
 _ENDLESS: Final = 2**64
 _LENGTHS: Final = {126: struct.Struct(">H"), 127: struct.Struct(">Q")}
-"""How a length is printed that does not fit into the second byte, by what is there."""
+"""The formats of lengths that do not fit into the second byte, by its value."""
 
 
 class FrameCutter:
     """Cuts the frames of one client.
 
     Attributes:
-        payload: bytes of the frame that has begun which have not come yet.
+        payload: bytes of the current frame that have not arrived yet.
 
     """
 
     __slots__ = ("_fin", "_first", "_head", "_left", "_longest", "_mask", "payload")
 
     def __init__(self, longest: int) -> None:
-        """Leave frames of more than `longest` bytes as they are: they are refused."""
+        """Leave frames of more than `longest` bytes uncut: they are refused."""
         self.payload = 0
         self._longest = longest
         self._head = b""  # the beginning of the head of a frame
@@ -95,7 +95,7 @@ class FrameCutter:
         return len(self._head)
 
     def cut(self, data: bytes) -> bytes:
-        """Return what is to be parsed of bytes that the client has sent."""
+        """Return the bytes to be parsed in place of `data`, which the client has sent."""
         parts: list[bytes] = []
         while data:
             if not self.payload:
@@ -139,10 +139,10 @@ class FrameCutter:
 
 
 def _read_head(data: bytes) -> tuple[int, int]:
-    """Return the bytes of a head without its mask, and the length of the payload.
+    """Return how many bytes a head has without its mask, and the length of the payload.
 
-    They are 0 if too little has come. What is not a data frame, or is not valid, has no length that
-    counts: it is handed on as it comes.
+    Both are 0 if too few bytes have arrived. A frame that is not a data frame, or is not valid, has
+    no length here: it is handed on unchanged.
     """
     if len(data) < 2:
         return 0, 0
@@ -166,17 +166,17 @@ That is room for all disconnect writes that a session may have, and for the hash
 clients that keep much data on disk listen.
 """
 PART_BYTES: Final = 64 * KIB
-"""Short pieces are joined until they are so long together, so that a message has few parts."""
+"""Short pieces are joined up to this length, so that a message has few parts."""
 _LEAST_PART: Final = 4 * KIB
 
 
 class TooManyPieces(Exception):
-    """A client announces more pieces than a message may have."""
+    """The client announces more pieces than a message may have."""
 
 
 @attrs.frozen
 class OversizedMessage:
-    """A message that is longer than allowed: its first and its last bytes."""
+    """The first and the last bytes of a message that is longer than allowed."""
 
     first: bytes
     last: bytes
@@ -212,7 +212,7 @@ class PieceJoiner:
     """Joins the messages of one connection.
 
     Attributes:
-        held_bytes: what is kept of the message that is not complete.
+        held_bytes: bytes of the message that is not complete.
 
     """
 
@@ -228,7 +228,7 @@ class PieceJoiner:
     )
 
     def __init__(self, max_bytes: int, max_pieces: int) -> None:
-        """Join messages of at most so many bytes and pieces."""
+        """Join messages of at most `max_bytes` and `max_pieces`."""
         self.held_bytes = 0
         self._max_bytes = max_bytes
         self._max_pieces = max_pieces
@@ -288,7 +288,7 @@ class PieceJoiner:
             self._keep_ends(parts, tail)
 
     def _keep_ends(self, parts: list[bytes], tail: bytearray) -> None:
-        """Forget the middle of what is kept."""
+        """Drop the middle of what is kept."""
         if self.held_bytes <= 2 * END_BYTES:
             return
         first = b"".join((*parts[:1], tail[:END_BYTES]))[:END_BYTES]
@@ -315,13 +315,13 @@ _CUT_BYTES: Final = PIECE_BYTES - 3
 
 
 class UnframedMessage(JoinedContent):
-    """A message of more than a piece, which is framed as each of its readers reads it."""
+    """A message of more than a piece, which each of its readers frames while reading."""
 
     __slots__ = ()
 
 
 def contents_of(messages: Iterable[Chunks], waiting: WaitingBytes) -> list[Content]:
-    """Return messages as content, in their order: short ones together, in frames."""
+    """Return messages as content, in their order: short ones joined, in frames."""
     contents: list[Content] = []
     frames: list[bytes] = []
     for message in messages:
@@ -438,7 +438,7 @@ class FramingReader:
 
 
 def _unfinished_bytes(text: bytes) -> int:
-    """Return how many bytes at the end of UTF-8 belong to a character that is not complete."""
+    """Return how many bytes at the end of UTF-8 belong to an incomplete character."""
     for back in range(1, 4):
         byte = text[-back]
         if byte & 0xC0 != 0x80:  # the first of its character

@@ -2,14 +2,14 @@
 
 A write is queued in the turn of the reactor in which its request is handled, so the writes of one
 client are applied in its order. A long one is queued when its value has been admitted to parsing,
-and those after it wait. A write is answered when it is durable, after the events of its commit have
-gone to the listens of the session. A transaction is a put that carries the hash of the value that
-its client has seen (`tree.hashes`); if the place has another value, the answer is `datastale`,
-after the events that led there.
+and those after it wait. A write is answered when it is durable, after the events of its commit were
+sent to the listens of the session. A transaction is a put with the hash of the value that its
+client has seen (`tree.hashes`); if the place has another value, the answer is `datastale`, after
+the events of the writes that changed it.
 
-Writes at the end: `o` sets a value, `om` merges one, `oc` cancels what was set at a path and below.
-They are stored (`database.disconnect`) before they are answered, so they are done after a crash of
-the server too, with the identity with which they were set.
+Writes at the end: `o` sets a value, `om` merges one, `oc` cancels those at a path and below. They
+are stored (`database.disconnect`) before they are answered, so they are done after a crash of the
+server too, with the identity of the time of the request.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class SessionWrites:
         self._may_write_at_end = False
 
     def write(self, request: RealtimeRequest) -> None:
-        """Do a put or a merge; raise for one that is malformed."""
+        """Do a put or a merge; raise if the request is malformed."""
         body, method = request.body, METHODS[request.action]
         place, condition = _target(body, method)
         edit = make_edit(method, place, value_of(body), self._session.context.limits.string_bytes)
         self._submit(request.number, self._make_write(edit, condition))
 
     async def write_long(self, long: LongWrite) -> None:
-        """Do a write with a long value; raise for one that is malformed.
+        """Do a write with a long value; raise if the request is malformed.
 
         Returns when it is queued, so that the writes after it are applied after it.
         """
@@ -106,7 +106,7 @@ class SessionWrites:
         self._submit(request.number, write).addBoth(lambda _: gate.leave(admission))
 
     def set_at_end(self, request: RealtimeRequest) -> None:
-        """Store a write for the end of the session; raise for one that is malformed."""
+        """Store a write for the end of the session; raise if the request is malformed."""
         session, body, method = self._session, request.body, METHODS_AT_END[request.action]
         context, caller = session.context, session.caller
         value = value_of(body)
@@ -126,7 +126,7 @@ class SessionWrites:
         self._answer_at_end(request.number, stored, write)
 
     def cancel_at_end(self, request: RealtimeRequest) -> None:
-        """Cancel what was set at a path and below; raise if that is malformed."""
+        """Cancel the writes at a path and below; raise if the request is malformed."""
         session = self._session
         place = place_of(request.body)
         if not self._may_write_at_end:
@@ -136,7 +136,7 @@ class SessionWrites:
         self._answer_at_end(request.number, cancelled, None)
 
     def write_at_end(self) -> Deferred[None]:
-        """Do what was set: the session has ended."""
+        """Do the stored writes: the session has ended."""
         if not self._may_write_at_end:
             return succeed(None)
         self._may_write_at_end = False
@@ -214,17 +214,17 @@ def make_edit(method: Method, place: Place, value: Any, max_string_bytes: int) -
 
 
 def target_of(body: dict[str, Any], method: Method) -> Place:
-    """Return the place that is written: of a merge a node; raise `InvalidPath`."""
+    """Return the place of a write, of a merge a node; raise `InvalidPath`."""
     return Place(path_of(body)) if method == "patch" else place_of(body)
 
 
 def is_long(message: bytes) -> bool:
-    """Return whether a message is so long that its value waits until it may be parsed."""
+    """Return whether the value of a message waits until it may be parsed."""
     return len(message) > FREE_BYTES
 
 
 def _target(body: dict[str, Any], method: Method) -> tuple[Place, HashCondition | None]:
-    """Return the place that is written, and the condition; raise `InvalidPath`."""
+    """Return the place of a write, and the condition; raise `InvalidPath`."""
     place = target_of(body, method)
     data_hash = body.get("h")
     if data_hash is None:
