@@ -5,10 +5,11 @@ of token buckets (`Levels`). Both are of one process; where several serve the sa
 count for all of them (`workers.protocol`). A `Histogram` counts observations, such as how long
 something took.
 
-`HeldBytes` bounds what connections make the server hold between requests. A `HeldAccount` belongs to
-one connection, stream or session. It is charged for what is kept for that: long heads, queries of
-listens and streams, their windows. What would exceed a bound is refused before it is kept. Closing
-the account frees all that was charged, so nothing stays counted after the end of a connection.
+`HeldBytes` bounds what connections make the server hold between requests. A `HeldAccount` belongs
+to one connection, stream or session. It is charged for what is kept for that: long heads, queries
+of listens and streams, their windows. What would exceed a bound is refused before it is kept.
+Closing the account frees all that was charged, so nothing stays counted after the end of a
+connection.
 
 Small objects are not charged: the number of connections, streams and listens bounds them.
 """

@@ -570,7 +570,7 @@ async def drain(
             follow_once()
             return
         is_late = clock.seconds() >= streams_end_at
-        if is_late or factory.connections <= streams.connected + sockets.connected:
+        if is_late or factory.connections.count <= streams.connected + sockets.connected:
             streams.end()
             sockets.end()
 

@@ -289,7 +289,7 @@ def test_errors_are_json_and_end_the_connection(data: bytes, status: int, code: 
     assert b"access-control-allow-origin" not in reply
     assert peer.is_closed
     assert peer.transport.half_closed
-    assert peer.server.factory.errors == {status: 1}
+    assert peer.server.factory.connections.errors == {status: 1}
     assert peer.exchange(GET) == []
 
 

@@ -26,11 +26,11 @@ def test_all_connections_together_are_limited() -> None:
     server = Server(ScriptedResource(send_small), LIMITS)
     peers = [server.connect(f"192.0.2.{number}") for number in range(3)]
     refused = server.connect("192.0.2.9")
-    assert server.factory.connections == 3
+    assert server.factory.connections.count == 3
     assert refused.read()[0].status == 503
     assert refused.is_closed
     peers[0].disconnect()
-    assert server.factory.connections == 2
+    assert server.factory.connections.count == 2
     assert server.connect("192.0.2.9").exchange(GET)[0].status == 200
 
 
@@ -102,15 +102,15 @@ def test_every_byte_sent_is_counted() -> None:
     first.send(GET)
     second.send(b"BAD\r\n\r\n")
     size = len(first.transport.value()) + len(second.transport.value())
-    assert server.factory.bytes_sent == size
+    assert server.factory.connections.bytes_sent == size
     first.disconnect()
-    assert server.factory.bytes_sent == size
+    assert server.factory.connections.bytes_sent == size
 
 
 def test_the_date_is_kept_current() -> None:
     times = iter([784111777.0, 784111778.0, 784111779.0])
     server = Server(ScriptedResource(send_small))
-    server.factory._connections._wall_clock = lambda: next(times)
+    server.factory.connections._wall_clock = lambda: next(times)
     peer = server.connect()
     assert peer.exchange(GET)[0][b"date"] == b"Sun, 06 Nov 1994 08:49:37 GMT"
     server.pass_time(1)

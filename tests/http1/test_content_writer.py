@@ -96,9 +96,9 @@ def test_what_goes_past_the_request_is_counted(reply: Reply) -> None:
     for number in range(5):
         reply.write_content()
         reply.receive()
-        assert reply.server.factory.bytes_sent == len(reply.received)
+        assert reply.server.factory.connections.bytes_sent == len(reply.received)
         reply.write_content()
-        assert reply.server.factory.bytes_sent > len(reply.received)
+        assert reply.server.factory.connections.bytes_sent > len(reply.received)
         if number == 3:
             reply.write(b"other")
     reply.writer.end_direct()
@@ -106,7 +106,7 @@ def test_what_goes_past_the_request_is_counted(reply: Reply) -> None:
     assert reply.request.sentLength == len(reply.written)
     reply.protocol.connectionLost(Failure(ConnectionError()))
     reply.receive()
-    assert reply.server.factory.bytes_sent == len(reply.received)
+    assert reply.server.factory.connections.bytes_sent == len(reply.received)
 
 
 def test_after_anything_else_the_state_is_looked_up_again(reply: Reply) -> None:
@@ -136,16 +136,16 @@ def test_a_broken_connection_is_left_to_the_transport(reply: Reply) -> None:
     reply.write_content()
     assert reply.transport.is_waiting
     assert isinstance(reply.transport.flush(), Exception)
-    assert reply.server.factory.bytes_sent > 0
+    assert reply.server.factory.connections.bytes_sent > 0
 
 
 def test_a_socket_that_is_closed_sends_nothing(reply: Reply) -> None:
     reply.write_content()
     reply.transport.tcp.socket.close()
-    sent = reply.server.factory.bytes_sent
+    sent = reply.server.factory.connections.bytes_sent
     reply.write_content()
-    assert reply.server.factory._connections.sent_past_bytes == 0
-    assert reply.server.factory.bytes_sent >= sent
+    assert reply.server.factory.connections.sent_past_bytes == 0
+    assert reply.server.factory.connections.bytes_sent >= sent
 
 
 def test_a_chunked_body_goes_through_the_request() -> None:

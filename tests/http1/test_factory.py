@@ -329,7 +329,7 @@ async def test_draining_ends_with_the_last_request(server: ListeningServer) -> N
     resource.requests[0].send(200, [], BODY)
     assert parse_replies(await busy.closed)[0][b"connection"] == b"close"
     await drained
-    assert server.factory.connections == 0
+    assert server.factory.connections.count == 0
 
 
 @pytest_twisted.ensureDeferred

@@ -73,7 +73,7 @@ def test_a_client_that_sends_no_more_is_gone_after_a_while() -> None:
     server.pass_time(2)
     assert peer.is_dropped
     peer.disconnect()
-    assert server.factory.connections == 0
+    assert server.factory.connections.count == 0
 
 
 def test_a_reply_that_has_begun_is_not_cut_off() -> None:

@@ -20,7 +20,7 @@ GET = HEAD + b"\r\n"
 
 
 def held_of(server: Server) -> HeldBytes:
-    return server.factory._connections.held
+    return server.factory.connections.held
 
 
 def never(_: Request) -> None:

@@ -26,7 +26,7 @@ class Proxied:
         self.requests: list[Request] = []
         self.server = Server(ScriptedResource(self._answer), limits)
         self.factory = ProxiedFactory(
-            self.server.factory._connections, self.server.factory, PROXY.__eq__
+            self.server.factory.connections, self.server.factory, PROXY.__eq__
         )
 
     def _answer(self, request: Request) -> None:
@@ -114,12 +114,12 @@ def test_a_header_that_does_not_come_has_a_deadline_that_no_byte_extends() -> No
 def test_connections_without_a_header_yet_are_counted_and_limited() -> None:
     proxied = Proxied(Limits(connections=2))
     waiting = [proxied.connect(), proxied.connect()]
-    assert proxied.server.factory.connections == 2
+    assert proxied.server.factory.connections.count == 2
     assert proxied.connect().disconnected
     proxied.lose(waiting[0])
     served = proxied.connect(line_of("203.0.113.9") + GET)
     assert served.value()[9:12] == b"200"
-    assert proxied.server.factory.connections == 2
+    assert proxied.server.factory.connections.count == 2
 
 
 def test_a_server_that_stops_drops_connections_without_a_header() -> None:

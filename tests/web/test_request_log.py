@@ -107,7 +107,7 @@ def test_fast_requests_and_streams_are_not_slow(tmp_path: pathlib.Path) -> None:
     (logged,) = fields(log)
     assert (logged["stream"], logged["disconnected"], logged["status"]) == (True, True, 200)
     assert "cut_off" not in logged
-    assert server.factory.cut_off == {}
+    assert server.factory.connections.cut_off == {}
     assert warnings(log) == []
 
 
@@ -162,7 +162,7 @@ def test_a_reader_that_was_cut_off_is_logged_and_counted_so(
     logged = fields(log)[-1]
     assert (logged["status"], logged["disconnected"], logged["cut_off"]) == (200, True, reason)
     assert 0 < logged["sent"] < 1_000_000
-    assert server.factory.cut_off == {reason: 1}
+    assert server.factory.connections.cut_off == {reason: 1}
 
 
 def test_a_request_that_waits_when_the_server_stops_is_logged_as_cut_off(
@@ -186,7 +186,7 @@ def test_a_response_that_was_read_is_not_cut_off(tmp_path: pathlib.Path) -> None
         peer.disconnect()
     logged = fields(log)[-1]
     assert (logged["sent"], "cut_off" in logged) == (1_000_002, False)
-    assert server.factory.cut_off == {}
+    assert server.factory.connections.cut_off == {}
 
 
 @pytest.mark.parametrize(("sample", "least", "most"), [(0.0, 0, 0), (0.3, 1, 99), (1.0, 100, 100)])

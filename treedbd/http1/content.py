@@ -280,15 +280,12 @@ class FrameReader(Protocol):
     @property
     def remaining(self) -> int:
         """Whether there is more to read."""
-        ...
 
     def read(self, size: int) -> Buffer:
         """Return at most `size` bytes and go on."""
-        ...
 
     def close(self) -> None:
         """Stop reading."""
-        ...
 
 
 class Storage(Protocol):

@@ -36,7 +36,6 @@ from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 from zope.interface import implementer
 
-from treedbd.counting import HeldBytes
 from treedbd.http1.connection import Http1Connection
 from treedbd.http1.connections import DEFAULT_OPTIONS, Connections, ServerOptions
 from treedbd.http1.parser import CutOff
@@ -50,7 +49,12 @@ _log = Logger()
 
 @implementer(IProtocolNegotiationFactory)
 class Http1Factory(Factory):
-    """Makes an `Http1Connection` for every connection of one or more ports."""
+    """Makes an `Http1Connection` for every connection of one or more ports.
+
+    Attributes:
+        connections: their registry.
+
+    """
 
     noisy = False
 
@@ -67,44 +71,14 @@ class Http1Factory(Factory):
         Time limits are counted with `clock`; `wall_clock` returns the seconds since 1970 for the
         Date of replies.
         """
-        self._connections = Connections(
+        self.connections: Final = Connections(
             resource=resource,
             limits=limits,
             clock=clock,
             wall_clock=wall_clock,
             options=options,
         )
-        self.protocol = partial(Http1Connection, self._connections)
-
-    @property
-    def connections(self) -> int:
-        """How many connections are open, without refused ones."""
-        return self._connections.count
-
-    @property
-    def bytes_sent(self) -> int:
-        """How many bytes were written so far, to closed connections too."""
-        return self._connections.bytes_sent
-
-    @property
-    def errors(self) -> dict[int, int]:
-        """How many errors the server has sent by itself, by status."""
-        return dict(self._connections.errors)
-
-    @property
-    def refusals(self) -> dict[str, int]:
-        """How many errors the server has sent without any resource, by code."""
-        return dict(self._connections.refusals)
-
-    @property
-    def cut_off(self) -> dict[str, int]:
-        """How many replies ended before their end, by the reason."""
-        return dict(self._connections.cut_off)
-
-    @property
-    def held(self) -> HeldBytes:
-        """Accounts of the memory that connections use."""
-        return self._connections.held
+        self.protocol = partial(Http1Connection, self.connections)
 
     def acceptableProtocols(self) -> list[bytes]:
         """Return the protocols to negotiate over TLS."""
@@ -118,7 +92,7 @@ class Http1Factory(Factory):
         `factory` is this one, or one that wraps it for TLS; `is_trusted` says from which addresses
         proxies connect.
         """
-        return ProxiedFactory(self._connections, factory, is_trusted)
+        return ProxiedFactory(self.connections, factory, is_trusted)
 
     def drain(self) -> Deferred[None]:
         """Close idle connections now, the others after the request under way.
@@ -126,11 +100,11 @@ class Http1Factory(Factory):
         New connections are refused from now on. Fires when no connection is left; the caller
         decides how long to wait.
         """
-        return self._connections.drain()
+        return self.connections.drain()
 
     def abort(self) -> None:
         """Drop all connections that are left."""
-        self._connections.abort()
+        self.connections.abort()
 
 
 class ProxiedFactory(Factory):
@@ -197,13 +171,13 @@ class ProxiedConnection(Protocol):
     def __init__(self, proxied: ProxiedFactory) -> None:
         """Belong to `proxied`, by whose factory the protocol of the connection proper is made."""
         self._proxied = proxied
-        self._connections = proxied.connections
+        self.connections = proxied.connections
         self._received = b""
         self._deadline = inf
 
     def connectionMade(self) -> None:
         """Wait for the header, or refuse the proxy."""
-        connections = self._connections
+        connections = self.connections
         self._deadline = connections.clock.seconds() + connections.limits.handshake_s
         if connections.admit(self, "") is not None:
             self.abort()
@@ -230,7 +204,7 @@ class ProxiedConnection(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Forget the connection."""
-        self._connections.remove(self)
+        self.connections.remove(self)
 
     # From the registry of connections.
 
@@ -254,7 +228,7 @@ class ProxiedConnection(Protocol):
         transport.protocol = protocol
         transport.getPeer = lambda: peer
         transport.getHost = lambda: host
-        self._connections.remove(self)
+        self.connections.remove(self)
         protocol.makeConnection(transport)
         if rest:
             protocol.dataReceived(rest)

@@ -204,7 +204,7 @@ def _requests(s: Sources) -> Mapping[Labels, float]:
 
 
 def _refusals(s: Sources) -> Mapping[Labels, float]:
-    return _by(Counter(s.requests.refused) + Counter(s.server.refusals))
+    return _by(Counter(s.requests.refused) + Counter(s.server.connections.refusals))
 
 
 def _database_bytes(s: Sources) -> Mapping[Labels, float]:
@@ -251,7 +251,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     _counter(
         "treedb_cut_off_total",
         "Responses whose connection ended before they did, by the reason.",
-        lambda s: _by(s.server.cut_off),
+        lambda s: _by(s.server.connections.cut_off),
         "reason",
     ),
     _counter(
@@ -267,16 +267,16 @@ METRICS: Final[tuple[Metric, ...]] = (
         lambda s: _by(s.requests.bad_tokens),
         "reason",
     ),
-    _gauge("treedb_connections", "Open connections.", lambda s: s.server.connections),
+    _gauge("treedb_connections", "Open connections.", lambda s: s.server.connections.count),
     _gauge(
         "treedb_held_bytes",
         "What connections, streams and listens make the server hold, as it is estimated.",
-        lambda s: s.server.held.total,
+        lambda s: s.server.connections.held.total,
     ),
     _counter(
         "treedb_held_refusals_total",
         "What was refused because the server would hold too much, by the setting of the limit.",
-        lambda s: _by(s.server.held.refused),
+        lambda s: _by(s.server.connections.held.refused),
         "limit",
     ),
     _counter(

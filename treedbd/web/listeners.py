@@ -67,25 +67,20 @@ class Listener(Protocol):
     @property
     def name(self) -> DatabaseName:
         """The database that it has addressed."""
-        ...
 
     @property
     def address(self) -> str | None:
         """The address of its client."""
-        ...
 
     @property
     def identity(self) -> Identity:
         """Its identity at present."""
-        ...
 
     def lose_identity(self) -> None:
         """End the identity: its token is no longer trusted, or has expired."""
-        ...
 
     def end(self) -> None:
         """End cleanly: the server stops."""
-        ...
 
 
 class OpenStream(Listener, Protocol):
@@ -94,24 +89,19 @@ class OpenStream(Listener, Protocol):
     @property
     def last_sent(self) -> float:
         """When something was sent last, in seconds of the clock."""
-        ...
 
     @property
     def sent_bytes(self) -> int:
         """How many bytes were sent so far."""
-        ...
 
     def keep_alive(self) -> None:
         """Send a keep-alive."""
-        ...
 
     def retry(self) -> None:
         """Retry what was postponed."""
-        ...
 
     def abort(self) -> None:
         """Drop the connection."""
-        ...
 
 
 _Listener = TypeVar("_Listener", bound=Listener)

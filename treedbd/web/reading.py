@@ -85,15 +85,12 @@ class RenderingSource(Protocol):
     @property
     def key(self) -> Hashable:
         """Equal for sources that render the same from the same state."""
-        ...
 
     def shares(self, other: object) -> bool:
         """Return whether this source can show what another, with the same key, has rendered."""
-        ...
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
         """Render the nodes of one state; at each chunk the caller can check the time."""
-        ...
 
 
 @attrs.define(eq=False)

@@ -74,7 +74,6 @@ class Job(Protocol):
 
         Raises `WaitingBytesRefused`: it is opened again after `Outbox.retry`.
         """
-        ...
 
 
 class _Event(NamedTuple):
