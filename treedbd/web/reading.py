@@ -449,11 +449,11 @@ class LargeRead:
             _log.warn("A large read was cut off in the middle: {error}", error=failure.value)
             self._flow.fail()
         with suppress(CancelledError):  # the last callers have left
-            await self._run_in_slices(self._fail_each(failure))
+            await self._run_in_slices(self._end_each(lambda each: each.errback(failure)))
 
-    def _fail_each(self, failure: Failure) -> Iterator[None]:
+    def _end_each(self, end: Callable[[Deferred[Rendered]], None]) -> Iterator[None]:
         while self._waiters:
-            self._pop(next(iter(self._waiters))).errback(failure)
+            end(self._pop(next(iter(self._waiters))))
             yield
 
     async def _render(self, writer: RenderingWriter) -> Rendering:
@@ -512,14 +512,9 @@ class LargeRead:
     async def _deliver(self, rendering: Rendering) -> None:
         reader = rendering.open("", may_refuse=False)  # keeps it until it was delivered to all
         try:
-            await self._run_in_slices(self._deliver_to_each(rendering))
+            await self._run_in_slices(self._end_each(lambda each: each.callback(rendering)))
         finally:
             reader.close()
-
-    def _deliver_to_each(self, rendering: Rendering) -> Iterator[None]:
-        while self._waiters:
-            self._pop(next(iter(self._waiters))).callback(rendering)
-            yield
 
     async def _run_in_slices(self, steps: Iterator[None]) -> None:
         done: Deferred[None] = Deferred()

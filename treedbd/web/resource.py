@@ -247,7 +247,7 @@ class DataHandlers:
         self._rates = context.rates
         self._authenticator = context.authenticator
         self._clock, self._wall_clock = context.clock, context.wall_clock
-        writes = WriteHandlers(context, self)
+        writes = WriteHandlers(self)
         self.methods: Final[dict[bytes, Handler]] = {
             b"GET": self.get,
             b"HEAD": self.get,
@@ -453,12 +453,12 @@ class RepeatedReads:
 
     def __init__(
         self,
-        context: WebContext,
         data: DataHandlers,
         catalog: Catalog,
         refuse: Callable[[IHttp1Request, BaseException, DataRequest], None],
     ) -> None:
         """`refuse` answers with an error."""
+        context = data.context
         self._rates = context.rates
         self._guard = context.guard
         self._refuse = refuse
@@ -585,12 +585,12 @@ class TreeResource(Resource):
         self.data: Final = DataHandlers(context, self._refuse)
         self.streams: Final = self.data.streams
         self.realtime: Final = RealtimeEndpoint(
-            web=context, data=self.data, catalog=catalog, refuse=self._refuse, find=self.find
+            data=self.data, catalog=catalog, refuse=self._refuse, find=self.find
         )
         self._admin = AdminHandlers(self.data, catalog, self.realtime.sockets, activity)
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
-        self._repeated_reads = RepeatedReads(context, self.data, catalog, self._refuse)
+        self._repeated_reads = RepeatedReads(self.data, catalog, self._refuse)
         self._routes = make_routes(self, self.app, self.admin)
         self._reserved = reserved_answers(self._routes, RESERVED, without)
 

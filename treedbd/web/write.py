@@ -65,7 +65,6 @@ from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response, counted_address_of, json_response
 
 if TYPE_CHECKING:
-    from treedbd.web.context import WebContext
     from treedbd.web.resource import DataHandlers
 
 LARGE_BODY_BYTES: Final = 256 * KIB
@@ -118,12 +117,6 @@ class SentBody:
     def _read_at(self, at: int) -> bytes:
         self.file.seek(at)
         return self.file.read(PIECE_BYTES)
-
-
-def body_of(request: IHttp1Request, coding: Coding | None) -> SentBody:
-    """Return the body of a request."""
-    file: IO[bytes] = BytesIO() if request.content is None else request.content
-    return SentBody(file, file.seek(0, SEEK_END), coding)
 
 
 def decode(body: bytes, coding: Coding, limit: int) -> bytes:
@@ -330,9 +323,22 @@ class _BegunWrite:
 
     def write(self, edit: Edit) -> Write:
         """Return the write for the database; an explained one is not an admin's."""
-        is_admin = self.identity.is_admin and not self.wanted.wants_explanation
-        caller = Caller(self.identity.auth, is_admin)
-        return make_write(self.wanted, edit, self.now, caller, self.deadline, self.contender)
+        wanted = self.wanted
+        etags, is_push = wanted.condition, wanted.method == b"POST"
+        condition = None if etags is None else Condition(wanted.place, etags)
+        is_admin = self.identity.is_admin and not wanted.wants_explanation
+        return Write(
+            edit=edit,
+            now=self.now,
+            caller=Caller(self.identity.auth, is_admin),
+            condition=condition,
+            deadline=self.deadline,
+            wants_echo=wanted.print != "silent" and not is_push,
+            wants_etag=wanted.wants_etag or condition is not None,
+            is_push=is_push,
+            trace=wanted.trace,
+            contender=self.contender,
+        )
 
 
 class WriteHandlers:
@@ -344,8 +350,9 @@ class WriteHandlers:
 
     """
 
-    def __init__(self, context: WebContext, data: DataHandlers) -> None:
+    def __init__(self, data: DataHandlers) -> None:
         """Write for the callers that `data` identifies, at its time."""
+        context = data.context
         self._limits = limits = context.settings.limits
         self._data = data
         self._clock = clock = context.clock
@@ -404,7 +411,8 @@ class WriteHandlers:
         begun = await self._begin(request, wanted, database)
         headers = request.headers
         coding = parse_coding(headers) if b"content-encoding" in headers else None
-        sent = body_of(request, coding)
+        file: IO[bytes] = BytesIO() if request.content is None else request.content
+        sent = SentBody(file, file.seek(0, SEEK_END), coding)
         if coding is not None or sent.length > FREE_BYTES:
             begun.check_rights()
         body = b"" if sent.is_large else sent.read()
@@ -465,7 +473,7 @@ class WriteHandlers:
         large = LargeBody(body.pieces, body.length, limits.string_bytes, limits.write_nodes)
         write = attrs.evolve(begun.write(target), large=large)
         outcome = await database.write(write)
-        return await self._large.respond(request, begun.wanted, database, outcome, body)
+        return await self._large.respond(request, begun, outcome, body)
 
     async def _write_whole(
         self, begun: _BegunWrite, body: SentBody, target: Edit, *, takes_long: bool
@@ -573,15 +581,10 @@ class LargeBodies:
             yield
 
     async def respond(
-        self,
-        request: IHttp1Request,
-        wanted: DataRequest,
-        database: Database,
-        written: Outcome,
-        body: SentBody,
+        self, request: IHttp1Request, begun: _BegunWrite, written: Outcome, body: SentBody
     ) -> Response | None:
         """Return the response to a durable write; None if its client has disconnected."""
-        tag = written.etag
+        wanted, tag = begun.wanted, written.etag
         headers = () if tag is None else ((b"ETag", wanted.dialect.etag(tag)),)
         if wanted.print == "silent":
             return Response(204, b"", headers)
@@ -590,7 +593,7 @@ class LargeBodies:
             name: Json = {"name": written.edit.place.path[-1]}
             shown = compact(name)
         elif written.edit.method == "put" and written.may_read:
-            shown = await self._read(request, wanted, database, written)
+            shown = await self._read(request, begun, written)
             if shown is None:
                 return None
         else:
@@ -610,13 +613,10 @@ class LargeBodies:
         return pieces
 
     async def _read(
-        self,
-        request: IHttp1Request,
-        wanted: DataRequest,
-        database: Database,
-        written: Outcome,
+        self, request: IHttp1Request, begun: _BegunWrite, written: Outcome
     ) -> bytes | Rendering | None:
         """Return what was written, as of the turn in which it became durable."""
+        database = begun.database
         source = ReadSource(database, written.edit.place, PLAIN)
         rendered = database.read(partial(self._reads.render, source))
         if not isinstance(rendered, TooMuchWork):
@@ -626,7 +626,7 @@ class LargeBodies:
         request.notifyFinish().addErrback(lambda _: waiting.cancel())
         try:
             return await before_deadline(
-                waiting, self._clock.seconds() + wanted.timeout_s, self._clock
+                waiting, self._clock.seconds() + begun.wanted.timeout_s, self._clock
             )
         except CancelledError:
             return None
@@ -634,34 +634,6 @@ class LargeBodies:
 
 def _allow(_: Nodes) -> None:
     """Allow a caller to read what it has written."""
-
-
-def make_write(
-    request: DataRequest,
-    edit: Edit,
-    now: int,
-    caller: Caller,
-    deadline: float,
-    contender: int | None,
-) -> Write:
-    """Return the write for a database.
-
-    `now` is in milliseconds since 1970, `deadline` in seconds of the database's clock.
-    """
-    etags = request.condition
-    condition = None if etags is None else Condition(request.place, etags)
-    return Write(
-        edit=edit,
-        now=now,
-        caller=caller,
-        condition=condition,
-        deadline=deadline,
-        wants_echo=request.print != "silent" and request.method != b"POST",
-        wants_etag=request.wants_etag or condition is not None,
-        is_push=request.method == b"POST",
-        trace=request.trace,
-        contender=contender,
-    )
 
 
 def write_response(request: DataRequest, outcome: Outcome) -> Response:

@@ -30,7 +30,6 @@ from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import ANONYMOUS, Identity
-from treedbd.web.context import WebContext
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.session import RealtimeContext, RealtimeSession
 from treedbd.web.realtime.socket import accept_upgrade
@@ -65,7 +64,6 @@ class RealtimeEndpoint:
 
     def __init__(
         self,
-        web: WebContext,
         data: DataHandlers,
         catalog: Catalog,
         refuse: Callable[[IHttp1Request, Exception], None],
@@ -73,7 +71,8 @@ class RealtimeEndpoint:
     ) -> None:
         """`refuse` answers with an error, `find` returns the database of a name."""
         self.is_ending = False
-        self._context = RealtimeContext(web, data, catalog)
+        web = data.context
+        self._context = RealtimeContext(data, catalog)
         self.sockets: Final = self._context.registry
         self._open: set[RealtimeSession] = set()
         self._parser = web.parser

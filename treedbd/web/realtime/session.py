@@ -46,7 +46,6 @@ from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
 from treedbd.web.auth.verifier import unsigned_identity
-from treedbd.web.context import WebContext
 from treedbd.web.listeners import SocketRegistry
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime import messages
@@ -98,8 +97,9 @@ class RealtimeContext:
 
     """
 
-    def __init__(self, web: WebContext, data: DataHandlers, catalog: Catalog) -> None:
+    def __init__(self, data: DataHandlers, catalog: Catalog) -> None:
         """Open databases by `catalog`."""
+        web = data.context
         settings = web.settings
         self.catalog: Final = catalog
         self.limits: Final = settings.limits
