@@ -335,7 +335,7 @@ class TreeService(MultiService):
             is_valid = False
         else:
             self._resource.streams.recheck(self._authenticator.trusts)
-            self._resource.realtime.recheck(self._authenticator.trusts)
+            self._resource.realtime.sockets.recheck(self._authenticator.trusts)
         is_valid &= self._listening.reload()
         return self._operations.reload() and is_valid
 
@@ -346,9 +346,8 @@ class TreeService(MultiService):
         refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
         await self._listening.close()
         follow = None if self._context is None else self._catalog.poll
-        resource = self._resource
-        sockets = resource.realtime
-        await drain(self._factory, resource.streams, sockets, self._reactor, follow)
+        streams, realtime = self._resource.streams, self._resource.realtime
+        await drain(self._factory, streams, realtime, self._reactor, follow)
         if refusal.active():
             refusal.cancel()
         self._credentials.close()
@@ -550,7 +549,7 @@ WRITTEN_SECONDS: Final = 2.0
 async def drain(
     factory: Http1Factory,
     streams: StreamRegistry,
-    sockets: RealtimeEndpoint,
+    realtime: RealtimeEndpoint,
     clock: Any,
     follow: Callable[[], None] | None,
 ) -> None:
@@ -570,9 +569,9 @@ async def drain(
             follow_once()
             return
         is_late = clock.seconds() >= streams_end_at
-        if is_late or factory.connections.count <= streams.connected + sockets.connected:
+        if is_late or factory.connections.count <= streams.connected + len(realtime.sockets):
             streams.end()
-            sockets.end()
+            realtime.end()
 
     drained = factory.drain()
     polling = LoopingCall(end_streams)
@@ -585,7 +584,7 @@ async def drain(
     if late.active():
         late.cancel()
     # What is not written by then is left to the next process.
-    written = DeferredList([streams.written(), sockets.ended()], consumeErrors=True)
+    written = DeferredList([streams.written(), realtime.ended()], consumeErrors=True)
     await written.addTimeout(WRITTEN_SECONDS, clock, lambda _, __: None)
 
 

@@ -551,13 +551,9 @@ class UpgradedConnection:
         if rest:
             self._writer.write(rest)
 
-    def pause_reading(self) -> None:
-        """Receive nothing until `resume_reading`."""
-        self._connection.set_reading(False)
-
-    def resume_reading(self) -> None:
-        """Receive again."""
-        self._connection.set_reading(True)
+    def set_reading(self, is_reading: bool) -> None:
+        """Read what the client sends, or leave it unread."""
+        self._connection.set_reading(is_reading)
 
     def finish(self) -> None:
         """End the connection after what was written."""

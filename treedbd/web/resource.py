@@ -234,14 +234,11 @@ class DataHandlers:
         missing_indexes: finds queries without an index.
         gate: admits bodies to be parsed.
         context: what the handlers of the service share.
-        refuse: answers a stream that cannot begin with an error.
+        refuse: answers with an error.
 
     """
 
-    def __init__(
-        self, context: WebContext, refuse: Callable[[IHttp1Request, BaseException], None]
-    ) -> None:
-        """`refuse` answers a stream that cannot begin with an error."""
+    def __init__(self, context: WebContext, refuse: ErrorSender) -> None:
         self.context: Final = context
         self.refuse: Final = refuse
         self._rates = context.rates
@@ -254,14 +251,9 @@ class DataHandlers:
             **writes.methods,
         }
         self.streams: Final = StreamRegistry(context)
-        self._writes = writes
         self.gate: Final = writes.gate
         self._shared_reads = context.reads
         self.missing_indexes: Final = MissingIndexes()
-
-    def refuse_writes(self) -> None:
-        """Refuse the writes that wait to be parsed, and all new ones."""
-        self._writes.refuse_writes()
 
     async def get(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
@@ -451,17 +443,11 @@ class RepeatedReads:
     which is done for each request. Everything else, errors included, is left to the handlers.
     """
 
-    def __init__(
-        self,
-        data: DataHandlers,
-        catalog: Catalog,
-        refuse: Callable[[IHttp1Request, BaseException, DataRequest], None],
-    ) -> None:
-        """`refuse` answers with an error."""
+    def __init__(self, data: DataHandlers, catalog: Catalog) -> None:
         context = data.context
         self._rates = context.rates
         self._guard = context.guard
-        self._refuse = refuse
+        self._refuse = data.refuse
         self._leaves_denials = context.settings.logs_requests
         self._catalog = catalog
         self._authenticator = context.authenticator
@@ -584,13 +570,11 @@ class TreeResource(Resource):
         self._openapi = make_openapi(self.app, settings, without)
         self.data: Final = DataHandlers(context, self._refuse)
         self.streams: Final = self.data.streams
-        self.realtime: Final = RealtimeEndpoint(
-            data=self.data, catalog=catalog, refuse=self._refuse, find=self.find
-        )
+        self.realtime: Final = RealtimeEndpoint(self.data, catalog, self.find)
         self._admin = AdminHandlers(self.data, catalog, self.realtime.sockets, activity)
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
-        self._repeated_reads = RepeatedReads(self.data, catalog, self._refuse)
+        self._repeated_reads = RepeatedReads(self.data, catalog)
         self._routes = make_routes(self, self.app, self.admin)
         self._reserved = reserved_answers(self._routes, RESERVED, without)
 
@@ -606,7 +590,7 @@ class TreeResource(Resource):
     def refuse_writes(self) -> None:
         """Refuse the writes that wait to be parsed, and all new ones: the server stops."""
         self._is_ending = self._health.is_ending = self.realtime.is_ending = True
-        self.data.refuse_writes()
+        self.data.gate.refuse(SHUTTING_DOWN)
 
     @app.route("/", methods=ALL_METHODS)
     async def root(self, request: IHttp1Request) -> None:

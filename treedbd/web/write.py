@@ -32,7 +32,6 @@ from twisted.internet.task import deferLater
 
 from treedbd.database.database import Database
 from treedbd.database.requests import (
-    SHUTTING_DOWN,
     Caller,
     Condition,
     DeadlinePassed,
@@ -365,10 +364,6 @@ class WriteHandlers:
         }
         self._large = LargeBodies(context.reads, clock)
         self.gate: Final = BodyGate(limits.parsed_bytes, clock, context.reads.slices)
-
-    def refuse_writes(self) -> None:
-        """Refuse the bodies that wait, and all new ones: the server is shutting down."""
-        self.gate.refuse(SHUTTING_DOWN)
 
     async def put(
         self, request: IHttp1Request, wanted: DataRequest, database: Database

@@ -66,10 +66,9 @@ class RealtimeEndpoint:
         self,
         data: DataHandlers,
         catalog: Catalog,
-        refuse: Callable[[IHttp1Request, Exception], None],
         find: Callable[[DatabaseName], Database],
     ) -> None:
-        """`refuse` answers with an error, `find` returns the database of a name."""
+        """`find` returns the database of a name."""
         self.is_ending = False
         web = data.context
         self._context = RealtimeContext(data, catalog)
@@ -80,7 +79,7 @@ class RealtimeEndpoint:
         self._users = web.users
         self._guard = web.guard
         self._rates = web.rates
-        self._refuse = refuse
+        self._refuse = data.refuse
         self._find = find
 
     async def socket(self, request: IHttp1Request) -> None:
@@ -114,11 +113,6 @@ class RealtimeEndpoint:
         except Exception as error:
             self._refuse(request, error)
 
-    @property
-    def connected(self) -> int:
-        """How many sessions have a connection."""
-        return len(self.sockets)
-
     def end(self) -> None:
         """Close all sessions and open no others: the server stops."""
         self.is_ending = True
@@ -127,10 +121,6 @@ class RealtimeEndpoint:
     def ended(self) -> Deferred[Any]:
         """Close all sessions; fires when the writes that their clients set for the end are done."""
         return DeferredList([session.close() for session in self._open], consumeErrors=True)
-
-    def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
-        """End the identities that their project no longer trusts."""
-        self.sockets.recheck(trusts)
 
     def _locate(self, request: IHttp1Request) -> tuple[Location, Database]:
         """Return what a request addresses; raise the error in its address."""

@@ -415,12 +415,9 @@ class Inbox:
 
     def bound_reading(self) -> None:
         """Read from the client, or leave it unread, by the number of messages that wait."""
-        if self._is_closed:
-            return
-        if self.may_read and not self.is_parsing and self._bytes <= INBOX_BYTES:
-            self._connection.resume_reading()
-        else:
-            self._connection.pause_reading()
+        if not self._is_closed:
+            has_room = self.may_read and not self.is_parsing and self._bytes <= INBOX_BYTES
+            self._connection.set_reading(has_room)
 
     def close(self) -> None:
         """Drop what waits, and drop the session; nothing may be added afterwards."""
