@@ -266,7 +266,7 @@ class ErrorSender:
 
 
 def _response_to(request: IHttp1Request, error: BaseException, dialect: Dialect) -> Response:
-    """Return the response to an error; that to an error of the server has the id of the request."""
+    """Return the response to an error; one of the server shows the id of the request."""
     if not is_server_error(error):
         return error_response(error, dialect)
     logged = {

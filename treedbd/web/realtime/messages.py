@@ -292,7 +292,7 @@ def _parse_bound(
         except (ValueError, OverflowError):
             raise InvalidQuery(f"{value} is beyond the range of numbers.") from None
     if name in EDGE_KEYS:
-        # Before or after all children with this value: they are in the range, or none is.
+        # Before or after all children with this value: all of them are in the range, or none.
         is_inclusive, name = EDGE_KEYS[name] is not is_start, None
     return Bound(scalar, name, is_inclusive)
 
@@ -331,7 +331,7 @@ _SCALAR: Final = rb'(?:"(?:[^"\\]|\\.){0,32768}"|-?[0-9]{1,17}|null|true|false)'
 _BODY_MEMBER: Final = rb'"[pht]"' + _COLON + _SCALAR
 _REQUEST_MEMBER: Final = rb'(?:"r"%b[0-9]{1,17}|"a"%b"[a-z]{1,9}")' % (_COLON, _COLON)
 _KIND: Final = rb'"t"%b"d"' % _COLON
-# No member comes twice: so at whatever place the tail is looked for, it is soon known.
+# No member comes twice, so a search for the tail ends soon, wherever it begins.
 _HEAD: Final = re.compile(
     _SPACE + _OPEN + rb"(?:%b%b)?" % (_KIND, _COMMA) + rb'"d"' + _COLON + _OPEN
     + rb"((?:%b%b){0,2})" % (_REQUEST_MEMBER, _COMMA) + rb'"b"' + _COLON + _OPEN
@@ -345,7 +345,7 @@ _TAIL: Final = re.compile(
 _VALUE_END: Final = re.compile(rb'["\]}0-9el](?=[ \t\r\n]*[,}])')
 _HEAD_BYTES: Final = 128 * KIB
 _TAIL_BYTES: Final = 4096
-"""In so many bytes at the ends of a message must be what is not the value."""
+"""Everything but the value must be in this many bytes at the ends of a message."""
 
 
 @attrs.frozen
@@ -419,7 +419,7 @@ def _members(first: bytes, second: bytes) -> dict[str, Any]:
 
 
 PERMISSION_DENIED: Final = ("permission_denied", "Permission denied")
-"""Clients recognise a denial by these very words."""
+"""Clients recognise a denial by these words."""
 DATA_STALE: Final = ("datastale", "The transaction is based on an old value.")
 FAILURE: Final = "failure"
 UNAVAILABLE: Final = "unavailable"
