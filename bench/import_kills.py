@@ -57,7 +57,7 @@ _STEPS = (
 ONLINE_STEPS = (
     *_STEPS,
     *(f"{_LOADING}transfer:Sender.{name}" for name in ("remove", "replace", "write")),
-    _LOADING + "importing:_PartQueue._advance",
+    _LOADING + "importing:_PartQueue._record",
 )
 OFFLINE_STEPS = (
     *_STEPS,
