@@ -17,6 +17,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from callers import client_context
 from load import pin
@@ -36,25 +37,32 @@ OPEN_RULES = '{"rules": {".read": true, ".write": true}}'
 @contextlib.contextmanager
 def serve(*command: str) -> Iterator[str]:
     """Run a server within a block; yield the line by which it says that it is ready."""
-    with subprocess.Popen(
+    server = subprocess.Popen(
         [*pin(SERVER_CORE), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as server:
-        try:
-            yield first_line(server, r"[0-9]+|.*treedb ready .*")
-        finally:
-            server.terminate()
+    )
+    try:
+        yield first_line(server, r"[0-9]+|.*treedb ready .*")
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def first_line(server: subprocess.Popen[str], pattern: str) -> str:
     """Return the first line of the output that matches, and read the rest in a thread.
 
-    A server whose output is not read stops when the pipe is full.
+    A server whose output is not read stops when the pipe is full. The thread closes the pipe: the
+    caller must not, as `with server` does, because the thread may be reading it.
     """
-    assert server.stdout is not None
-    lines = map(str.strip, server.stdout)
-    found = next(line for line in lines if re.fullmatch(pattern, line))
-    threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
+    output = server.stdout
+    assert output is not None
+    found = next(line for line in map(str.strip, output) if re.fullmatch(pattern, line))
+    threading.Thread(target=_read_rest, args=(output,), daemon=True).start()
     return found
+
+
+def _read_rest(output: IO[str]) -> None:
+    with output:
+        deque(output, 0)
 
 
 @contextlib.contextmanager

@@ -111,12 +111,13 @@ def serve(*arguments: str) -> Iterator[Server]:
         twistd = str(pathlib.Path(sys.executable).with_name("twistd"))
         command = [twistd, "-n", "--pidfile=", "treedb", "--config", str(config)]
         command += ["--data", f"{folder}/data", "--listen", LISTEN]
-        with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
-            try:
-                ready = first_line(process, ".*treedb ready .*")
-                yield Server(ready.split()[-1], process.pid)
-            finally:
-                process.terminate()
+        process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
+        try:
+            ready = first_line(process, ".*treedb ready .*")
+            yield Server(ready.split()[-1], process.pid)
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def run_wrk(target: str, connections: int, seconds: float, script: str | None = None) -> float:
