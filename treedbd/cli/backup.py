@@ -6,9 +6,8 @@ and checked, and the manifest is written last: a folder without one is not a bac
 backups are numbered; the oldest are removed once a new one is complete.
 
 *Restore*: all of a backup or nothing. The files are copied into a folder beside the data directory,
-checked against the manifest, and get marks with the end of their history; then the folder replaces
-the data directory. So a restore that is stopped in the middle leaves nothing that a daemon would
-serve.
+checked against the manifest, and receive marks with the end of their history; then the folder
+replaces the data directory. So a restore that is broken off leaves nothing that a daemon serves.
 """
 
 from __future__ import annotations

@@ -228,9 +228,9 @@ def _targets(settings: Settings) -> list[_Served]:
 
 
 def _address(urls: Sequence[Url], domains: Sequence[str], label: str) -> Url:
-    """Return the URL of a database: that of this machine, or of its host if all use TLS.
+    """Return the URL of a database: at the address of this machine, or at its host if all use TLS.
 
-    A certificate has the hosts that name databases, not the address of this machine.
+    A certificate is for the hosts that name databases, not for the address of this machine.
     """
     plain = next((each for each in urls if not each.is_secure), None)
     if plain is None and domains:

@@ -2,9 +2,9 @@
 
 A copy is between any two daemons, piece by piece. A move is one atomic write. The value is read
 with its priorities. One PATCH of the nearest path above both sets the target and removes the
-source, on the condition that the entity tag there is the one that was read before; if another
-client has written there meanwhile, all of it is done again. So at no moment is the value at both
-paths or at neither, and no change of it is lost.
+source, on the condition that the entity tag there has not changed since it was read; if another
+client has written there meanwhile, all is done again. So the value is never at both paths or at
+neither, and no change of it is lost.
 """
 
 from __future__ import annotations
@@ -197,9 +197,9 @@ class Move:
     target: Path
 
     def run(self, tries: int = DEFAULT_TRIES, *, replaces: bool) -> None:
-        """Move it, whatever is at the target if it `replaces` that.
+        """Move the value; with `replaces` a value at the target is replaced.
 
-        Raises `TargetExists`, or `CommandFailed`: nothing has changed then, unless the connection
+        Raises `TargetExists`, or `CommandFailed`: then nothing has changed, unless the connection
         broke before the response.
         """
         if self.target[: len(self.source)] == self.source:
@@ -261,8 +261,8 @@ class Move:
                 raise TargetExists(f"There is a value at {format_path(path)} already.")
 
     def _write(self, above: Path, tag: str, value: bytes) -> bool:
-        """Return whether the value was moved; it was not if something has changed."""
-        if above == self.target:  # to a path above the source: what is there goes, and the source
+        """Return whether the value was moved: not if another client has written meanwhile."""
+        if above == self.target:  # it is above the source, so replacing it removes the source
             method, body = "PUT", value
         else:
             names = [_name_below(path[len(above) :]) for path in (self.target, self.source)]

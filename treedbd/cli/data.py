@@ -233,8 +233,8 @@ def describe_condition(response: UnreadResponse, url: Url) -> str:
 
 
 def pause_between_tries(tried: int) -> None:
-    """Wait before a write is tried again, the longer the more often others were faster."""
-    # Clients that collide must not collide again.
+    """Wait before a write is tried again; the pause grows with the number of tries."""
+    # Random, so that clients that collided do not collide again.
     time.sleep(random.uniform(0, min(_MAX_PAUSE_S, _PAUSE_S * tried)))  # noqa: S311
 
 
@@ -242,9 +242,9 @@ def pause_between_tries(tried: int) -> None:
 def opened_output(name: str | None) -> Iterator[Callable[[bytes], None]]:
     """Open a file for a `with` block, None or `-` for standard output; raise `CommandFailed`.
 
-    The block is given the function that writes; it raises `CommandFailed` or `OutputClosed`.
-    The file replaces another one when the block ends, not if it raises. Of a symbolic link the file
-    that it names is replaced; a device or a named pipe is written to.
+    The block receives the function that writes, which raises `CommandFailed` or `OutputClosed`. The
+    file appears, or replaces an older one, when the block ends without an error. A symbolic link is
+    followed; a device or a named pipe is written to directly.
     """
     if name is None or name == "-":
         yield write_out
@@ -273,7 +273,7 @@ def opened_output(name: str | None) -> Iterator[Callable[[bytes], None]]:
 
 
 def _create(path: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
-    """Create an unfinished file beside a file, with its mode, or for its owner alone."""
+    """Create an unfinished file beside `path`, with the mode of the file there, or 0600."""
     descriptor, part = tempfile.mkstemp(".part", f".{path.name[:100]}.", path.parent)
     os.fchmod(descriptor, path.stat().st_mode & 0o777 if path.exists() else 0o600)
     return pathlib.Path(part), os.fdopen(descriptor, "wb")
@@ -332,7 +332,7 @@ def colour_json(text: str) -> str:
 
 
 def make_safe(text: str) -> str:
-    """Return text, or JSON, without characters that a terminal obeys."""
+    """Return text, or JSON, with control characters as the escapes that JSON has for them."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -365,7 +365,7 @@ def make_body(value: str) -> Body:
 
 
 def _read(source: io.BufferedReader, *, skips_mark: bool = False) -> Iterator[bytes]:
-    """Read a file of any size, a pipe as it arrives; without a byte order mark if it skips that."""
+    """Yield the pieces of a file as they arrive, without a byte order mark if `skips_mark`."""
     try:
         if skips_mark and (first := source.read(len(BOM_UTF8))) not in (b"", BOM_UTF8):
             yield first
@@ -376,7 +376,7 @@ def _read(source: io.BufferedReader, *, skips_mark: bool = False) -> Iterator[by
 
 
 def hint_at_value(value: str | None) -> str:
-    """Return a sentence on how a value of the command line is written as JSON; else nothing."""
+    """Return a sentence that says how to write a value as JSON; empty if there is none to give."""
     if value is None or value == STANDARD_INPUT or len(value) > _MAX_CHARACTERS or is_json(value):
         return ""
     if not value.isprintable():
@@ -415,7 +415,7 @@ def read_children(
 ) -> Iterator[ListedChild]:
     """Return the children of a path in key order, at most `limit`; none of a leaf.
 
-    Raises `CommandFailed`. Each page shows its own moment.
+    Raises `CommandFailed`. Each page is read at its own moment.
     """
     for page in read_pages(client, url, PAGE_CHILDREN, with_values=with_values, limit=limit):
         if isinstance(page, dict):
@@ -432,12 +432,12 @@ def read_pages(
     limit: int | None = None,
     after: str | None = None,
 ) -> Iterator[Any]:
-    """Yield the children of a path as shallow reads show them, in key order, those after a key.
+    """Yield pages of the children of a path, in key order, from the first one after `after` on.
 
-    A page is a dict of at most `size` children, of fewer if they are long; all pages have at most
-    `limit`. `with_values` they have the values of leaves, and of other children the size. What has
-    no children is yielded as it is, None for nothing, unless a key was given. Raises
-    `CommandFailed`. Each page shows its own moment.
+    A page is a dict of at most `size` children, fewer if they are long; `limit` bounds all pages
+    together. With `with_values` a leaf has its value, and a container its size. Without `after` a
+    leaf at the path is yielded itself, and None if nothing is there. Raises `CommandFailed`. Each
+    page is read at its own moment.
     """
     left = limit
     while left is None or left > 0:
@@ -473,7 +473,7 @@ def describe_child(key: str, value: Any) -> ListedChild:
 def _read_page(
     client: HttpClient, url: Url, after: str | None, count: int, *, with_values: bool
 ) -> Any:
-    """Return a page as the interface has it; raise `_PageTooLarge`."""
+    """Return the JSON of a page; raise `_PageTooLarge`."""
     parameters = {"shallow": "true", "limitToFirst": str(count)}
     if with_values:
         parameters["v"] = "2"
@@ -686,7 +686,7 @@ def _read_log(
 
 
 def _end(*_: object) -> NoReturn:
-    """End as a command that was asked to: everything that was read has been printed."""
+    """End with success: Ctrl-C is the only end of `--follow`, and what was read is printed."""
     os._exit(DONE)
 
 

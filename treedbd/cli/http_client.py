@@ -1,12 +1,13 @@
 """The blocking HTTP client of all commands, and the run of a command that sends requests.
 
 A URL is sent byte for byte, and a token only in the Authorization header. Redirects are not
-followed: a token belongs to the host that it was given for. Servers are always verified, and of a
-body only a piece is in memory. Names of this machine are loopback, without a lookup. Commands start
-fast, so it loads neither Twisted nor cryptography.
+followed: a token belongs to the host that it was given for. Servers are always verified. One piece
+of a body is in memory at a time. `localhost` and names below it are the loopback addresses, without
+a lookup. This module loads neither Twisted nor cryptography, because commands must start fast.
 
-A connection is used again for the next read of the same server, and never for a write: a write must
-not be sent on a connection that the server may have closed meanwhile.
+A read uses the connection of the previous read from the same server. A write has a connection of
+its own: if the server had closed an old one meanwhile, the client could not know whether the write
+was received.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _WRONG_NAME: Final = frozenset({62, 64})
 
 PIECE_BYTES: Final = 65_536
 OWN_CONNECTION: Final = {"Connection": "close"}
-"""The header of requests whose connection is used for no other."""
+"""The header of a request after which the connection is closed."""
 _WITH_LENGTH: Final = frozenset({"PUT", "POST", "PATCH"})
 _LEAST_S: Final = 0.001
 
@@ -100,9 +101,9 @@ def _describe_connect(error: OSError) -> str:
 
 
 def make_context(authorities: Sequence[pathlib.Path]) -> ssl.SSLContext:
-    """Return the context of connections verified by the certificates in files.
+    """Return the TLS context that verifies servers by the certificates in files.
 
-    Without files those of the system verify. Raises `CommandFailed`.
+    Without files, those of the system are used. Raises `CommandFailed`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -120,9 +121,9 @@ def make_context(authorities: Sequence[pathlib.Path]) -> ssl.SSLContext:
 
 
 def secure(opened: socket.socket, url: Url, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Return a connection over TLS to a server that is verified.
+    """Begin TLS on a connection and verify the server.
 
-    Raises `CommandFailed`, `NoResponse` if it does not respond, or TimeoutError.
+    Raises `CommandFailed`, `NoResponse` if the server closes the connection, or TimeoutError.
     """
     is_here = is_local_name(url.host)
     # A name below `localhost` always means this machine, so a certificate for `localhost` is
@@ -146,7 +147,7 @@ def secure(opened: socket.socket, url: Url, context: ssl.SSLContext) -> ssl.SSLS
 
 
 def _require_local_name(wrapped: ssl.SSLSocket, url: Url) -> None:
-    """Raise `CommandFailed` unless a certificate is for a name of this machine or `localhost`.
+    """Raise `CommandFailed` unless the certificate is for the host of the URL or for `localhost`.
 
     A wildcard matches one label, and is not directly under a top-level name (RFC 9525).
     """
@@ -178,10 +179,10 @@ class HttpClient:
         timeout_s: float | None = None,
         silence_s: float | None = None,
     ) -> None:
-        """Verify servers by the certificates in files, without any by those of the system.
+        """Verify servers by the certificates in files, or by the system's if there are none.
 
-        `token` is sent with each request. Each must be done within `timeout_s`, if given, its
-        response read included, and fails if nothing is received for `silence_s`. Raises
+        Each request sends `token`. It fails unless its response has been read after `timeout_s`,
+        and as soon as nothing has been received for `silence_s`, unless these are None. Raises
         `CommandFailed` for a file that holds no certificates.
         """
         self._context = make_context(authorities) if authorities else None
@@ -250,7 +251,7 @@ class HttpClient:
         self._idle = connection
 
     def fail_late(self, url: Url, most: float = math.inf) -> NoReturn:
-        """Raise `NoResponse` for a step that took too long, or longer than `most`."""
+        """Raise `NoResponse` for a step that has timed out; `most` is the limit of the step."""
         if self._timeout_s is not None:
             raise NoResponse(f"{url.origin} was not done within {self._timeout_s:g} seconds.")
         if self._silence_s is not None and self._silence_s <= most:
@@ -324,7 +325,7 @@ class UnreadResponse:
             (self._end if is_whole else self.close)()
 
     def _read(self, most: int) -> bytes:
-        self._connection.wait()
+        self._connection.set_timeout()
         try:
             return self._response.read1(most)
         except TimeoutError:
@@ -364,7 +365,7 @@ class UnreadResponse:
         return text, parse_json(text, self._url)
 
     def close(self) -> None:
-        """Close the connection: what has not been read is lost."""
+        """Close the connection; the rest of the body is lost."""
         self._response.close()
         self._connection.close()
 
@@ -377,7 +378,7 @@ class UnreadResponse:
 
 
 def parse_json(content: bytes, url: Url) -> Any:
-    """Return the JSON in the body of a response; raise `CommandFailed` if it is something else."""
+    """Return the JSON in the body of a response; raise `CommandFailed` if it is not JSON."""
     try:
         return orjson.loads(content)
     except ValueError:
@@ -426,7 +427,7 @@ class _Response(HTTPResponse):
 class _HostConnection(HTTPConnection):
     """A connection to the server of a URL.
 
-    `end` is when everything must be done, `silence_s` how long one operation may take, if given.
+    `end` is when the response must have been read, `silence_s` the limit of one operation.
     """
 
     response_class = _Response
@@ -439,14 +440,14 @@ class _HostConnection(HTTPConnection):
         self._silence_s = math.inf if silence_s is None else silence_s
 
     def remaining(self, most: float = math.inf) -> float | None:
-        """Return how long the next operation may take, `most` at most; None without a limit."""
+        """Return the limit of the next operation, `most` or less; None without a limit."""
         left = math.inf if self.end is None else max(_LEAST_S, self.end - time.monotonic())
         shortest = min(left, most, self._silence_s)
         return None if shortest == math.inf else shortest
 
-    def wait(self) -> None:
-        """Set how long the socket waits from now on."""
-        if self.sock is not None:  # else the response is the last one, and all of it is here
+    def set_timeout(self) -> None:
+        """Set the time-out of the next operation of the socket."""
+        if self.sock is not None:  # None once the last response has been received whole
             self.sock.settimeout(self.remaining())
 
 
@@ -463,7 +464,7 @@ def _exchange(
     connection: _HostConnection, method: str, url: Url, head: Mapping[str, str], body: Body | None
 ) -> HTTPResponse:
     """Send a request and read the head of its response, which may come before the body is sent."""
-    connection.wait()
+    connection.set_timeout()
     connection.putrequest(method, url.target, skip_host=True, skip_accept_encoding=True)
     for name, value in head.items():
         connection.putheader(name, value)
@@ -471,13 +472,13 @@ def _exchange(
     if body is not None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             _send_body(connection, body)
-    connection.wait()
+    connection.set_timeout()
     return connection.getresponse()
 
 
 def _send_body(connection: _HostConnection, body: Body) -> None:
     for piece in body.pieces:
-        connection.wait()
+        connection.set_timeout()
         if _has_answered(connection):
             return
         if not piece:  # as a chunk it would be the end
@@ -491,9 +492,9 @@ def _send_body(connection: _HostConnection, body: Body) -> None:
 
 
 def _has_answered(connection: _HostConnection) -> bool:
-    """Return whether a response arrives before the body is sent: it is an error.
+    """Return whether a response arrives before the body is sent, which is always an error.
 
-    Over TLS that is not known: the server sends tickets too, and closes the connection at last.
+    False over TLS, where the server also sends tickets: the end of the connection ends the body.
     """
     if isinstance(connection.sock, ssl.SSLSocket):
         return False

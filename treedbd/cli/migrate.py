@@ -80,9 +80,9 @@ KEEP_ALIVE_S: Final = 30.0
 class Copying:
     """Copies the value at a path of one database to the same path of another, whatever its size.
 
-    A short value is read and written at once. The children of a longer container are read in pages,
-    and a child that is too long for a page is copied by itself. So at most a page is in memory, or
-    one string that is longer. Children that the source does not have are removed from the target.
+    A short value is copied by one read and one write. The children of a longer container are read
+    in pages, and a child that is too long for a page is copied separately, so at most one page, or
+    one longer string, is in memory. Children that the source lacks are removed from the target.
     All steps can be repeated: the result is the value that the source had when it was read.
     """
 
@@ -102,7 +102,7 @@ class Copying:
         self._progress = progress
 
     def give_up(self) -> None:
-        """Raise the error of a request that fails, instead of trying it again."""
+        """Try no request again from now on."""
         self._source.give_up()
         self._target.give_up()
 
@@ -269,8 +269,8 @@ def _key_after(keys: list[str], key: str | None) -> str | None:
 class ChangedPaths:
     """Reads one stream in pieces, and finds which paths of a database change.
 
-    Only the paths of an event are used: the value is read by itself, with its priorities, which
-    streams do not show. So an event may have any length, and is not kept.
+    Only the paths of an event are used: the value is read in a request of its own, with its
+    priorities, which streams do not show. So an event of any length needs little memory.
 
     Attributes:
         has_begun: whether the first event has begun.
@@ -501,7 +501,7 @@ class Following:
         time.sleep(RETRY_S)
 
     def _read(self, response: UnreadResponse) -> None:
-        """Record what changes until the stream ends, or has what is not an event."""
+        """Record the changed paths until the stream ends or breaks."""
         self._problem = f"{self._url.origin} ended the stream."
         try:
             for piece in response.pieces():

@@ -7,7 +7,7 @@ and entry by entry (`compare_all`).
 differ, until few do. Then the command takes over the lock of the daemon (`store/directory_lock`),
 which refuses writes from then on. One more pass copies the rest and verifies that all rows and
 entries are equal, and one transaction puts the copies in place. From then on the databases are
-those in PostgreSQL, and the daemon of the data directory never gets its lock back.
+those in PostgreSQL, and the daemon of the data directory never receives its lock again.
 
 *Out of PostgreSQL* (`move_outward`): the copies are made as those of a daemon
 (`store/postgresql/engine`), in a folder beside the data directory: first while daemons commit,
@@ -687,7 +687,7 @@ def _first_entry(connection: TimedConnection, db: int) -> int:
 
 
 def _unused(data: pathlib.Path) -> pathlib.Path:
-    """Return a free name for a data directory that is replaced."""
+    """Return an unused name for a data directory that is replaced."""
     number = 1
     while (path := data.with_name(f"{data.name}{_REPLACED}-{number}")).exists():
         number += 1

@@ -1,9 +1,9 @@
 """Options and values that several commands share: addresses, network, tokens, queries, settings.
 
 *URLs* are parsed once, as leniently as in a browser, and sent byte for byte (`Url`). *Addresses*
-are URLs, or paths below a base: the URL in `TREEDB_URL`, or else the daemon that serves the data
-directory, whose lock notes its URLs. `--project` and `TREEDB_PROJECT` name the database where a URL
-does not.
+are URLs, or paths below a base: the URL in `TREEDB_URL`, or else that of the daemon which serves
+the data directory, from the lock file there. `--project` and `TREEDB_PROJECT` name the database if
+a URL does not.
 
 *Options of a query* become parameters of the interface. The interface expects JSON, but a shell
 removes quotation marks, so other text is sent as a JSON string.
@@ -277,7 +277,7 @@ def _host(parts: SplitResult) -> str:
 
 
 def describe_error(status: int, body: bytes, url: Url) -> str:
-    """Return the sentence of an error, of either dialect or of another server."""
+    """Return the sentence for an error response: of treedb in either dialect, or another server."""
     try:
         error = orjson.loads(body)
     except ValueError:
@@ -304,14 +304,14 @@ def describe_tls_failure(reason: str, origin: str) -> CommandFailed:
 
 
 class SessionParser(ArgumentParser):
-    """The parser of a command in a session of the shell, whose connection is the session's.
+    """The parser of a command in the shell.
 
-    So it has no options of a connection, and its URLs are paths, as text.
+    It has no options of the connection, which is that of the shell, and its URLs are paths as text.
     """
 
 
 def add_settings_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the configuration and the data, but not in a session."""
+    """Add the options that name the configuration and the data, except in the shell."""
     if isinstance(parser, SessionParser):
         return
     group = parser.add_argument_group("configuration and data")
@@ -330,7 +330,7 @@ def add_settings_options(parser: argparse.ArgumentParser) -> None:
 
 
 def number_from(least: int, most: int = 2**53) -> Callable[[str], int]:
-    """Return what parses a whole number of a command line, within bounds."""
+    """Return the function by which argparse parses a whole number within bounds."""
     limits = f"from {least} to {most}" if most < 2**53 else f"of at least {least}"
 
     def parse(text: str) -> int:
@@ -350,7 +350,7 @@ def parse_project(text: str) -> str:
 
 
 def add_network_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that send requests to a daemon, but not in a session."""
+    """Add the options of commands that send requests to a daemon, except in the shell."""
     if isinstance(parser, SessionParser):
         return
     group = parser.add_argument_group("connection")
@@ -378,7 +378,7 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tries_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that limits how often a write on a condition is tried."""
+    """Add the option that limits how often a conditional write is tried."""
     parser.add_argument(
         "--tries",
         metavar="N",
@@ -437,7 +437,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
 def read_stored_settings(arguments: argparse.Namespace, done: str) -> Settings:
     """Return the settings of a daemon that has a data directory; raise `CommandFailed`.
 
-    `done` is what the command does with it, "checked".
+    `done` completes the sentence of an error, as "checked" does.
     """
     settings = read_settings(arguments)
     if settings.engine == "memory":
@@ -484,7 +484,7 @@ def _read_token_file(file: pathlib.Path) -> str:
 def choose_authorities(
     arguments: argparse.Namespace, url: Url, settings: Settings
 ) -> tuple[pathlib.Path, ...]:
-    """Return files of certificates that verify the server of a URL, none for the system's.
+    """Return the certificate files that verify the server of a URL; none if the system's do.
 
     Development mode's own certificates are trusted for this machine only.
     """
@@ -570,7 +570,7 @@ def query_parameters(arguments: Namespace) -> dict[str, str]:
 
 @contextmanager
 def in_options() -> Iterator[None]:
-    """Call the parameters in the sentences of errors by their options, in a `with` block."""
+    """In a `with` block, name options instead of parameters in the sentences of errors."""
     try:
         yield
     except CommandFailed as error:
@@ -604,7 +604,7 @@ Address: TypeAlias = Url | BarePath
 
 
 def add_optional_address(parser: ArgumentParser, meaning: str = ADDRESS_HELP) -> None:
-    """Add the argument URL of a command that means the root without it."""
+    """Add the argument URL, which is the root by default."""
     parser.add_argument(
         "url",
         metavar="URL",
@@ -619,7 +619,7 @@ def parse_address(text: str) -> Address:
     """Parse a URL or a path of a command line; raise `InvalidUrl`."""
     if not text or _HAS_SCHEME.match(text) or _LOOKS_LIKE_HOST.match(text):
         return parse_url(text)
-    # What holds for the path of a URL holds here too, and errors are the same.
+    # Parsed as the path of a URL, so that the same rules and errors apply.
     url = parse_url(f"http://{LOCALHOST}/{text.removeprefix('/')}")
     return BarePath(url.path, url.query)
 
@@ -637,7 +637,7 @@ def resolve(arguments: Namespace) -> None:
 
 
 def default_project() -> str | None:
-    """Return the project that the variable names; raise `InvalidUrl` if none can be called so."""
+    """Return the project that the variable names; raise `InvalidUrl` if it is not one."""
     name = os.environ.get(PROJECT_VARIABLE) or None
     if name is not None and parse_label(name) is None:
         raise InvalidUrl(f"the variable {PROJECT_VARIABLE} must hold a project")
@@ -722,7 +722,7 @@ def split_url(url: Url, *others: str) -> tuple[Url, Path]:
 
 
 def label_of(root: Url, default: str) -> str:
-    """Return what the prompt calls a database; `default` if its URL does not say it."""
+    """Return the label of a database in the prompt: from its URL, or `default`, or its host."""
     labels = parse_qs(root.query).get(NAMESPACE)
     if labels:
         return labels[-1]

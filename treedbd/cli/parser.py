@@ -90,7 +90,7 @@ MEANINGS: Final = {
     "copy": "cp",
     "rename": "mv",
 }
-"""What other programs call the commands."""
+"""The names of the commands in other programs."""
 
 
 class OptionParser(argparse.ArgumentParser):

@@ -2,8 +2,7 @@
 
 `run` takes these steps:
 
-- `read_suite` reads a test file: the rules, the data, and the cases. All of a file is checked
-before
+- `read_suite` reads a test file: the rules, the data, and the cases. All of it is checked before
   the first case is judged. An error is one sentence that names the file, the number of the case,
   and the remedy.
 - `parse_request` parses the request of a case as the REST interface does, from JSON instead of

@@ -66,7 +66,7 @@ def _top(client: HttpClient, arguments: Namespace) -> None:
 
 
 def _show(lines: list[str], *, clears: bool) -> None:
-    """Print lines; on a terminal as many as there is room for, in the place of the former ones."""
+    """Print lines; with `clears` they replace those on the terminal, and are cut to its size."""
     if clears:
         size = shutil.get_terminal_size()
         lines = [line[: size.columns] for line in lines[: size.lines - 1]]

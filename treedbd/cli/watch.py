@@ -54,7 +54,7 @@ FINAL_EVENTS: Final = {
     "cancel": "The stream ended: the rules no longer allow it.",
     "auth_revoked": "The stream ended: the token is no longer valid.",
 }
-"""Events after which there are no others, and what they say."""
+"""The events that end a stream, each with the sentence for the user."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _CHANGE = re.compile(rb'\{"path":("(?:[^"\\]|\\.)*+"),"data":(.*)\}')  # of one line: no DOTALL
 
@@ -119,15 +119,15 @@ def follow(
 def pause_after(failures: int, rng: random.Random, retry_s: float = 0.0) -> float:
     """Return how many seconds to wait after this many failures in a row.
 
-    Random, so that not all clients connect again at once; not shorter than the stream has asked
-    for, up to the longest pause.
+    The pause is random, so that clients do not all reconnect at once. It is not shorter than the
+    one that the stream has requested, up to `LONGEST_PAUSE_S`.
     """
     longest: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures, 16))
     return max(longest * rng.uniform(0.5, 1.0), min(retry_s, LONGEST_PAUSE_S))
 
 
 class _Listener:
-    """Opens the stream again and again."""
+    """Opens one stream after the other, each of which resumes the one before."""
 
     def __init__(self, client: HttpClient, options: WatchOptions) -> None:
         self.has_begun = False
@@ -320,7 +320,7 @@ class StreamEvent:
 class EventParser:
     """Parses the bytes of one stream, in pieces of any size.
 
-    `retry_s` is the pause before a reconnection that the stream has asked for, in seconds.
+    `retry_s` is the pause before a reconnection that the stream requests, in seconds.
     """
 
     def __init__(self, last_event_id: str = "") -> None:
@@ -406,7 +406,7 @@ class ResumePoint:
             self._seen = []
             self._repeated = []
             return True
-        if event.id == self._complete != self._current:  # it names none after the interrupted write
+        if event.id == self._complete != self._current:  # the id that the stream was resumed with
             return True
         digest = hashlib.sha256(event.data).digest()
         if event.id == self._current and self._repeated[:1] == [digest]:

@@ -94,11 +94,10 @@ def format_of(name: str, chosen: Format | None) -> Format:
 
 
 class InputFile:
-    """A file that is read, decompressed, block by block, as often as needed; `-` is standard input.
+    """A file, read in decompressed blocks, several times if need be; `-` is standard input.
 
     A source that can be read only once, such as a pipe, is copied to a temporary file first. All
-    blocks have the same length, whatever the source is, so the file is cut into the same parts each
-    time.
+    blocks have the same length, whatever the source is, so the parts are the same each time.
 
     Attributes:
         total: bytes of the file as it is stored, None if that is not known.
@@ -150,7 +149,7 @@ class InputFile:
             raise self._unreadable(error) from None
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the content in blocks of `BLOCK_BYTES`, the first and the last may be shorter.
+        """Yield the content in blocks of `BLOCK_BYTES`; the first and the last may be shorter.
 
         A byte order mark at its beginning is left out. Raises `CommandFailed` if the file cannot be
         read or is cut off.
@@ -242,7 +241,7 @@ def compressing(name: str, file: BinaryIO) -> BinaryIO:
 
 
 class _Uncompressed:
-    """Writes to a file that stays open."""
+    """Writes to a file, which `close` leaves open."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -305,9 +304,9 @@ class PartMaker:
         part_bytes: int = PART_BYTES,
         check: Check | None = None,
     ) -> None:
-        """With `is_merged` other children of the target stay, even if the document is short.
+        """With `is_merged` the parts keep other children of the target, also if there is one part.
 
-        With `is_cut` no fragment is the whole document. A part has about `part_bytes`.
+        With `is_cut` no fragment is a whole document. A part has about `part_bytes`.
         """
         self._check = check
         self._part_bytes = part_bytes
@@ -411,7 +410,7 @@ class PartMaker:
             self._set((*path, key), value)
 
     def _open(self, path: Path) -> None:
-        """Prepare to set members of a container."""
+        """Record a container, and those above it, before members of it are set."""
         self._part.above.update([path[:at] for at in range(len(path) + 1)])
 
     def _set(self, path: Path, value: Json) -> None:

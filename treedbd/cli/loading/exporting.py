@@ -64,9 +64,9 @@ _LARGEST_PAGE: Final = 20_000
 
 
 class Joiner:
-    """Puts the fragments of a document together again: as JSON, or as newline-delimited members.
+    """Joins the fragments of a document, as JSON or as newline-delimited members.
 
-    It keeps which containers are open and the last complete child of each, so the rest of the
+    It records which containers are open and the last complete child of each, so the rest of the
     document may come from other requests. The document has no arrays: it is in the form that
     `format=export` prints.
 
@@ -97,7 +97,7 @@ class Joiner:
         return self._last
 
     def go_on_after(self, key: str) -> None:
-        """Continue after the line of a key, which has been written."""
+        """Continue after the line of `key`, which is written already."""
         self.has_begun = True
         self._last = [key]
 
@@ -261,7 +261,7 @@ class PartFile:
         """Copy the complete members of a broken export to a new file; return what adds the rest."""
         self.close()
         with self._reported():
-            if not self._old.exists():  # else a recovery broke too, and its file is shorter
+            if not self._old.exists():  # else a recovery was broken off, whose file is shorter
                 os.replace(self._part, self._old)
         self.begin(is_recovering=True)
         joiner = Joiner(self.write, form)

@@ -98,7 +98,7 @@ UNDER_WAY: Final = 3
 
 @attrs.frozen
 class Validator:
-    """Checks members of a document that is to be written below a target."""
+    """Checks members of a document before it is written below a target."""
 
     target: Path
     max_string_bytes: int
@@ -409,7 +409,7 @@ class ResumeFile:
 
 
 class _Siblings(NamedTuple):
-    """The children that a container gets, in normal form, and the keys of those that it loses."""
+    """The children to set in a container, in normal form, and the keys of those to remove."""
 
     path: Path
     children: dict[str, Value]
@@ -616,7 +616,7 @@ class _Import:
         self._progress.stop()
 
     def check_emptiness(self, *, is_empty: bool, leaf_above: Path | None) -> None:
-        """Raise `CommandFailed` if the target, or a value above it, does not permit this import.
+        """Raise `CommandFailed` if this import must not write to the target.
 
         `leaf_above` is the path of a single value above the target, which would be replaced.
         """
@@ -693,7 +693,7 @@ class _Import:
         return body_of(self._source.blocks(), self._form)
 
     def skip(self) -> None:
-        """Read the parts that are written: `parts` goes on after them."""
+        """Read past the parts that are written already."""
         for _ in islice(self.parts, self.done):
             pass
 
@@ -718,7 +718,7 @@ class _Import:
         self._progress.finish(f"Imported {counted(self._records, 'record')}", self._source.position)
 
     def with_advice(self, error: CommandFailed) -> CommandFailed:
-        """Return the error with how to go on, if something may have been written."""
+        """Return the error, with what to do next if something may have been written."""
         if not self._has_begun or self._resume is None or self._resume.sent is None:
             return error
         if isinstance(error, InvalidFile) or (

@@ -56,7 +56,7 @@ _LONGEST_LISTING: Final = 64 * MIB
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
 _STEP_S: Final = 0.1
-"""A pause is over within this time once no request is tried again."""
+"""How often a pause looks whether `give_up` was called."""
 
 _LONGEST_RETRY_S: Final = 86_400.0
 
@@ -173,7 +173,7 @@ def locate(settings: Settings, url: Url) -> StoredNode:
 
 
 def path_of(url: Url) -> Path:
-    """Return the path of the node that a URL names; empty if it is invalid, which a server says."""
+    """Return the path that a URL names; empty if it is invalid, which the server reports."""
     try:
         return parse_raw_path(url.to_json().path.encode(), 0).path
     except (InvalidPath, MissingSuffix):
@@ -301,7 +301,7 @@ class Retries:
     """
 
     def __init__(self, client: HttpClient, retry_s: float, peer: str = "") -> None:
-        """Give up a request that has failed for `retry_s` seconds; `peer` begins sentences."""
+        """Try a request again for `retry_s` seconds; the sentences of errors begin with `peer`."""
         self._prefix = f"{peer}: " if peer else ""
         self._client = client
         self._retry_s = retry_s
@@ -310,9 +310,9 @@ class Retries:
         self._is_over = False
 
     def give_up(self) -> None:
-        """From now on raise the error of a request at its first failure.
+        """Raise the error of a request at its first failure from now on.
 
-        A handler of signals may call this.
+        A handler of signals may call it.
         """
         self._is_over = True
 
@@ -444,7 +444,7 @@ class Sender:
         try:
             root, path = split_url(self._given)
         except InvalidUrl:
-            return None  # not a path of a database; the server says so
+            return None  # not a path of a database, which the server reports
         for length in range(len(path) - 1, -1, -1):
             above = root.below(path[:length]).to_json()
             url = above.with_parameters({"shallow": "true", "limitToFirst": "1"})

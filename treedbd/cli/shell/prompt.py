@@ -62,7 +62,7 @@ class BoundedHistory(History):
     """
 
     def __init__(self, file: pathlib.Path) -> None:
-        """Keep lines in a file, which is made when there is one."""
+        """Keep lines in `file`, which the first line creates."""
         super().__init__()
         self._file = file
         self._last = ""
@@ -119,7 +119,7 @@ class ShellCompleter(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """Iterate over the completions of the word before the cursor; it may take a request."""
+        """Iterate over the completions of the word before the cursor; may send a request."""
         line = document.text_before_cursor
         for each in complete(line, self._session.resolve, self._keys):
             shown = make_printable(each.shown)

@@ -4,13 +4,14 @@ At a terminal it has a prompt (`shell/prompt`); otherwise the lines of standard 
 are a script that ends at its first error.
 
 Theory of operation. `run_line` splits a line into commands, finds each in the table `COMMANDS`,
-parses its arguments by its `Shape`, and runs its function with the `ShellSession`: which database,
-which place, as whom, and its requests. What it prints goes to a `Screen`.
+parses its arguments by its `ShellParser`, and calls its function with the `ShellSession`: the
+database, the place, the caller and the client. A command that `treedb` has too is the function of
+`treedb`, with the same options.
 
 Words are quoted as in a POSIX shell: in single quotation marks, in double ones, or by a backslash
-before one character. The value of a write is not a word: it is the rest of the command, as JSON, so
-that its quotation marks need no others around them. Commands are separated by `;` outside of
-quotation marks and brackets.
+before one character. The value of a write is not a word, but the rest of the command, as JSON, so
+its quotation marks need not be quoted. Commands are separated by `;` outside of quotation marks and
+brackets.
 
 An option is a word that the command knows. Keys may begin with a hyphen, as those of `push` do, so
 any other word with one hyphen is a path. After `--` all words are paths.
@@ -124,7 +125,7 @@ def shorten(text: str, most: int) -> str:
 
 
 def describe_token(token: str | None) -> str:
-    """Return whom a token names; it is not verified here, the daemon does that."""
+    """Return whom a token names; only the daemon verifies it."""
     if token is None:
         return "anonymous (no token)"
     if token == OWNER:
@@ -171,10 +172,10 @@ class ShellSession:
         previous: where `cd -` goes.
         auth: the JSON that rules see as `auth`; None for what the token says.
         default_label: what the prompt calls a database whose URL does not name it.
-        confirm: returns whether the user answers a question by yes; None if there is no terminal.
+        confirm: returns whether the user confirms a question; None without a terminal.
         connection: the options of the connection, for commands that open another one.
-        identity: what is known of the token.
-        on_change: is called when what was read may have changed.
+        identity: whom the token names.
+        on_change: is called when keys that were read may be out of date.
 
     """
 
@@ -209,7 +210,7 @@ class ShellSession:
         return url if self.auth is None else url.with_parameters({OVERRIDE: self.auth})
 
     def changed(self) -> None:
-        """Note that what was read before may be different now."""
+        """Call `on_change`, after a write or a change of database or caller."""
         if self.on_change is not None:
             self.on_change()
 
@@ -225,14 +226,13 @@ class Word:
 
 
 class OpenLine:
-    """Whether the text so far is only the beginning of a command, which may have many lines.
+    """Whether the lines so far end within a command, which goes on in the next line.
 
-    It is while a bracket is open, or a value in single quotation marks. What was added before is
-    not looked at again.
+    They do in an open bracket, and in a value in single quotation marks. Each line is scanned once.
     """
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start without a line."""
         self._depth = 0
         self._in_quotes = False
 
@@ -485,7 +485,7 @@ def _write(session: ShellSession, arguments: Namespace) -> None:
 
 
 def _remove(session: ShellSession, arguments: Namespace) -> None:
-    """Remove a value; ask first if it has children."""
+    """Remove a value; if it has children, only once the user confirms it."""
     path = session.resolve(arguments.url)
     what = f"{format_path(path)} and everything below it" if path else "the whole database"
     if not arguments.force and (not path or _has_children(session, path)):
@@ -502,7 +502,7 @@ def _has_children(session: ShellSession, path: Path) -> bool:
 
 
 def _move(session: ShellSession, arguments: Namespace) -> None:
-    """Move a value; ask first if something is at the target."""
+    """Move a value; if the target has one, only once the user confirms it."""
     target = session.resolve(arguments.url)
     paths = {name: getattr(arguments, name) for name in _PATHS if hasattr(arguments, name)}
     try:
@@ -601,7 +601,7 @@ def as_auth(session: ShellSession, given: Namespace) -> None:
 
 
 def whoami(session: ShellSession, _: Namespace) -> None:
-    """Print as whom requests are sent."""
+    """Print who the caller of requests is."""
     print_line(session.identity)
     if session.auth is not None:
         print_line(f"rules see auth = {style_json(session.auth)}")
@@ -613,7 +613,7 @@ def leave(_session: ShellSession, _given: Namespace) -> None:
 
 
 def show_help(session: ShellSession, given: Namespace) -> None:
-    """Print what the commands do, or how one is written."""
+    """Print all commands, or the usage of one."""
     if given.command is not None:
         command = find_command(given.command)
         print_line(f"{command.parser.usage_line}\n    {command.summary}")
@@ -681,7 +681,7 @@ MEANINGS: Final = {
     for word, meant in (TREEDB_MEANINGS | {"move": "mv", "quit": "exit"}).items()
     if word not in COMMANDS
 }
-"""What other programs call the commands."""
+"""The names of the commands in other programs."""
 
 
 def find_command(name: str) -> ShellCommand:
@@ -727,7 +727,7 @@ class KeyCache:
         """Return keys that begin with a text; none if they cannot be read."""
         keys = self._keys(path, None)
         if len(keys) >= MAX_KEYS and prefix:
-            # Those that begin with the text come right after it, but for numbers.
+            # Keys that begin with the text sort right after it, except numbers.
             more = self._keys(path, prefix)
             keys = list(dict.fromkeys([*keys, *more]))
         return [key for key in keys if key.startswith(prefix)]
@@ -764,7 +764,7 @@ class Candidate:
 
 
 def complete(line: str, resolve: Callable[[str], Path], keys: KeyCache) -> list[Candidate]:
-    """Return what the last word of a line, at whose end the cursor is, may become."""
+    """Return the completions of the last word of a line, at whose end the cursor is."""
     begin = command_starts(line)[-1]
     words = split_words(line[begin:])
     if not words or (line[-1:].isspace() and words[-1].is_closed):
@@ -855,7 +855,7 @@ def _run(arguments: Namespace) -> Status:
 
 
 def _choose_url(arguments: Namespace) -> Url:
-    """Return where to begin; a text is one that argparse has not parsed."""
+    """Return the URL to begin at; argparse leaves one after an option as text."""
     given: Address | str | None = arguments.url
     try:
         if given is None or isinstance(given, str):
@@ -910,7 +910,7 @@ def make_session(arguments: Namespace) -> tuple[ShellSession, KeyCache]:
 
 
 def _ask_label(arguments: Namespace, session: ShellSession) -> str:
-    """Return what the server calls the database; empty if it does not say."""
+    """Return the label by which the server names the database; empty if it does not."""
     authority = choose_authorities(arguments, session.root, read_settings(arguments))
     client = HttpClient(authority, read_token(arguments), FETCH_S)
     try:
