@@ -1,7 +1,7 @@
 """The daemon: the service that `twistd treedb` runs.
 
-Only this module and `process` change the process as a whole: signals, the clock of the timers, the
-exit status, the output for the operator.
+Only this module and `process` change the whole process: signals, the clock of the timers, the exit
+status, the output for the operator.
 
 The daemon notifies the `ServiceManager` that has started it. With `--lan` it prints URLs, a QR
 code, the admin's token and the authority when it is ready (`lan_lines`), on standard output, which
@@ -121,10 +121,10 @@ def make_daemon(
 class Daemon(Service):
     """A `TreeService` that has a process to itself.
 
-    `signals` says what ends it. SIGHUP reloads certificates, rules files, and the secrets and
-    providers that the configuration names. If the start fails, the process ends with
-    status 1 and one sentence on standard error. A daemonised process has no standard error: it logs
-    the sentence, and the twistd that started it prints the beginning.
+    `signals` end it. SIGHUP reloads certificates, rules files, and the secrets and providers that
+    the configuration names. If the start fails, the process ends with status 1 and one sentence on
+    standard error. A daemonised process has no standard error: it logs the sentence, and the twistd
+    that started it prints the beginning.
     """
 
     _log = Logger()
@@ -160,7 +160,7 @@ class Daemon(Service):
         self._in_foreground = in_foreground
 
     def setServiceParent(self, parent: Any) -> None:
-        """Join an application, for whose log Twisted then uses the observer of this daemon."""
+        """Join an application, and make this daemon's observer that of its log."""
         if self._log_output is not None and Componentized in type(parent).__mro__:
             parent.setComponent(ILogObserver, self._log_output.writer)
         Service.setServiceParent(self, parent)
@@ -304,7 +304,7 @@ class Daemon(Service):
 
 
 def describe_start(settings: Settings) -> list[str]:
-    """Return what an operator, or who helps one, wants to know first: versions, data, limits."""
+    """Return the lines that begin the log: versions, data, projects, limits."""
     python = ".".join(map(str, sys.version_info[:3]))
     versions = f"treedb {__version__}, Twisted {twisted.__version__}, Python {python}"
     engine = settings.engine.partition("?")[0]  # the rest may be long
@@ -326,8 +326,8 @@ def curl_command(
 ) -> str | None:
     """Return a command that writes to the first URL; None if curl can use none of them.
 
-    Its certificate is the one in `data`. Unless `is_open` it sends the token of an admin; with
-    `is_lan` that is what the variable `TREEDB_TOKEN` holds.
+    Its certificate is the one in `data`. Unless `is_open`, it sends the token of an admin; with
+    `is_lan`, that in the variable `TREEDB_TOKEN`.
     """
     url = next((each for each in urls if each.startswith(("https:", "http:"))), None)
     if url is None:
@@ -380,9 +380,9 @@ class ServiceManager:
     """
 
     def __init__(self, address: str, watchdog_s: float, clock: IReactorTime) -> None:
-        """Send to the Unix socket `address`, which is empty for none and may be abstract (`@`).
+        """Send to the Unix socket `address`, which may be abstract (`@`); to none if it is empty.
 
-        `watchdog_s` is how long the daemon may give no sign of life, 0 for ever.
+        `watchdog_s` is the longest time without a sign of life; 0 without a limit.
         """
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._watchdog_s = watchdog_s
@@ -397,9 +397,9 @@ class ServiceManager:
     def from_environment(
         cls, environment: MutableMapping[str, str], clock: IReactorTime
     ) -> ServiceManager:
-        """Return the one that the environment names, and take what is for this process out of it.
+        """Return the manager that the environment names, and remove its variables.
 
-        A child process must neither speak for this one nor believe that sockets were passed to it.
+        A child process must neither notify it nor believe that sockets were passed to the child.
         (Twisted reads which sockets were passed when `twisted.internet.endpoints` is imported.)
         """
         for name in _PASSED_SOCKETS:
@@ -411,9 +411,9 @@ class ServiceManager:
         return cls(address, int(microseconds) / 1e6 if is_watched else 0.0, clock)
 
     def ready(self, status: str) -> None:
-        """Say that the daemon serves, and from now on, as often as is wanted, that it is alive.
+        """Report that the daemon serves, and begin to send signs of life if they are required.
 
-        The reactor sends these signs of life, so they end when it does not turn.
+        The reactor sends them, so they end when it is blocked.
         """
         self._is_ready = True
         self._send("READY=1", _status(status))
@@ -421,18 +421,18 @@ class ServiceManager:
             self._next_sign = self._clock.callLater(0, self._give_sign)
 
     def reloading(self) -> None:
-        """Say that a reload begins; nothing if the daemon is not ready yet."""
+        """Report that a reload begins; nothing if the daemon is not ready yet."""
         if self._is_ready:
             now_us = time.monotonic_ns() // 1000
             self._send("RELOADING=1", f"MONOTONIC_USEC={now_us}", _status("Reloading."))
 
     def reloaded(self, status: str) -> None:
-        """Say that a reload is over; nothing if the daemon is not ready yet."""
+        """Report that a reload is over; nothing if the daemon is not ready yet."""
         if self._is_ready:
             self._send("READY=1", _status(status))
 
     def stopping(self) -> None:
-        """Say that the daemon stops."""
+        """Report that the daemon stops."""
         self._is_ready = False
         if self._next_sign is not None:
             self._next_sign.cancel()
@@ -451,7 +451,7 @@ class ServiceManager:
                 self._send_waiting()
 
     def _send_waiting(self) -> None:
-        """Send what waits, in order; later, what the manager has no room for now."""
+        """Send the datagrams that wait, in order; try again later if the manager has no room."""
         self._retry = None
         try:
             if self._socket is None:
@@ -483,7 +483,7 @@ _ONLY_LOOPBACK: Final = "None: the endpoints that --listen names are on loopback
 def lan_lines(
     settings: Settings, network: LocalNetwork, urls: Sequence[str], *, encoding: str | None
 ) -> list[str]:
-    """Return the lines to print; `urls` are those of `settings.listen`, as this machine reaches it.
+    """Return the lines to print; `urls` are those at which this machine reaches `settings.listen`.
 
     `encoding` is that of a terminal, which shows a QR code; None without one.
     """

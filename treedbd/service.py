@@ -5,22 +5,22 @@ directory is locked, 4 its databases are found, 5 secrets, providers and rules f
 loaded. A step that fails undoes those before it and raises `CannotStart`.
 
 Stop, within `STOP_SECONDS`: 1 the endpoints close, so no connection is accepted any more; 2
-requests under way are answered, writes once they are durable; those that are still queued after
-`QUEUE_SECONDS` are refused; 3 streams and sockets end (`drain`), and after
-`DRAIN_SECONDS` all connections that are left are dropped; 4 the stores are closed, unless the disk
-does not respond until the end of that time; 5 the endpoints for operators close, and the data
-directory is unlocked. A stopped service does not start again.
+requests under way are answered, writes once they are durable; writes that are still queued after
+`QUEUE_SECONDS` are refused; 3 streams and sockets end (`drain`), and after `DRAIN_SECONDS` all
+connections that are left are dropped; 4 the stores are closed, unless the disk does not respond in
+time; 5 the endpoints for operators close, and the data directory is unlocked. A stopped service
+does not start again.
 
 To embed the service, a program adds it to its own and mounts `resource()` in its own site, under
 any prefix, or uses `database()`; `Settings.listen` may then be empty. The service changes nothing
 of the process, neither signals nor the clock nor the exit status: that is done by `daemon`.
 
-The parts of a service are made here as its settings say (`make_runtime` to `project_specs`): the
+The parts of a service are made here from its settings (`make_runtime` to `project_specs`): the
 packages below do not know the settings. PostgreSQL (`ClusterService`) and OpenTelemetry
-(`make_tracer`) need libraries that are not installed everywhere, so what uses them is imported only
-if the settings ask for it. A `WorkerContext` is what a service is given that is one of several
-workers, which serve the same databases. A `DescriptorPlan` says how many connections and open
-databases fit into the files that a process may open.
+(`make_tracer`) need libraries that are not installed everywhere, so the modules that use them are
+imported only if the settings require it. If several workers serve the same databases, the service
+of each has a `WorkerContext`. A `DescriptorPlan` says how many connections and open databases fit
+into the files that a process may open.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 
 QUEUE_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 8.5
-"""For all of a stop: the stores have what requests, streams and sockets leave of it."""
+"""For all of a stop: the stores have the time that requests, streams and sockets leave."""
 _CANNOT_START: Final = (
     *(CannotOpenStore, StoreFailed, StoreUnreachable),
     *(Unavailable, BadCredentials),
@@ -130,13 +130,13 @@ class TreeService(MultiService):
         *,
         identify: Identify | None = None,
     ) -> None:
-        """Prepare; nothing is opened yet. `reactor` is the global one if None.
+        """Prepare; nothing is opened yet. If `reactor` is None, it is the global one.
 
-        `identify` is called with each request, and returns who sends it: a dict, which rules see
-        as `auth`; `ADMIN`, whom rules do not bind; or None, and then the token of the request
-        counts, if it has one. It may return an awaitable of these. `context` is that of a worker,
-        which serves the same databases as others; None if no other process does, whatever the
-        settings say.
+        `identify` is called with each request, and returns its caller: a dict, which rules see as
+        `auth`; `ADMIN`, whom rules do not bind; or None for the caller that the token of the
+        request names, if it has one. It may return an awaitable of these. `context` is that of one
+        of several workers; None if no other process serves the databases, whatever the settings
+        say.
         """
         MultiService.__init__(self)
         self._context = context
@@ -232,7 +232,7 @@ class TreeService(MultiService):
 
     @property
     def has_given_up(self) -> bool:
-        """Whether it was stopped while a thread of its waited for a disk that does not respond."""
+        """Whether it was stopped while one of its threads waited for a disk without a response."""
         return self._has_given_up
 
     def resource(self) -> TreeResource:
@@ -244,7 +244,7 @@ class TreeService(MultiService):
         return self._listening.urls()
 
     def ops_urls(self) -> list[str]:
-        """Return those of the endpoints for operators."""
+        """Return the URLs of the endpoints for operators."""
         return self._operations.urls()
 
     def show_turns(self, turns: Turns) -> None:
@@ -277,7 +277,7 @@ class TreeService(MultiService):
         try:
             return bool(project) and self._catalog.rules(project).current is OPEN
         except Unavailable:
-            return False  # as far as is known
+            return False  # the rules cannot be read, so this is not known
 
     def privilegedStartService(self) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`."""
@@ -318,10 +318,9 @@ class TreeService(MultiService):
     def reload(self, settings: Settings | None = None) -> Deferred[bool]:
         """Read certificates, secrets, providers and rules again; an invalid file changes nothing.
 
-        Databases that could not be opened are tried again, in the background.
-        Of `settings` only the secret files, rules files and providers of the projects are used.
-        Fires with whether all was valid; what was not is logged. Reloads are done one after the
-        other.
+        Databases that could not be opened are tried again, in the background. Of `settings` only
+        the secret files, rules files and providers of the projects are used. Fires with whether all
+        was valid; what was not is logged. Reloads run one after the other.
         """
         return self._reloading.run(lambda: Deferred.fromCoroutine(self._reload(settings)))
 
@@ -406,7 +405,7 @@ _THIS_MACHINE: Final = parse_trusted_proxies(("127.0.0.0/8", "::1", "unix"))
 def make_runtime(
     settings: Settings, reactor: Any, cluster: ClusterService | None, context: WorkerContext | None
 ) -> Runtime:
-    """Return what all databases are given; commits and rules are measured for metrics only."""
+    """Return what all databases share; commits and rules are measured for metrics only."""
     return Runtime(
         reactor,
         os.urandom,
@@ -425,7 +424,7 @@ def make_runtime(
 
 
 def _make_owner(settings: Settings, reactor: Any, cluster: ClusterService | None) -> SessionOwner:
-    """Return what the sessions of this process belong to."""
+    """Return the owner of the sessions of this process."""
     if settings.engine == "memory":
         return MemoryOwner()
     run_in_thread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
@@ -469,7 +468,7 @@ def _measure_rules(settings: Settings, reactor: Any) -> MeasureRules | None:
 def make_activity(
     settings: Settings, reactor: Any, context: WorkerContext | None, requests: RequestCounts
 ) -> Activity:
-    """Return what counts the requests of clients; `requests` does so only if there are metrics."""
+    """Return the counts of requests; `requests` is added to only if there are metrics."""
 
     async def measure(names: Sequence[DatabaseName]) -> Sequence[int]:
         def add_up() -> list[int]:
@@ -486,7 +485,7 @@ def make_activity(
 
 
 def make_request_log(settings: Settings, find_identity: FindIdentity, reactor: Any) -> RequestLog:
-    """Return what logs requests, as the settings say."""
+    """Return the log of requests that the settings describe."""
     form: AccessLogForm = "none"
     if settings.http.access_log:
         form = "combined" if settings.http.access_log == "combined" else "fields"
@@ -515,7 +514,7 @@ def secure_headers(settings: Settings) -> tuple[Header, ...]:
 
 
 def trusted_on_endpoints(settings: Settings) -> TrustedProxies:
-    """Return whose headers of the PROXY protocol count: of this machine, if none is configured."""
+    """Return the peers whose PROXY headers count: this machine, if no proxy is configured."""
     return settings.trusted_proxies or _THIS_MACHINE
 
 
@@ -538,12 +537,12 @@ def project_specs(settings: Settings) -> dict[str, ProjectSpec]:
 
 
 DRAIN_SECONDS: Final = 5.0
-"""For requests under way."""
+"""How long requests under way may take after the stop has begun."""
 STREAMS_SECONDS: Final = 1.5
-"""After these streams and sockets end, though requests are under way."""
+"""After these, streams and sockets end even if requests are under way."""
 DRAIN_POLL_S: Final = 0.02
 WRITTEN_SECONDS: Final = 2.0
-"""For what streams and sockets write when they end."""
+"""How long the writes of streams and sockets that end may take."""
 
 
 async def drain(
@@ -553,18 +552,18 @@ async def drain(
     clock: Any,
     follow: Callable[[], None] | None,
 ) -> None:
-    """Wait for requests under way, then end streams and sockets, which receive until then.
+    """Wait for requests under way, then end streams and sockets, which receive events until then.
 
-    `follow` is called before, if other processes write too, so that what they have acknowledged is
-    sent. After `DRAIN_SECONDS` all connections that are left are dropped. At last, what streams and
-    sockets write when they end is waited for, `WRITTEN_SECONDS` at most.
+    If other processes write too, `follow` is called first, so that what they have acknowledged is
+    sent. After `DRAIN_SECONDS` all connections that are left are dropped. Then wait, at most
+    `WRITTEN_SECONDS`, for the writes that streams and sockets have left for their end.
     """
     streams_end_at = clock.seconds() + STREAMS_SECONDS
 
     def end_streams() -> None:
         nonlocal follow
         if follow is not None:
-            # That is sent in the slices until the next call.
+            # The events are sent in slices, until the next call.
             follow_once, follow = follow, None
             follow_once()
             return
@@ -583,13 +582,13 @@ async def drain(
     streams.end()
     if late.active():
         late.cancel()
-    # What is not written by then is left to the next process.
+    # The next process does the writes that are left.
     written = DeferredList([streams.written(), realtime.ended()], consumeErrors=True)
     await written.addTimeout(WRITTEN_SECONDS, clock, lambda _, __: None)
 
 
 def make_cluster(settings: Settings, reactor: Any) -> ClusterService | None:
-    """Return the service of the cluster that the settings ask for, None if they ask for none.
+    """Return the service of the cluster that the settings require; None if they require none.
 
     Raises `ConfigError` if the libraries are not installed.
     """
@@ -613,7 +612,7 @@ def make_cluster(settings: Settings, reactor: Any) -> ClusterService | None:
 
 
 def make_tracer(settings: TracingSettings, reactor: Any) -> Tracer | None:
-    """Return what exports spans as the settings say, None if they do not want any."""
+    """Return the exporter of spans that the settings describe; None if they describe none."""
     if not settings.endpoint:
         return None
     make = namedAny("treedbd.operating.opentelemetry.OpenTelemetryTracer")
@@ -624,7 +623,7 @@ def make_tracer(settings: TracingSettings, reactor: Any) -> Tracer | None:
 class WorkerContext(Protocol):
     """The other workers, and what they share.
 
-    One class has it, `workers/process.OtherWorkers`: a service does not know the processes.
+    `workers/process.OtherWorkers` is the only class: a service does not know the processes.
     """
 
     @property
@@ -639,7 +638,7 @@ class WorkerContext(Protocol):
 
     @property
     def samples(self) -> SampleBoard:
-        """What the workers show each other of what they count for metrics."""
+        """The memory in which workers share the values of their metrics."""
         ...
 
     @property
@@ -649,7 +648,7 @@ class WorkerContext(Protocol):
 
     @property
     def levels(self) -> Levelling:
-        """What the callers of all workers have used of their rates."""
+        """How much of their rates the callers of all workers have used."""
         ...
 
     def adopt_port(
@@ -669,11 +668,11 @@ class WorkerContext(Protocol):
         ...
 
     def find_problems(self) -> Awaitable[list[Problem]]:
-        """Find what keeps the others from serving databases as they should."""
+        """Return the problems of the others."""
         ...
 
     def find_activity(self, project: str) -> Awaitable[list[ProjectActivity]]:
-        """Find what clients do at the others with the databases of a project."""
+        """Return the activity at the others with the databases of a project."""
         ...
 
     def report_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
@@ -686,7 +685,7 @@ class WorkerContext(Protocol):
 
 
 RESERVED_FILES: Final = 512
-"""Descriptors for everything else: connections that are turned away, temporary files, snapshots."""
+"""Descriptors for all else: connections that are refused, temporary files, snapshots."""
 UNLIMITED: Final = 2**31 - 1
 _DEFAULT: Final = Limits()
 
@@ -695,7 +694,7 @@ _DEFAULT: Final = Limits()
 class DescriptorPlan:
     """How many connections and databases are open at a time.
 
-    `warning` is a sentence for the operator if that is less than the settings ask for.
+    `warning` is a sentence for the operator if the settings allow more than that; else None.
     """
 
     connections: int
@@ -712,8 +711,8 @@ def descriptor_limit() -> int:
 def plan_descriptors(limits: Limits, per_database: int, available: int) -> DescriptorPlan:
     """Divide the `available` descriptors, of which an open database needs `per_database`.
 
-    If there are too few, databases receive a quarter, or what connections leave. That is worth a
-    warning only if the limits are not the defaults, which the operator has not chosen.
+    If there are too few, databases get a quarter, or what connections leave if that is more. There
+    is a warning only if the operator has changed a limit.
     """
     reserved = min(RESERVED_FILES, available // 4)
     needed = limits.connections + limits.open_databases * per_database + RESERVED_FILES

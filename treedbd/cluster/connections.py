@@ -1,9 +1,9 @@
-"""PostgreSQL as one daemon uses it: connections, threads to wait in, shared questions.
+"""PostgreSQL as one daemon uses it: connections, threads to wait in, shared reads of states.
 
-Nothing in `ClusterConnections` waits in the reactor's thread, but for `connect`. `Questions` finds
-how far databases are, once for all reads that wait for it. A `StrictQuestion` is sent, and its
-answer received, in the reactor's thread, as requests are: a thread would cost as much as the
-question. Connections are made in threads.
+Nothing in `ClusterConnections` waits in the reactor's thread, except `connect`. The state of a
+database is how many commits PostgreSQL has of it. `States` reads states once for all reads that
+wait for them. A `StateQuery` is sent, and its answer received, in the reactor's thread, as requests
+are: a thread would cost as much as the query. Connections are made in threads.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class ClusterConnections:
 
     Attributes:
         is_strict: whether no read may be older than an acknowledged write of any daemon.
-        questions: finds how far databases are.
-        slices: run callers that waited for the same.
-        daemon: the name by which the others see this daemon.
-        is_closing: whether nothing new is to begin.
+        states: reads the states of databases.
+        slices: run callers that waited for the same result.
+        daemon: the name of this daemon in PostgreSQL.
+        is_closing: whether nothing new may begin.
         clock_problem: why no writes are accepted because of the clock; None if they are.
 
     """
@@ -64,8 +64,8 @@ class ClusterConnections:
     ) -> None:
         """Prepare; copies keep about `retain` entries of the log.
 
-        States are confirmed even where reads do not wait for them (`is_strict` is False): a primary
-        that was cut off would answer for ever that nothing is new.
+        States are confirmed even if reads do not wait for them (`is_strict` is False): a primary
+        that is cut off would answer for ever that nothing is new.
         """
         self.is_strict: Final = is_strict
         self.daemon: Final = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
@@ -73,15 +73,15 @@ class ClusterConnections:
         self.clock_problem: str | None = None
         self.settings: Final = settings
         self.slices: Final = Slices(reactor)
-        self.questions: Final = Questions(
-            lambda dbs: Deferred.fromCoroutine(self._ask(dbs)), reactor, self.slices
+        self.states: Final = States(
+            lambda dbs: Deferred.fromCoroutine(self._read_states(dbs)), reactor, self.slices
         )
         self._reactor = reactor
         self._retain = retain
         self._pool = ThreadPool(1, THREADS, "postgresql")
         self._pool_aside = ThreadPool(0, THREADS_ASIDE, "postgresql-aside")
         self._store: PostgresqlCluster | None = None
-        self._strict: StrictQuestion | None = None
+        self._query: StateQuery | None = None
         self._answered_at = 0.0
         self._failure: str | None = None
 
@@ -102,7 +102,7 @@ class ClusterConnections:
         return None
 
     def connect(self) -> None:
-        """Connect, and make or migrate the tables if need be; blocks.
+        """Connect, and create or migrate the tables if necessary; blocks.
 
         Raises `CannotOpenStore`.
         """
@@ -114,14 +114,14 @@ class ClusterConnections:
         self._pool.start()
         self._pool_aside.start()
         patience = self.settings.patience_s
-        self._strict = StrictQuestion(self._store.read_index, self.run, self._reactor, patience)
+        self._query = StateQuery(self._store.read_index, self.run, self._reactor, patience)
 
     def run(self, work: Callable[[], T]) -> Deferred[T]:
         """Run what blocks in a thread."""
         return deferToThreadPool(self._reactor, self._pool, work)
 
     def run_aside(self, work: Callable[[], T]) -> Deferred[T]:
-        """Run what blocks in a thread, but so that it keeps no commit waiting."""
+        """Run what blocks in a thread of another pool, so that it delays no commit."""
         return deferToThreadPool(self._reactor, self._pool_aside, work)
 
     def call_in_reactor(self, call: Callable[..., None], *arguments: object) -> None:
@@ -132,10 +132,10 @@ class ClusterConnections:
         """Send the other daemons the hint that a database was written; do not wait for it."""
         self.run(lambda: self.store.notifier.notify(db))
 
-    def stop_questions(self) -> None:
-        """Send no further question."""
-        if self._strict is not None:
-            self._strict.close()
+    def stop_queries(self) -> None:
+        """Send no query of states any more."""
+        if self._query is not None:
+            self._query.close()
 
     def close(self) -> None:
         """Close all connections; blocks until what is under way has ended or passed its time."""
@@ -144,11 +144,11 @@ class ClusterConnections:
             self._pool_aside.stop()
             self._pool.stop()
 
-    async def _ask(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
+    async def _read_states(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
         try:
-            if self._strict is None:
+            if self._query is None:
                 raise StoreUnreachable("PostgreSQL is not connected.")
-            states = await self._strict.ask(dbs)
+            states = await self._query.read(dbs)
         except StoreUnreachable as error:
             if self._failure is None:
                 self._log.error("{reason}", reason=str(error))
@@ -167,8 +167,8 @@ class ClusterConnections:
             self._log.error("The driver says: {reason}", reason=in_one_line(str(error.__cause__)))
 
 
-class Questions:
-    """Sends one question for all callers that wait, about any number of databases."""
+class States:
+    """Reads the states of databases, by one query for all callers that wait."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Questions:
         reactor: Any,
         slices: Slices,
     ) -> None:
-        """Find states by `find`; callers that wait go on in `slices`."""
+        """Read states by `find`; callers that wait go on in `slices`."""
         self._find_states = find
         self._reactor = reactor
         self._wanted: set[int] = set()
@@ -184,21 +184,21 @@ class Questions:
         self._runs = Singleflight(self._find_all, slices, self._gather)
 
     async def find_states(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
-        """Return how far databases are, by a question that follows; raise `StoreUnreachable`.
+        """Return the states of databases, by a query that begins after the call.
 
-        One that is not in PostgreSQL is missing.
+        A database that is not in PostgreSQL is missing. Raises `StoreUnreachable`.
         """
         self._wanted.update(dbs)
         found: dict[int, DatabaseState] = await self._runs.call()
         return {db: found[db] for db in dbs if db in found}
 
     def find_state_soon(self, db: int, call: StateCall) -> None:
-        """Call `call` with how far a database is, as a later question finds; None if it fails."""
+        """Call `call` with the state of a database, by a later query; with None if that fails."""
         self._calls.append((db, call))
         self._runs.begin()
 
     async def _gather(self) -> None:
-        """Wait for the next turn of the reactor, so that all requests of this one join."""
+        """Wait for the next turn of the reactor, so that all requests of this one share a query."""
         next_turn: Deferred[None] = Deferred()
         self._reactor.callLater(0, next_turn.callback, None)
         await next_turn
@@ -227,11 +227,11 @@ class Questions:
 
 
 @implementer(IReadDescriptor)
-class StrictQuestion:
-    """One question after the other, over a connection that the reactor watches."""
+class StateQuery:
+    """Queries of states, one after the other, over a connection that the reactor watches."""
 
     def __init__(self, index: ReadIndex, run: Run, reactor: Any, patience_s: float) -> None:
-        """Send questions to `index`; `run` runs what blocks in a thread."""
+        """Send queries to `index`; `run` runs what blocks in a thread."""
         self._index = index
         self._run = run
         self._reactor = reactor
@@ -242,9 +242,9 @@ class StrictQuestion:
         self._descriptor = -1
         self._done: Deferred[dict[int, DatabaseState]] | None = None
         self._deadline = 0.0
-        self._timer: IDelayedCall | None = None  # one for many questions
+        self._timer: IDelayedCall | None = None  # one for many queries
 
-    async def ask(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
+    async def read(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
         """Return the confirmed states of databases; raise `StoreUnreachable`."""
         if self._connection is None:
             connection = await self._run(self._index.connect)
@@ -263,7 +263,7 @@ class StrictQuestion:
         return await done
 
     def close(self) -> None:
-        """End the connection, and the question."""
+        """End the connection, and the query under way."""
         self._fail(Failure(StoreUnreachable("The connections to PostgreSQL are closed.")))
 
     # For the reactor.
@@ -273,11 +273,11 @@ class StrictQuestion:
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """Return what the log calls it."""
+        """Return the name for the log."""
         return "PostgreSQL"
 
     def doRead(self) -> None:
-        """Receive what there is."""
+        """Receive what has arrived, and answer the query if that is all of it."""
         if self._connection is None:
             return
         try:
@@ -291,11 +291,11 @@ class StrictQuestion:
         done.callback(states)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Use another connection for the next question."""
+        """Use another connection for the next query."""
         self._fail(Failure(StoreUnreachable("PostgreSQL cannot be reached.")))
 
     def _look_at_clock(self) -> None:
-        """Give up a question that is late; look again later if another is under way."""
+        """End a query that is late; look again later if another one is under way."""
         self._timer = None
         if self._done is None:
             return
@@ -351,7 +351,7 @@ class Singleflight:
         self._is_running = False
 
     def call(self) -> Deferred[Any]:
-        """Return what fires with the result of a run that has not begun yet, or its failure."""
+        """Return a Deferred of the result, or the failure, of a run that has not begun yet."""
         waiter: Deferred[Any] = Deferred()
         self._waiting.append(waiter)
         if not self._is_running:
@@ -360,9 +360,7 @@ class Singleflight:
 
     def begin(self) -> None:
         """Begin a run, without an error if it fails: there will be another one."""
-        if all(
-            each.called for each in self._waiting
-        ):  # calls that were cancelled do not begin a run
+        if all(each.called for each in self._waiting):  # cancelled calls do not begin a run
             self.call().addErrback(lambda _: None)
 
     async def _run(self) -> None:
@@ -370,7 +368,7 @@ class Singleflight:
         while self._waiting:
             if self._gather is not None:
                 await self._gather()
-            waiting = [each for each in self._waiting if not each.called]  # the others gave up
+            waiting = [each for each in self._waiting if not each.called]  # others were cancelled
             self._waiting = []
             if not waiting:
                 continue

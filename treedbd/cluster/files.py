@@ -70,7 +70,7 @@ class ClusterFiles(CatalogFiles):
         self._connections = connections
         self._projects: set[str] = set()
         self._replicas: WeakValueDictionary[DatabaseName, Replica] = WeakValueDictionary()
-        # Looks and refreshes that are under way: each is one for all who wait for it.
+        # Looks and refreshes that are under way, each shared by all callers that wait for it.
         self._looks: WeakKeyDictionary[Database, Singleflight] = WeakKeyDictionary()
         self._refreshes: WeakValueDictionary[str, Singleflight] = WeakValueDictionary()
         self._reaching: set[int] = set()
@@ -115,7 +115,7 @@ class ClusterFiles(CatalogFiles):
         return ClusterRules(self._connections.store.projects, project)
 
     def make_engine(self, name: DatabaseName, *, is_written: bool) -> ReopeningEngine:
-        """Return the engine of a database, of which nothing is open yet."""
+        """Return the engine of a database, whose copy is not open yet."""
 
         def open_file() -> PostgresqlEngine:
             return self._copies.open(name, replica)
@@ -153,7 +153,7 @@ class ClusterFiles(CatalogFiles):
     def acquire(
         self, database: Database, timeout_s: float, *, is_write: bool
     ) -> Deferred[None] | None:
-        """Open the copy, keep it open, and bring it up to date; None if that is done."""
+        """Open the copy, keep it open, and bring it up to date; None if all is done already."""
         database.requests += 1
         replica = self._replica_of(database)
         if replica is None:
@@ -200,17 +200,17 @@ class ClusterFiles(CatalogFiles):
         return found
 
     def note_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
-        """Do nothing: a copy that is damaged is made again."""
+        """Do nothing: a damaged copy is made again."""
 
     def stop(self) -> Deferred[None]:
-        """Open and close nothing more by itself."""
+        """Open and close no copy any more."""
         self._connections.is_closing = True
         return super().stop()
 
     # What others have committed.
 
     def replicas(self) -> dict[int, Replica]:
-        """Return those whose copies are open, by their numbers in PostgreSQL."""
+        """Return the replicas whose copies are open, by their numbers in PostgreSQL."""
         return {
             each.db: each
             for each in self._replicas.values()
@@ -218,14 +218,14 @@ class ClusterFiles(CatalogFiles):
         }
 
     async def follow_all(self, now: float) -> float:
-        """Begin to show what others have committed to all databases that are open.
+        """Begin to show what others have committed to all open databases.
 
-        Returns the time since when all that is shown is current, at most `now`, in seconds of the
-        clock. Raises `Unavailable`.
+        Returns the time, at most `now`, at which all that is shown was current. Raises
+        `Unavailable`.
         """
         replicas = self.replicas()
         try:
-            states = await self._connections.questions.find_states(replicas)
+            states = await self._connections.states.find_states(replicas)
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
         for db in states.keys() & replicas.keys():
@@ -294,7 +294,7 @@ class ClusterFiles(CatalogFiles):
                     database.is_open = False
                 self._catalog.created(name)
                 return
-            # The first write, which is under way, will be found to be in conflict.
+            # The first write is under way, and will lose with `Conflict`.
             await deferLater(self._clock, _LOOK_AGAIN_S)
 
     async def _refresh(self, project: str) -> None:

@@ -1,14 +1,14 @@
 """The replica of one database: when its daemon may write, and how it follows the others.
 
-Theory of operation. PostgreSQL decides: a batch is judged and applied on the copy that this daemon
-has (`LocalCopy`), and its commit wins only if no other was done since, under other rules or data.
-One that has lost is done again after the copy has caught up. So no daemon owns a database, and one
-that is late can neither write by old rules nor over what it has not seen.
+Theory of operation. PostgreSQL decides. A batch is judged and applied on the copy that this daemon
+has (`LocalCopy`). Its commit wins only if rules and data have not changed since; a batch that loses
+is done again after the copy has caught up. So no daemon owns a database, and a late one can neither
+write by old rules nor overwrite what it has not seen.
 
-A read first finds how far the database is (`connections.Questions`), and waits until the copy shows
-that; a write does not, because its commit compares. What was fetched is brought into the copy
-between two batches; then watchers are notified of it from the log, as they are of the commits of
-other workers (`database.write_lock`).
+A read first reads the state of the database (`connections.States`), and waits until the copy shows
+it; a write does not, because its commit compares. What was fetched is brought into the copy between
+two batches; then watchers are notified of it from the log, as they are of the commits of other
+workers (`database.write_lock`).
 
 A commit may be in doubt when the connection to PostgreSQL breaks (`LocalCopy.commit`). Its
 outcome is found before anything else is committed; its writers are answered at their deadlines
@@ -58,9 +58,9 @@ UNREACHABLE_S: Final = 0.2
 _CATCHES_UP: Final = "The daemon is catching up with what others have written."
 _IS_MOVED: Final = "The database is being moved to another place."
 _SOON_S: Final = 0.002
-"""Seconds until the next look whether the copy is free."""
+"""Seconds before a look whether the copy is free is repeated."""
 
-SETTLE_PAUSES: Final = (0.0, 0.1, 0.2, 0.5, 1.0)
+OUTCOME_PAUSES: Final = (0.0, 0.1, 0.2, 0.5, 1.0)
 """Seconds before each attempt to find the outcome of a commit; the last one repeats."""
 LOCK_PAUSE_S: Final = 0.002
 """Seconds between two looks whether the lock of a copy is free."""
@@ -76,10 +76,10 @@ class Replica(SharedWriteLock):
 
     Attributes:
         copy: the copy that this daemon has.
-        rules: the rules in force, whose epoch counts.
-        db: its number in PostgreSQL; None as long as it is not known to be there.
+        rules: the rules in force, with their epoch.
+        db: the number in PostgreSQL; None until the database is known to be there.
         judged_epoch: the epoch of the rules by which the present batch is judged.
-        was_written: whether this daemon has written to it since that was last set to False.
+        was_written: whether this daemon has written to it since the flag was last cleared.
 
     """
 
@@ -91,7 +91,7 @@ class Replica(SharedWriteLock):
         clock: IReactorTime,
         moment: ReadMoment,
     ) -> None:
-        """Write to `engine`, of which nothing is open yet, by `rules`."""
+        """Write to `engine`, which is not open yet, by `rules`."""
         super().__init__(connections.run, clock)
         self.rules: Final = rules
         self.db: int | None = None
@@ -113,7 +113,7 @@ class Replica(SharedWriteLock):
         self._not_before = 0.0
 
     def begin(self, engine: Engine, database: Database) -> Replica:
-        """Let `database`, which `engine` stores, receive what others write."""
+        """Begin to notify `database`, which `engine` stores, of what others write."""
         self.following = LogFollower(self.copy, engine, self._clock, database)
         return self
 
@@ -135,7 +135,7 @@ class Replica(SharedWriteLock):
     # Reads.
 
     def is_current(self) -> bool:
-        """Return whether reads may be answered without a question how far the database is."""
+        """Return whether reads may be answered without reading the state from PostgreSQL."""
         is_fresh = self._moment.of is self or not self._connections.is_strict
         return is_fresh and self.following.is_current()
 
@@ -147,11 +147,11 @@ class Replica(SharedWriteLock):
         db, connections = self.db, self._connections
         if db is None or not connections.is_strict or connections.problem is not None:
             return False
-        connections.questions.find_state_soon(db, partial(self._let_read, call))
+        connections.states.find_state_soon(db, partial(self._let_read, call))
         return True
 
     def _let_read(self, call: Callable[[], None], state: DatabaseState | None) -> None:
-        """Make a call, during which reads may be answered if the copy shows `state`."""
+        """Make a call, during which reads are answered at once if the copy shows `state`."""
         if state is not None:
             self._is_moved = state.epoch < 0
             if state.epoch == self.rules.epoch and state.rev <= self.copy.shown_rev:
@@ -168,7 +168,7 @@ class Replica(SharedWriteLock):
         return is_write or self.is_current()
 
     def make_current(self) -> Deferred[None] | None:
-        """Return what fires when the last durable state is shown; None if it is already.
+        """Return a Deferred until the last durable state is shown; None if it is already.
 
         Errbacks with `Unavailable`.
         """
@@ -186,10 +186,10 @@ class Replica(SharedWriteLock):
             raise Unavailable(str(error)) from None
 
     async def _find_state(self) -> DatabaseState | None:
-        """Return how far the database is; None if it is not known to be in PostgreSQL."""
+        """Return the state in PostgreSQL; None if the database is not known to be there."""
         if self.db is None:
             return None
-        states = await self._connections.questions.find_states((self.db,))
+        states = await self._connections.states.find_states((self.db,))
         if self.db not in states:
             raise StoreUnreachable(IS_GONE)
         return states[self.db]
@@ -214,11 +214,11 @@ class Replica(SharedWriteLock):
             await self.rules.load_stored(epoch)
 
     def hinted(self) -> None:
-        """Look how far the database is, because another daemon has committed."""
+        """Follow a commit of another daemon."""
         Deferred.fromCoroutine(self.find_and_reach()).addErrback(do_nothing)
 
     def end(self) -> Deferred[None]:
-        """Bring nothing further into the copy; fires when nothing is being brought in."""
+        """Bring nothing into the copy any more; fires when that has ended."""
         return Deferred.fromCoroutine(self.copy.end())
 
     # The copy.
@@ -248,7 +248,7 @@ class Replica(SharedWriteLock):
 
     # Writes.
 
-    # Each write reads these two, so they are plain attributes where they are always None.
+    # Each write reads these two: in other write locks they are plain attributes, always None.
 
     @property
     def problem(self) -> str | None:  # type: ignore[override]
@@ -327,7 +327,7 @@ class Replica(SharedWriteLock):
             self.copy.file.release_lock()
 
     def confirm(self) -> Deferred[None] | None:
-        """Find out whether what a batch saw is current; None if it is known."""
+        """Find out whether the state that a batch has read is current; None if it is known."""
         if not self._connections.is_strict or self.db is None:
             return None
         return Deferred.fromCoroutine(self._confirm())
@@ -374,9 +374,9 @@ class Replica(SharedWriteLock):
 class LocalCopy:
     """The copy that a daemon has of one database, and how it is brought up to date.
 
-    What was fetched is applied in the reactor's thread if it is little. Only one at a time works on
-    a copy: a batch of this daemon, or the one that has its lock, which brings it up to date or
-    recovers it. It belongs to the reactor's thread, but for `use_file` and `run_alone`.
+    Little is applied in the reactor's thread, more in another one. Only one of these uses a copy at
+    a time: a batch of this daemon, or the owner of its lock, which brings it up to date or recovers
+    it. It belongs to the reactor's thread, except `use_file` and `run_alone`.
 
     Attributes:
         shown_rev: how many commits reads show.
@@ -408,7 +408,7 @@ class LocalCopy:
 
     @property
     def file(self) -> PostgresqlEngine | None:
-        """The engine over it; None while it is not open, and after `end`."""
+        """The open engine of the copy; None while it is not open, and after `end`."""
         return self._file if self._engine.is_open and not self.is_over else None
 
     @property
@@ -455,20 +455,20 @@ class LocalCopy:
             raise StoreUnreachable(f"No copy can be made: {error.strerror}.") from None
 
     def try_lock(self) -> bool:
-        """Take the lock for `apply` if it is free."""
+        """Acquire the lock for `apply` if it is free."""
         return self._lock.acquire(blocking=False)
 
     async def apply(self, fetched: Fetched) -> bool:
-        """Bring in what was fetched, show it, and give the lock back; return whether that was done.
+        """Bring in what was fetched, show it, and release the lock; return whether that was done.
 
-        If not, the copy has changed: fetch again. Raises `StoreUnreachable`.
+        If not, the copy has changed since: fetch again. Raises `StoreUnreachable`.
         """
         file = self.file
         try:
             if file is None:
                 fetched.close()
                 return False
-            file.pin()  # until it is shown, what comes after this moment is not
+            file.pin()  # reads show this moment until `fetched` is shown
             is_applied = await self._apply(file, fetched)
             if not is_applied:
                 file.advance()
@@ -496,18 +496,18 @@ class LocalCopy:
         try:
             await self._connections.run(commit)
         except InDoubt:
-            await self._settle()
+            await self._find_outcome()
         finally:
             stop_answering()
 
-    async def _settle(self) -> None:
+    async def _find_outcome(self) -> None:
         """Return when a commit in doubt is known to be in PostgreSQL, and the copy has it.
 
         Raises `Conflict` if it is not there, and never will be; `InDoubt` if that cannot be known.
         """
         attempt = 0
         while not self._connections.is_closing and self.file is not None:
-            await deferLater(self._clock, SETTLE_PAUSES[min(attempt, len(SETTLE_PAUSES) - 1)])
+            await deferLater(self._clock, OUTCOME_PAUSES[min(attempt, len(OUTCOME_PAUSES) - 1)])
             attempt += 1
             try:
                 is_applied = await self._connections.run(self.file.find_outcome)
@@ -555,9 +555,9 @@ def _is_little(fetched: Fetched) -> bool:
 
 
 def answer_when_late(clock: IReactorTime, batch: Sequence[QueuedWrite]) -> Callable[[], None]:
-    """Answer each writer at its deadline that its outcome is in doubt; return what ends that.
+    """Answer each writer at its deadline that its outcome is in doubt; return how to stop that.
 
-    A commit is never called off: it goes on, and so does a writer that waits for longer.
+    The commit itself goes on, and writers with later deadlines wait for it.
     """
     late = sorted(
         (each for each in batch if each.write.deadline is not None),
@@ -590,22 +590,22 @@ def answer_when_late(clock: IReactorTime, batch: Sequence[QueuedWrite]) -> Calla
 
 
 class BatchEnds:
-    """What waits for the end of the batch of a database."""
+    """The Deferreds that wait for the end of the present batch of a database."""
 
     def __init__(self, clock: IReactorTime, slices: Slices) -> None:
-        """Begin with nothing that waits."""
+        """Fire them in `slices`."""
         self._clock = clock
         self._slices = slices
         self._waiting: list[Deferred[None]] = []
 
     def wait(self) -> Deferred[None]:
-        """Return what fires at the end of the batch."""
+        """Return one that fires at the end of the batch."""
         end: Deferred[None] = Deferred()
         self._waiting.append(end)
         return end
 
     def over(self) -> None:
-        """Fire what waits, in slices, from the next turn on."""
+        """Fire all, in slices, from the next turn on."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             self._clock.callLater(0, self._slices.fire, waiting, None)

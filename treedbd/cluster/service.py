@@ -1,9 +1,9 @@
 """The part of a daemon that belongs to PostgreSQL: it starts, follows, reports and stops.
 
-`ClusterService` receives the hints of other daemons over a connection that a thread waits at; all
-databases that are open are looked up each half second in any case, since a hint may be lost. Every
-few seconds this daemon reports that it is there, compares its clock with PostgreSQL's, and drops
-old records of databases that it has written to. `LeasedOwner` is what its sessions belong to.
+`ClusterService` receives the hints of other daemons over a connection on which a thread waits. A
+hint may be lost, so the states of all open databases are read each half second too. Every few
+seconds this daemon reports that it is alive, compares its clock with PostgreSQL's, and drops old
+records of databases that it has written to. Its sessions belong to a `LeasedOwner`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from treedbd.store.postgresql.connection import PostgresqlSettings
 T = TypeVar("T")
 
 POLL_S: Final = 0.5
-"""Seconds between two questions how far all open databases are."""
+"""Seconds between two reads of the states of all open databases."""
 HINT_WAIT_S: Final = 1.0
 HEARTBEAT_S: Final = 5.0
 """Seconds between two reports of a daemon."""
 MAX_AHEAD_S: Final = 60.0
-"""Seconds by which the clock of a daemon may be ahead of PostgreSQL's, or it takes no writes."""
+"""If its clock is more seconds ahead of PostgreSQL's, a daemon refuses writes."""
 TRIM_S: Final = 60.0
-"""Seconds between two times that old records are dropped."""
+"""Seconds after which old records are dropped again."""
 KEPT_AGE_S: Final = 600.0
-"""Seconds for which every record is kept, for daemons that have been away."""
+"""Seconds for which every record is kept, for daemons that were cut off."""
 STOP_S: Final = 1.0
 """Seconds for which a stop waits for PostgreSQL, twice."""
 _PAUSE_S: Final = 0.5
@@ -67,9 +67,9 @@ RENEW_S: Final = LEASE_S / 3
 RETRY_S: Final = 1.0
 """Seconds until a renewal is tried again that has failed."""
 GRACE_S: Final = RENEW_S + 2.0
-"""Seconds for which PostgreSQL has to answer without a break before others are found dead."""
+"""Seconds for which PostgreSQL must have answered without a break before a daemon judges others."""
 _BREAK_S: Final = 4.0
-"""Seconds between two answers that are a break."""
+"""If answers are more seconds apart, that is a break."""
 OWNERLESS_S: Final = 30.0
 """Seconds between two searches for writes without an owner, as long as there may be others."""
 ENDED_AT_ONCE: Final = 50
@@ -78,7 +78,7 @@ MakeFile = Callable[[], OwnerFile]
 
 
 class ClusterService:
-    """What one daemon does for its databases in PostgreSQL.
+    """The work of one daemon for its databases in PostgreSQL.
 
     Attributes:
         connections: the connections.
@@ -175,7 +175,7 @@ class ClusterService:
         forgetting = Deferred.fromCoroutine(self._run_quietly(self._forget))
         with contextlib.suppress(DeferredTimeoutError):
             await forgetting.addTimeout(STOP_S, self._reactor)
-        self.connections.stop_questions()
+        self.connections.stop_queries()
         closed: Deferred[None] = Deferred()
 
         def close() -> None:
@@ -234,7 +234,7 @@ class ClusterService:
         try:
             self._judge_clock(await connections.run(report))
         except StoreUnreachable:
-            return  # that is noticed by other means
+            return  # `connections.problem` reports it
 
     def _judge_clock(self, ahead: float) -> None:
         problem = None
@@ -265,18 +265,17 @@ class LeasedOwner:
     """A `SessionOwner` that lives as long as its lease is renewed; of the reactor's thread.
 
     Theory of operation. The leases are in PostgreSQL (`store.postgresql.cluster`), so other daemons
-    find what this one has left, also if its data directory is lost with it. Beside that it keeps
-    the file of an owner (`database.session_owners`), by which the next process in the same data
-    directory finds at once, and not after the lease, that this one has ended.
+    find the writes that this one has left, even if its data directory is lost. It also keeps the
+    file of an owner (`database.session_owners`): by that file the next process in the same data
+    directory finds at once, without waiting for the lease, that this one has ended.
 
-    If others have found this owner dead while it lives (it was stopped, or cut off), they may have
-    done the writes of its sessions. Then it is another owner from now on, with another id, and ends
-    all sessions that have such writes: their clients connect again and set them again. What is
-    stored under the old id is done by the daemon that comes first, once.
+    Others may have found this owner dead while it lives, because it was stopped or cut off, and may
+    have done the writes of its sessions. Then it becomes another owner, with another id, and ends
+    all sessions that have such writes: their clients connect and set them again. The writes stored
+    under the old id are done once, by the first daemon that finds them.
 
-    While PostgreSQL is away no daemon can renew. So a daemon finds others dead only if it has
-    reached PostgreSQL for some time without a break (`GRACE_S`), longer than an owner needs to
-    renew.
+    While PostgreSQL cannot be reached, no daemon can renew. So a daemon finds others dead only if
+    it has reached PostgreSQL without a break for longer than an owner needs to renew (`GRACE_S`).
     """
 
     _log = Logger()
@@ -285,7 +284,7 @@ class LeasedOwner:
     def __init__(
         self, connections: ClusterConnections, make_file: MakeFile, clock: IReactorTime
     ) -> None:
-        """Begin the lease with the first write; `make_file` makes the file of a new owner."""
+        """Begin no lease before the first write; `make_file` makes the file of a new owner."""
         self._connections = connections
         self._make_file = make_file
         self._file = make_file()
@@ -302,7 +301,7 @@ class LeasedOwner:
 
     @property
     def id(self) -> str:
-        """What names it in the rows of its writes."""
+        """The id in the rows of its writes."""
         return self._file.id
 
     # Its own lease.
@@ -336,7 +335,7 @@ class LeasedOwner:
         try:
             await self._run(lambda leases: leases.list_database(file.id, name, begins=begins))
         except StoreUnreachable:
-            # It may have begun, and be found dead before it is tried again: an id has one life.
+            # The lease may have begun, and may end before the next try. An id is never used again.
             if begins and file is self._file and not self._has_begun:
                 self._change_id()
             raise
@@ -416,15 +415,15 @@ class LeasedOwner:
     # Others.
 
     def is_dead(self, owner: str) -> bool:
-        """Return whether an owner is dead, as far as was learnt, or as its file says."""
+        """Return whether an owner is known to be dead: by `learn`, or by its file."""
         return owner in self._dead or self._file.is_dead(owner)
 
     def may_be_dead(self, owner: str) -> bool:
-        """Return whether it is another one: that has to be learnt."""
+        """Return whether it is another owner, of which `learn` has to find out."""
         return owner != self.id
 
     async def learn(self, owners: Collection[str]) -> None:
-        """Find out which of some owners are dead; they never live again."""
+        """Find out which of some owners are dead, for good."""
         unknown = [owner for owner in owners if owner != self.id and not self.is_dead(owner)]
         if unknown:
             self._dead |= await self._run(lambda leases: leases.which_are_dead(unknown))
@@ -458,7 +457,7 @@ class LeasedOwner:
         self._contact_at = now
 
     async def _find_ownerless(self) -> list[DeadOwner]:
-        """Return what those have left that have no row; once that is done, nothing."""
+        """Return the writes of owners without a row in PostgreSQL, until none are left."""
         if self._ownerless_at is None or self._clock.seconds() < self._ownerless_at:
             return []
         names = await self._run(lambda leases: leases.find_ownerless())
@@ -489,6 +488,6 @@ class _DeadLeaseOwner:
         return self.names
 
     async def done(self, *, is_all: bool) -> None:
-        """Forget it as far as nothing is left; PostgreSQL looks, whatever is served here."""
+        """Forget the owner; PostgreSQL keeps it if writes of it are left, served here or not."""
         if self.owner is not None:
             await self.of.forget_owner(self.owner)

@@ -15,8 +15,8 @@ issues. Therefore the authority must not issue other authorities, and its name c
 5280, section 4.2.1.10) permit only the names of this machine, `localhost` and `local`. The
 constraints are not marked as critical, because the TLS libraries of small boards refuse a critical
 extension that they do not know; browsers and systems obey them nevertheless. Addresses are not
-constrained, since they change. The issued certificate and its key are in one file, which is
-replaced as a whole.
+constrained, since they change. The issued certificate and its key are in one file, so they are
+replaced together.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ Those of TLS 1.3 are the three that OpenSSL has by default.
 GROUPS: Final = ("X25519MLKEM768:X25519:P-256:P-384", "X25519:P-256:P-384")
 """The groups of key exchanges; the second list is for an OpenSSL without the post-quantum one.
 
-A client that has sent a share for any of them is served with that one, since a preferred group is
-not worth another round trip. The key of a certificate may be of another group.
+A client that has sent a share for any of them is served with that group: a preferred one is not
+worth another round trip. The key of a certificate may be of another group.
 """
 _ACCEPTABLE_CIPHERS: Final = AcceptableCiphers.fromOpenSSLCipherString(":".join(CIPHERS))
 _SESSION_ID: Final = b"treedb"
@@ -303,7 +303,7 @@ class Authority:
 def ensure_lan_certificate(
     folder: pathlib.Path, network: LocalNetwork, now: datetime.datetime
 ) -> CertificateFiles:
-    """Return the certificate for this machine in its network; issue a new one if that has changed.
+    """Return the certificate for this machine in its network, renewed if the network has changed.
 
     `now` is in UTC. The authority is created if it is missing. Raises `BadCertificate`.
     """

@@ -1,8 +1,8 @@
 """The credentials of the projects: secrets, providers and rules files, loaded and reloaded.
 
 All files are read before any is used: an invalid file ends the start with an error, and leaves
-everything unchanged at a reload. A secret file that is missing at a reload is not an error: its
-secret is withdrawn by removing it.
+everything unchanged at a reload. A secret file that is missing at a reload is not an error, because
+removing it is how a secret is withdrawn.
 
 Development mode has a secret of its own, in the data directory, from which the secrets of all
 projects are derived.
@@ -60,7 +60,7 @@ class _Contents:
 
 
 class Credentials:
-    """The verifiers of all projects, and the rules that are managed by files.
+    """The verifiers of all projects, and the rules of those that have a rules file.
 
     Attributes:
         verifiers: those of the configured projects.
@@ -169,7 +169,7 @@ class Credentials:
         try:
             rules = self._catalog.rules(name)
         except Unavailable:
-            return  # stored rules, which cannot be read at present
+            return  # the rules are stored, and cannot be read at present
         if rules.is_file_managed:
             rules.stop_managing_by_file()
             self._log.warn(

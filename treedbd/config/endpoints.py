@@ -1,14 +1,14 @@
 """Endpoint strings, at which the daemon listens, and this machine in its local network.
 
-The syntax is that of `twisted.internet.endpoints.serverFromString`. The parameters that matter
-before the endpoint opens are parsed: whether it is loopback, and which files hold its certificate.
-Those of kinds that Twisted's plugins add are not parsed. `listening` opens the ports. This module
-loads Twisted only to look up such a kind.
+The syntax is that of `twisted.internet.endpoints.serverFromString`. Parsed is what is needed before
+the endpoint opens: whether it is loopback, and which files hold its certificate. Endpoints of kinds
+that Twisted's plugins add are not parsed. `listening` opens the ports. This module loads Twisted
+only to look up such a kind.
 
 Two kinds have more options here than in Twisted. `systemd`, a socket that systemd has opened, may
-have a certificate as `ssl` has, and its address family is that of the socket. `haproxy` before
-another endpoint, also `ssl`, means that connections begin with a header of the PROXY protocol. A
-`unix` socket without a mode is for the user of the daemon and its group.
+have a certificate as `ssl` has, and its address family is that of the socket. `haproxy:` before
+another endpoint, which may be `ssl`, means that connections begin with a header of the PROXY
+protocol. A `unix` socket without a mode is for the user of the daemon and its group.
 
 The names and addresses of this machine (`LocalNetwork`), for `--lan`, are read from the operating
 system: nothing is sent, and no name is looked up.
@@ -260,7 +260,7 @@ def _describe(kind: str, given: dict[str, str]) -> str:
 
 
 TOKEN_BYTES: Final = 16
-"""Random bytes of an admin's token, which can be typed on a phone, but not guessed."""
+"""Random bytes of an admin's token: few enough to type on a phone, too many to guess."""
 _HOST_NAME = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses for documentation (RFC 5737 and 3849), which no machine has."""

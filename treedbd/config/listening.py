@@ -3,9 +3,9 @@
 `open_endpoint` opens one endpoint, `url_of` returns its URL. `Listening` has all endpoints that one
 key of the settings names, and their certificates, which may be in the data directory.
 
-A socket that is open already, by systemd or by the parent of workers, is adopted. It belongs to the
-process that opened it, so nothing here changes or shuts it down: at the stop only the descriptor of
-this process is closed, and clients that connect then wait for the next process.
+A socket that systemd or the parent of workers has opened is adopted. It belongs to the process that
+opened it, so it is neither changed nor shut down here: at the stop only the descriptor of this
+process is closed, and clients that connect after that wait for the next process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from treedbd.store.directory_lock import DirectoryInUse, find_other
 from treedbd.store.engine import CannotOpenStore
 
 ACCEPTED_AT_ONCE: Final = 16
-"""How many connections a port accepts before other work is done; each takes some 0.5 ms."""
+"""How many connections a port accepts in one turn of the reactor; each costs some 0.5 ms."""
 OpenPort: TypeAlias = Callable[[Endpoint, IProtocolFactory, ServerContext | None], IListeningPort]
 BehindProxy: TypeAlias = Callable[[IProtocolFactory], IProtocolFactory]
 """Returns a factory whose connections begin with a header of the PROXY protocol."""
@@ -124,8 +124,8 @@ def open_endpoint(
 def accept_at_most(count: int, port: IListeningPort) -> IListeningPort:
     """Bound how many connections a port accepts each time that it is ready.
 
-    Twisted accepts 20 more each time, as long as more connect than it accepts. A port of another
-    class than `TcpPort` is returned unchanged.
+    Otherwise Twisted accepts 20 more each time while more clients connect than it accepts. A port
+    that is not a `TcpPort` is returned unchanged.
     """
     if isinstance(port, TcpPort):
         own: Any = port
@@ -368,13 +368,13 @@ class Listening:
     def _open_here_or_next(
         self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
     ) -> tuple[Endpoint, IListeningPort]:
-        """Open an endpoint; a default one whose port is in use at the next port that is free."""
+        """Open an endpoint; if the port is a default one and in use, open the next free port."""
         try:
             return endpoint, self._open_port(endpoint, factory, context)
         except PortInUse as error:
             other = find_other(self._settings.data)
             if other is not None:
-                raise other from None  # most likely that one is in the way
+                raise other from None  # that daemon most likely uses the port
             if self._is_ops or not self._settings.has_default_ports:
                 raise
             in_use = error
@@ -391,7 +391,7 @@ class Listening:
         raise in_use
 
     def _check_address(self, endpoint: Endpoint, port: IListeningPort) -> None:
-        """Raise `ConfigError` if others reach a socket that was open, where none may."""
+        """Raise `ConfigError` if other machines reach an adopted socket, and must not."""
         is_fixed = not endpoint.is_passed or self._settings.lets_others_reach(endpoint)
         if not is_fixed and not is_local(port.getHost()):
             raise open_to_others(self._settings, endpoint, self._location)

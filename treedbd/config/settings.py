@@ -2,9 +2,9 @@
 
 The records below, and those of `limits`, are the table of keys: a field is a key of the same name,
 with its default and its reader; a new key is one new field. There is a record for each table of the
-file, `Settings` for the keys above the tables. Flags override the file, the file overrides the
-defaults. A bad setting is a `ConfigError` that names the file, the key and the remedy. The
-configuration file itself is the only file that is opened here.
+file, and `Settings` for the keys above the tables. Flags override the file, the file overrides the
+defaults. A bad setting is a `ConfigError` that names the file, the key and the remedy. No other
+file than the configuration is opened here.
 """
 
 from __future__ import annotations
@@ -431,9 +431,9 @@ class Settings:
     `ProjectSettings` for each project.
 
     The last six are not keys, and a program does not set them: `development` is development mode,
-    which has no file, and logs each request unless it is `quiet`; with `network` it is for other
-    machines too. `accept_loss` serves databases from which changes are missing, this time only.
-    `location` and `listen_location` are the origins of the settings, for the text of errors.
+    which has no file, and logs each request unless it is `quiet`; with `network` it serves other
+    machines too. With `accept_loss` databases from which changes are missing are served, this time
+    only. `location` and `listen_location` are the origins of the settings, for the text of errors.
     """
 
     listen: tuple[Endpoint, ...] = key((), _endpoints)
@@ -500,9 +500,9 @@ class Settings:
 
     @property
     def any_host(self) -> bool:
-        """Whether a host outside of `domains` names nothing, and is not refused.
+        """Whether a host outside of `domains` is accepted, and names no database.
 
-        A service that does not listen by itself is mounted in a program that knows its own hosts.
+        A service that does not listen by itself is mounted in a program, which knows its own hosts.
         """
         return not self.is_local and not (self.domains and self.listen)
 
@@ -550,11 +550,11 @@ def load_settings(
     content: bytes | None = None,
     network: LocalNetwork | None = None,
 ) -> Settings:
-    """Read `file`, or return development mode's settings for None; `flags` override both.
+    """Return the settings in `file`, or those of development mode for None, with `flags`.
 
-    `folder` is the working directory, from which relative paths of flags, and of `file` itself,
-    start; the flag `origin` adds to `http.cors_origins`. `content` is the content of the file, if
-    it was read before. With `network` development mode is for other machines too. Raises
+    Flags override both; the flag `origin` adds to `http.cors_origins`. Relative paths of flags, and
+    of `file` itself, start from `folder`, the working directory. `content` is that of the file, if
+    it was read before. With `network` development mode serves other machines too. Raises
     `ConfigError`.
     """
     command_line = SettingLocation(COMMAND_LINE, folder)
@@ -633,9 +633,9 @@ def _check(settings: Settings) -> None:
 def _check_endpoints(
     settings: Settings, endpoints: tuple[Endpoint, ...], location: SettingLocation
 ) -> None:
-    """Raise `ConfigError` for an endpoint that other machines reach, or that has no certificate."""
+    """Raise `ConfigError` for an endpoint that must not be reached, or that lacks a certificate."""
     for endpoint in endpoints:
-        is_near = endpoint.is_loopback or endpoint.is_passed  # adopting it checks its address
+        is_near = endpoint.is_loopback or endpoint.is_passed  # `Listening` checks it when adopted
         is_near = is_near and not (settings.emulator and endpoint.is_proxied)
         if not is_near and not settings.lets_others_reach(endpoint):
             raise open_to_others(settings, endpoint, location)

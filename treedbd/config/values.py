@@ -41,7 +41,7 @@ class SettingLocation:
     key: str = ""
 
     def __str__(self) -> str:
-        """Return it as the subject of a sentence."""
+        """Return the subject of a sentence about the value."""
         return f"{self.source}: {self.key}"
 
     def at(self, key: str) -> SettingLocation:

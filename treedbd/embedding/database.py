@@ -1,9 +1,8 @@
 """A database as the program that embeds the service uses it: by coroutines, without HTTP.
 
-Each call has the meaning of the request of the same name, with the same rules and errors; it sees
-at once what requests have written, and they see what it has written. Values are plain Python,
-`dict`, `list`, `str`, `int`, `float`, `bool` and `None`, as a GET prints them, and belong to the
-caller.
+Each call is the request of the same name, with the same rules and errors; calls and requests see at
+once what the other has written. Values are plain Python, `dict`, `list`, `str`, `int`, `float`,
+`bool` and `None`, as a GET prints them, and belong to the caller.
 
 The coroutines can be awaited in coroutines of Twisted, and in tasks of asyncio while its reactor
 runs. A write that has begun is done even if the coroutine is cancelled.
@@ -41,7 +40,7 @@ class TransactionMark(Enum):
 
 
 ABORT: Final = TransactionMark.ABORT
-"""The result of the function of a transaction that must not write."""
+"""What the function of a transaction returns to write nothing."""
 
 Update: TypeAlias = Callable[[Any], "Json | TransactionMark | Awaitable[Json | TransactionMark]"]
 """Returns the new value for the present one, or `ABORT`; may be called several times."""
@@ -107,8 +106,8 @@ class LocalDatabase:
     ) -> Any:
         """Return the value at a path; None if there is nothing.
 
-        With `shallow` a dict in which each key is True; with `sizes` too, leaves are shown as they
-        are, and of other children their bytes of JSON: `{".sz": 12}`. With `export` priorities are
+        With `shallow` it is a dict in which each key is True. With `sizes` leaves have their values
+        there, and containers their bytes of JSON: `{".sz": 12}`. With `export` priorities are
         shown. A query returns a dict in its order.
         """
         parameters = make_parameters(query)
@@ -139,10 +138,10 @@ class LocalDatabase:
     ) -> Any:
         """Set a path to a value; None removes the path. The write is durable when it returns.
 
-        Returns the value as it now reads, server values such as `{".sv": "timestamp"}` resolved;
-        None for one that is too large to be returned. With `if_match` it is done only if the tag
-        at the path is that one, or one of several between commas, or `*` for anything: else it
-        raises `ConditionFailed`, with the present value and its tag.
+        Returns the stored value, with server values such as `{".sv": "timestamp"}` resolved; None
+        if it is too large to be returned. `if_match` is a tag, several between commas, or `*` for
+        anything: if the value at the path has another tag, `ConditionFailed` is raised, with the
+        present value and its tag.
         """
         return await self._write(b"PUT", path, value, if_match, timeout)
 

@@ -4,9 +4,9 @@ The requests reach the handlers without a connection. They have the parsed form 
 HTTP and take the same way from there, so the same rules, limits and errors hold. The options of a
 query (`QueryOptions`) become the parameters that a URL would have.
 
-Values pass as JSON text, so neither side can change those of the other. A written value is
+Values are passed as JSON text, so neither side can change those of the other. A written value is
 printed, and then parsed like a body; a read value is parsed from the response of a GET. So the same
-values are valid as over HTTP, and the same numbers come back.
+values are valid as over HTTP, and the same numbers are returned.
 
 `wait_for` waits in coroutines of Twisted and in tasks of asyncio.
 """
@@ -284,8 +284,8 @@ class LocalAccess:
     async def pause_after(self, failures: int) -> None:
         """Wait before the next try of a transaction, longer after more failures.
 
-        The time is random, since transactions that collide would collide again, and the same one
-        would always be first.
+        The time is random. Otherwise transactions that collide would collide again, and the same
+        one would always win.
         """
         most = min(MAX_PAUSE_S, PAUSE_S * (failures - 1))
         if most > 0:
@@ -302,7 +302,7 @@ class LocalAccess:
         return response
 
     async def translated(self, work: Coroutine[Deferred[Any], Any, T]) -> T:
-        """Run `work`; its errors become those that a program may see, with copies of values."""
+        """Run `work`; turn its errors into those that a program may see, with copies of values."""
         try:
             if self.refusal is not None:
                 work.close()

@@ -1,10 +1,10 @@
 """A watch of a program: the events that wait for it, and the iterator that returns them.
 
-Theory of operation. A `WatchQueue` is a watcher of the database, like a stream over HTTP, and
-begins as one does: with the present value, or with the events that were missed. Later events wait,
-within bounds (`WaitingEvents`). Beyond the bounds they are dropped, and the next event is one `put`
-of the value at that time. The value is read only when the program awaits the next event, so a
-program that does not read costs at most the bound.
+Theory of operation. A `WatchQueue` is a watcher of the database and begins like a stream over HTTP:
+with the present value, or with the events that were missed. Later events wait, within a limit
+(`WaitingEvents`). Beyond the limit they are dropped, and the next event is one `put` of the value
+at that time. The value is read only when the program awaits the next event, so a program that does
+not read needs at most the memory of the limit.
 
 The database refers to the queue, and the program to the `Watch`, which iterates over the queue.
 When the program drops the `Watch`, the queue is closed.
@@ -165,10 +165,10 @@ class WatchQueue:
     """The events of one watch; belongs to the reactor's thread.
 
     Attributes:
-        name, identity: the database that it watches; as whom.
+        name, identity: the database that it watches, and the caller.
         address: None, because it has no client.
         last_sent: infinite, because no connection has to be kept alive.
-        sent_bytes: none, because it has no connection.
+        sent_bytes: 0, because it has no connection.
 
     """
 
@@ -291,7 +291,7 @@ class WatchQueue:
         """Do nothing, since a watch has no connection."""
 
     def retry(self) -> None:
-        """Read the present value again, which had no room before."""
+        """Read the present value again: there was no room for it."""
         self._is_held = False
         self.overflow()
 
@@ -431,7 +431,7 @@ class WatchQueue:
         return not self._grant.must_be_checked or self._grant.recheck()
 
     def _end(self, reason: Exception) -> None:
-        """End the watch; return the events that wait first if the program may still see them."""
+        """End the watch, after the events that wait if the program may still see them."""
         if self._is_over:
             return
         self._reason = reason
@@ -491,7 +491,7 @@ class Watch(AsyncIterator[WatchEvent]):
 
     async def __anext__(self) -> WatchEvent:
         """Wait for the next event."""
-        # Removed in the turn in which it is returned, so a cancelled wait loses no event.
+        # An event is removed in the turn in which it is returned, so a cancelled wait loses none.
         while (event := self._queue.take()) is None:
             await wait_for(self._queue.wait())
         return event

@@ -5,9 +5,9 @@ as text or JSON, and a `LogWriter` writes to standard output or to a file (`find
 uses it as the observer of the application; the options `--logger` and `--syslog` of twistd precede
 it.
 
-An event may have, besides its text, some keys that only this module reads: `FIELDS`, a mapping from
-names to JSON values; `LINE`, the line that a text log shows instead of all else; and `MESSAGE`, the
-text itself, which then is not formatted.
+Besides its text, an event may have keys that only this module reads: `FIELDS`, a mapping from names
+to JSON values; `LINE`, the line that replaces the whole entry in a text log; and `MESSAGE`, the
+text itself, which is then not formatted.
 
 Every line of JSON is valid by itself and has no control characters: a traceback is one member of
 its object. Text shows a traceback in lines of its own, indented.
@@ -56,7 +56,7 @@ IN_EVERY_MESSAGE: Final = frozenset({"method", "path", "status"})
 _BARE: Final = re.compile(r"[\w.:@/+…-]+", re.ASCII)
 
 FILE_MODE: Final = 0o640
-"""Not for all users, since the log has addresses, paths and the names of users."""
+"""Other users of the machine must not read addresses, paths and the names of users."""
 
 DEFAULT_FILE: Final = "twistd.log"
 """The log of a daemon in the background without `--logfile`."""
@@ -77,11 +77,11 @@ class LogRecord:
     Attributes:
         time: when it was logged, in seconds since 1970.
         level: `debug`, `info`, `warn`, `error` or `critical`.
-        logger: the module or class that logs it, or the name that another program gives itself.
+        logger: the module or class that logs it, or the name that another program has chosen.
         message: the text, which may have several lines.
         fields: further members, in the order in which they are shown.
         traceback: that of a failure; empty without one.
-        line: the line that a text log shows instead of all else; empty without one.
+        line: the line that replaces the whole entry in a text log; empty without one.
         worker: the number of the worker process, from 1; 0 without workers.
 
     """
@@ -219,7 +219,7 @@ def _format_string(value: str) -> str:
     shown = in_one_line(value)
     if _BARE.fullmatch(shown):
         return shown
-    # Characters that are escaped already keep their form.
+    # Characters that are escaped already are not escaped again.
     return '"' + shown.replace('"', '\\"') + '"'
 
 

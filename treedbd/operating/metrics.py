@@ -5,18 +5,17 @@ read from the `Sources` of a service. Names and labels are a promise to dashboar
 label are few and never chosen by clients: projects and databases that exist, methods, statuses,
 codes of errors.
 
-The way of a value: parts of the service count; `Probes` look up in a worker thread what is not
-counted, such as sizes on the disk; `read_samples` reads all values at one moment, `add_up` joins
-the values of several processes, and `format_samples` prints them by prometheus-client as
-OpenMetrics or Prometheus. `operating/operations` serves it.
+Parts of the service count; `Probes` measures in a worker thread what is not counted, such as sizes
+on the disk. `read_samples` reads all values at one moment, `add_up` adds those of several
+processes, and `format_samples` prints them by prometheus-client as OpenMetrics or Prometheus.
+`operating/operations` serves the result.
 
-With several workers each writes its values to a part of one memory, the `SampleBoard`, once a
-second and before it shows values to an operator, and reads those of the others there. A worker that
-replaces one that has ended finds the values of that one in its part and continues to count from
-them, so no value that was shown ever falls. A value that does not only grow, such as the number of
-open connections, counts only if it was written lately. A part has two halves, which are written
-alternately, each with a check sum: if a worker ends while it writes, or a part is read at that
-moment, the other half is valid.
+Several workers share memory, the `SampleBoard`: each writes its values to its own part, once a
+second and before it answers an operator, and reads the parts of the others. A worker that replaces
+one that has ended continues to count from the values in its part, so no value that was shown ever
+falls. A value that may fall, such as the number of open connections, counts only if it was written
+lately. A part has two halves, which are written alternately, each with a check sum: if a worker
+ends while it writes, or a part is read at that moment, the other half is valid.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ _BUILD: Final[Labels] = (
 )
 
 LARGEST: Final = 20
-"""How many databases are shown with their sizes; each is a value of a label."""
+"""How many databases, the largest, are shown with their sizes: each is a value of a label."""
 
 
 @attrs.frozen
@@ -89,7 +88,7 @@ class Metric:
         read: returns the values from the sources of a service.
         labels: the names of the labels.
         bounds: the bounds of the buckets of a histogram.
-        combine: combines the gauges of all processes; None if all processes read the same value.
+        combine: joins the values of all processes in one; None if they all read the same.
 
     """
 
@@ -109,7 +108,7 @@ class Metric:
 
 @attrs.frozen
 class Facts:
-    """The values that are not counted but looked up for each scrape.
+    """The values that are not counted but measured for each scrape.
 
     Attributes:
         database_bytes: on the disk, of the largest databases.
@@ -134,12 +133,12 @@ class Facts:
 
 @attrs.define
 class Sources:
-    """The parts of one service that have the values.
+    """The parts of one service from which metrics are read.
 
     Attributes:
-        facts: the values that were looked up last.
+        facts: the values that were measured last.
         turns: the turns of the event loop; None if they are not counted.
-        process: the metrics of the process by name, as they were looked up last.
+        process: the metrics of the process by name, as they were measured last.
 
     """
 
@@ -534,7 +533,7 @@ def _value_from(value: Any) -> float | Buckets:
 
 @attrs.frozen(eq=False)
 class _ReadValues(Collector):
-    """Values that were read, for a registry of their own."""
+    """The values of one scrape, as a registry reads them."""
 
     metrics: Iterable[Metric]
     samples: Samples
@@ -572,7 +571,7 @@ def make_family(metric: Metric, values: Mapping[Labels, float | Buckets]) -> Fam
 
 
 class Probes:
-    """Looks up the process, the disk and the last backup; may be used in any thread."""
+    """Measures the process, the disk and the age of the backup; may be used in any thread."""
 
     def __init__(
         self,
@@ -642,7 +641,7 @@ _HALF_HEAD: Final = struct.Struct("<QdII")
 
 
 class SampleBoard:
-    """The board of metrics, as worker `number` of `workers` uses it."""
+    """The board of metrics, for worker `number` of `workers`."""
 
     def __init__(self, descriptor: int, number: int, workers: int) -> None:
         """Use the memory of `descriptor`."""
@@ -658,7 +657,7 @@ class SampleBoard:
         return NOTHING if found is None else found[2]
 
     def write(self, samples: Samples, now: float) -> None:
-        """Write values for the others; `now` is in seconds of a clock that all of them have."""
+        """Write values for the others; `now` is in seconds of the clock that all workers share."""
         content = orjson.dumps(to_json(samples))
         if _HALF_HEAD.size + len(content) > HALF_BYTES:
             return  # the others see the previous values

@@ -85,7 +85,7 @@ class OpenTelemetryTracer:
             return None
         found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
         is_wanted = found is None or bool(int(found[3], 16) & _SAMPLED)
-        # Only a trusted proxy may have more requests sampled than the setting says.
+        # Only a trusted proxy may cause more requests to be sampled than the setting says.
         decides = is_trusted and found is not None
         if not is_wanted or not (decides or random.random() < self._sample):  # noqa: S311
             return None

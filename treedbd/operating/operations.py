@@ -1,8 +1,8 @@
 """The endpoints for operators of one service, `ops_listen`, and the counting for them.
 
-`Operations` counts, and has the metrics and the problems, which `OpsResource` serves. Without such
-endpoints it counts nothing of its own. Workers share their values (`SampleBoard` in
-`operating/metrics`), so each of them shows the sums of all.
+`Operations` collects the metrics and the problems, which `OpsResource` serves. Without such
+endpoints nothing is counted for them. Workers share their values (`SampleBoard` in
+`operating/metrics`), so each shows the sums of all.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from treedbd.web.response import address_of
 OPS_CONNECTIONS: Final = 32
 """How many connections to these endpoints may be open, besides those of clients."""
 COUNT_S: Final = 1.0
-"""Seconds between two counts, which are shown to other workers."""
+"""Seconds between two counts, each of which is written to the board for the other workers."""
 LOOK_EACH: Final = 5
-"""After how many counts the metrics of the process are looked up again."""
+"""After how many counts the metrics of the process are measured again."""
 ANSWER_S: Final = 3.0
 """Seconds within which the other workers have to report their problems."""
 LATE_S: Final = 10.0
@@ -193,7 +193,7 @@ class Operations:
             return await self._catalog.find_own_problems()
 
     def _count(self) -> Deferred[None] | None:
-        """Count; show the values to the other workers, now and then with those of the process."""
+        """Count and write the values to the board; every `LOOK_EACH` times measure the process."""
         if self._board is None:
             self.sources.statistics.count()
             return None
@@ -214,7 +214,7 @@ class Operations:
         return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
 
     def _publish(self) -> Samples:
-        """Return the values of this process and its predecessors; show them to the others."""
+        """Return the values of this process and its predecessors; write them to the board."""
         self._activity.count()
         self.sources.statistics.count()
         samples = read_samples(METRICS, self.sources)
@@ -263,10 +263,10 @@ def report_health(problems: list[Problem], turns: Turns | None) -> dict[str, Any
 class OpsResource(Resource):
     """Serves `/.metrics` and `/.health`, and nothing else.
 
-    They are for operators: they need no token and show every name and reason, and no page of a
-    browser may read them, since no header of CORS allows it. A page whose name was made to point at
-    this machine (DNS rebinding) needs no such header, so clients on this machine must use a name of
-    this machine.
+    They are for operators: they need no token and show every name and reason. A page in a browser
+    cannot read them, because no CORS header allows it. A page whose host name resolves to this
+    machine (DNS rebinding) needs no such header, so clients on this machine must use a name of this
+    machine.
     """
 
     isLeaf = True
@@ -302,7 +302,7 @@ class OpsResource(Resource):
         _refuse(request, _FAILED)
 
     def _is_of_another_site(self, request: IHttp1Request) -> bool:
-        """Return whether a client on this machine uses a name that is not one of this machine."""
+        """Return whether a client on this machine uses a host name of another machine."""
         address = address_of(request)
         if not address or not is_loopback_address(address):
             return False

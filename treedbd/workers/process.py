@@ -1,11 +1,11 @@
 """The process of one worker: `python -m treedbd.workers.process`, started by the parent only.
 
 It serves as a whole daemon does, with the sockets and memory that it inherits. At `Stop` it ends as
-a daemon ends; when its parent dies, it ends at once, since all acknowledged writes are durable.
+a daemon ends. When its parent dies, it ends at once: all acknowledged writes are durable.
 
-`Worker` is the process and its side of the connection to the parent. Its service uses what all
-workers share through `OtherWorkers` (the `WorkerContext` of `service`): endpoints, counts, rates
-and rules, and the `Hints` that workers send to each other.
+`Worker` is the process and its side of the connection to the parent. Through `OtherWorkers` (the
+`WorkerContext` of `service`) its service uses what all workers share: endpoints, counts, rates and
+rules, and the `Hints` that workers send to each other.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ from treedbd.workers.protocol import (
     DIRECTORY_LOCK,
     RECEIVER,
     SAMPLES,
+    AcquireRules,
     Board,
     Channel,
     Damaged,
     Failed,
     FindActivity,
     FindProblems,
-    GiveRulesTurn,
     ListeningSocket,
     LoadRules,
     Ready,
+    ReleaseRules,
     Reload,
     SharedLevels,
     Stop,
-    TakeRulesTurn,
     WorkerStart,
     begin_logging,
     decode_activity,
@@ -94,9 +94,9 @@ _PR_SET_PDEATHSIG: Final = 1
 class Hints(FileDescriptor):
     """Sends hints to the other workers, and receives theirs.
 
-    A hint is a datagram which says that a database was written, or that its write lock is free. It
-    only saves time: a worker that does not receive it notices the change a little later. So a hint
-    is never sent twice, and one that has no room is dropped.
+    A hint is a datagram: a database was written, or its write lock is free. It only saves time, as
+    a worker that does not receive it notices the change a little later. So a hint is never sent
+    twice, and is dropped if there is no room for it.
     """
 
     _received: Callable[[DatabaseName], None]
@@ -129,7 +129,7 @@ class Hints(FileDescriptor):
                 each.send(content)
 
     def doRead(self) -> None:
-        """Follow the hints that have arrived."""
+        """Read the hints that have arrived, and report each database once."""
         labels: dict[bytes, None] = {}
         with contextlib.suppress(OSError):
             for _ in range(_HINTS_AT_ONCE):
@@ -233,8 +233,8 @@ class SharedRules:
 
     @asynccontextmanager
     async def lock(self) -> AsyncIterator[None]:
-        """Hold the lock without which no worker stores rules."""
-        await self._workers.call(TakeRulesTurn)
+        """Hold the rules lock in a block: only its owner stores rules."""
+        await self._workers.call(AcquireRules)
         self._has_stored = False
         try:
             yield
@@ -248,7 +248,7 @@ class SharedRules:
         await self._release(has_stored=True)
 
     def _release(self, *, has_stored: bool) -> Deferred[Any]:
-        return self._workers.call(GiveRulesTurn, project=self._project, has_stored=has_stored)
+        return self._workers.call(ReleaseRules, project=self._project, has_stored=has_stored)
 
 
 def _adopt_socket(descriptor: int) -> socket.socket:
@@ -369,7 +369,7 @@ def _share(settings: Settings, workers: int) -> Settings:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the process `parent` dies, even if it is blocked."""
+    """Make the kernel kill this process when the process `parent` dies, even if it is blocked."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

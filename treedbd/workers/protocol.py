@@ -4,11 +4,11 @@
   the data directory and the rules lock; a worker serves. Either notices the end of the other by the
   end of the connection.
 - The record that starts a worker (`WorkerStart`) is JSON in memory that only the two of them share.
-  The descriptors that it inherits have fixed numbers, under which the worker finds them open.
+  The descriptors that the worker inherits have fixed numbers.
 - A worker writes its log to its standard error, one line of `operating/log` for each entry, and the
-  parent logs these as its own (`WorkerLog`). Other text that arrives there, such as the last words
-  of the interpreter, is logged as an error.
-- The board is memory that all workers share, with signs of life, counts, and levels of rates.
+  parent logs these as its own (`WorkerLog`). Other text, such as an error of the interpreter, is
+  logged as an error.
+- The board is memory that all workers share: signs of life, counts, and levels of rates.
 
 Theory of operation of the board. Each worker has a part of its own, which no other writes: when it
 was last alive, and how many connections and streams it has, by address and by database (`Board`).
@@ -22,10 +22,9 @@ a keyed hash gives (a count-min sketch): the smaller of the two sums is the coun
 addresses share both places are they counted together, and no one outside can find such a pair.
 
 After the parts come the levels of token buckets (`SharedLevels`), which all workers write, in two
-tables of the same kind: the lower of the two levels counts, and each is only ever raised. These are
-not locked either: of two workers that use one bucket within the same microsecond, one may use
-nothing of it. With that exception, a rate holds for all workers together, wherever a caller is
-connected.
+tables of the same kind: the lower of the two levels counts, and a level is only raised. There is
+no lock either: if two workers use one bucket within the same microsecond, one use may be lost. With
+that exception, a rate holds for all workers together, whichever a caller is connected to.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ from treedbd.operating.log import LogRecord, NotAnEntry, decode_entry, encode_en
 from treedbd.web.activity import ProjectActivity
 
 _MAX_TOTALS: Final = 400
-"""How many databases the activity has that is sent."""
+"""How many databases an activity that is sent lists, at most."""
 _MAX_BYTES: Final = 60_000
 """AMP carries values of less than 64 KiB."""
 
@@ -115,11 +114,11 @@ class Reload(amp.Command):
     response: ClassVar = [(b"is_valid", amp.Boolean())]
 
 
-class TakeRulesTurn(amp.Command):
+class AcquireRules(amp.Command):
     """To the parent: acquire the rules lock; answered when this worker alone may store rules."""
 
 
-class GiveRulesTurn(amp.Command):
+class ReleaseRules(amp.Command):
     """To the parent: release the rules lock; the others load rules that this worker `has_stored`.
 
     Answered when the others have them in force.
@@ -141,7 +140,7 @@ class Damaged(amp.Command):
 
 
 class FindProblems(amp.Command):
-    """To the parent, which sends it to the other workers: return your problems."""
+    """To the parent, which sends it to the other workers: return the problems of the receiver."""
 
     response: ClassVar = [(b"problems", amp.ListOf(amp.String()))]
 
@@ -366,7 +365,7 @@ _BEAT: Final = struct.Struct("d")
 
 
 class Board:
-    """The board, as the worker `number` of `workers` sees it; the parent has the number -1."""
+    """The board, for worker `number` of `workers`; the parent has the number -1."""
 
     def __init__(self, descriptor: int, number: int, workers: int, secret: bytes) -> None:
         """Map the memory of `descriptor`; `secret` is the same for all workers."""
@@ -390,7 +389,7 @@ class Board:
         self._change(key, 1)
 
     def remove(self, key: str) -> None:
-        """Count one less at this worker."""
+        """Count one fewer at this worker."""
         self._change(key, -1)
 
     def beat(self, seconds: float) -> None:
@@ -415,7 +414,7 @@ class Board:
 
 
 class SharedLevels:
-    """The levels of token buckets, as all workers see them (`counting.Levelling`)."""
+    """The levels of token buckets, which all workers share (`counting.Levelling`)."""
 
     def __init__(self, descriptor: int, workers: int, secret: bytes) -> None:
         """Map the memory of the board; as `Board`."""

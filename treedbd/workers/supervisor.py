@@ -9,7 +9,7 @@ database, for which all others wait. If the parent itself dies, the kernel kills
 The first worker is started alone: it creates missing files and converts those of older formats, and
 an error that keeps it from serving is reported once.
 
-The lock of the data directory is inherited too, so it lasts until the last worker has ended.
+The workers inherit the lock of the data directory, so it lasts until the last of them has ended.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from treedbd.workers.protocol import (
     RECEIVER,
     SAMPLES,
     START,
+    AcquireRules,
     Board,
     Channel,
     Damaged,
     Failed,
     FindActivity,
     FindProblems,
-    GiveRulesTurn,
     ListeningSocket,
     LoadRules,
     Ready,
+    ReleaseRules,
     Reload,
     SettingsSource,
     Stop,
-    TakeRulesTurn,
     WorkerLog,
     WorkerStart,
     create_board,
@@ -82,12 +82,12 @@ LOOK_S: Final = 1.0
 STOP_S: Final = 9.0
 """Seconds after `Stop` until a worker is killed that still runs."""
 RESTART_PAUSES: Final = (0.0, 0.2, 1.0, 5.0)
-"""Seconds before the restart of a worker that has died within `SOON_S`; each time the next."""
+"""Seconds before each restart in a row of a worker that dies within `SOON_S` of its start."""
 SOON_S: Final = 10.0
 
 
 class Treedb(Factory):
-    """Makes no connections; Twisted logs the name of this class for each port that it opens."""
+    """The factory of ports that the workers accept from; Twisted logs its name for each port."""
 
     noisy = False
 
@@ -284,13 +284,13 @@ class _WorkerChannel(Channel):
         self._supervisor.worker_failed(self._worker, reason)
         return {}
 
-    @TakeRulesTurn.responder
-    def take_rules_turn(self) -> Deferred[dict[str, object]]:
-        return self._supervisor.take_rules_turn(self._worker)
+    @AcquireRules.responder
+    def acquire_rules(self) -> Deferred[dict[str, object]]:
+        return self._supervisor.acquire_rules(self._worker)
 
-    @GiveRulesTurn.responder
-    def give_rules_turn(self, project: str, has_stored: bool) -> Deferred[dict[str, object]]:
-        return self._supervisor.give_rules_turn(self._worker, project, has_stored=has_stored)
+    @ReleaseRules.responder
+    def release_rules(self, project: str, has_stored: bool) -> Deferred[dict[str, object]]:
+        return self._supervisor.release_rules(self._worker, project, has_stored=has_stored)
 
     @Damaged.responder
     def damaged(self, label: str, refuses_reads: bool) -> dict[str, object]:
@@ -338,7 +338,7 @@ class Supervisor(Service):
         self._deaths = dict.fromkeys(range(settings.workers), 0)
         self._restarts: dict[int, IDelayedCall] = {}
         self._rules_lock = DeferredLock()
-        self._has_rules_turn: WorkerProcess | None = None
+        self._rules_owner: WorkerProcess | None = None
         self._looking = LoopingCall(self._look)
         self._looking.clock = reactor
         self._looked_at = 0.0
@@ -441,7 +441,7 @@ class Supervisor(Service):
                 self._start(other)
 
     def worker_failed(self, worker: WorkerProcess, reason: str) -> None:
-        """Record that a worker cannot start, so that at first nothing can."""
+        """Kill a worker that cannot start; if none serves yet, the whole start fails."""
         if not self.ready.called:
             self.ready.errback(CannotStart(reason))
             return
@@ -450,8 +450,8 @@ class Supervisor(Service):
 
     def worker_ended(self, worker: WorkerProcess, reason: str) -> None:
         """Start a worker again whose process has ended."""
-        if self._has_rules_turn is worker:
-            self._end_rules_turn()
+        if self._rules_owner is worker:
+            self._release_rules_lock()
         if self._is_stopping:
             self._check_stopped()
             return
@@ -470,25 +470,25 @@ class Supervisor(Service):
         )
         self._restarts[number] = self._reactor.callLater(pause, self._start, worker)
 
-    def take_rules_turn(self, worker: WorkerProcess) -> Deferred[dict[str, object]]:
+    def acquire_rules(self, worker: WorkerProcess) -> Deferred[dict[str, object]]:
         """Acquire the rules lock for a worker."""
 
-        def taken(_: DeferredLock) -> dict[str, object]:
-            self._has_rules_turn = worker
+        def acquired(_: DeferredLock) -> dict[str, object]:
+            self._rules_owner = worker
             if not worker.is_ready:
-                self._end_rules_turn()  # the worker has ended meanwhile
+                self._release_rules_lock()  # the worker has ended meanwhile
             return {}
 
-        return self._rules_lock.acquire().addCallback(taken)
+        return self._rules_lock.acquire().addCallback(acquired)
 
-    def give_rules_turn(
+    def release_rules(
         self, worker: WorkerProcess, project: str, *, has_stored: bool
     ) -> Deferred[dict[str, object]]:
         """Release the rules lock of a worker, once the others have loaded rules that it stored."""
 
         def done(_: object) -> dict[str, object]:
-            if self._has_rules_turn is worker:
-                self._end_rules_turn()
+            if self._rules_owner is worker:
+                self._release_rules_lock()
             return {}
 
         others = [each for each in self._workers if each is not worker and each.is_ready]
@@ -563,7 +563,7 @@ class Supervisor(Service):
         was_blocked = now - self._looked_at > SILENT_S / 2
         self._looked_at = now
         if was_blocked or self._board is None:
-            return  # the whole machine may have been, and so the workers
+            return  # the whole machine may have been blocked, and the workers with it
         for worker in self._workers:
             allowed = SILENT_S if worker.is_ready else START_S
             if worker.is_running and now - self._board.last_beat(worker.number) > allowed:
@@ -572,8 +572,8 @@ class Supervisor(Service):
                 )
                 worker.kill()
 
-    def _end_rules_turn(self) -> None:
-        self._has_rules_turn = None
+    def _release_rules_lock(self) -> None:
+        self._rules_owner = None
         self._rules_lock.release()
 
     def _kill_all(self) -> None:
