@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from tests.access import secret_of
-from tests.web.tree_server import OPTIONS, TreeServer, make_verifier
+from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
 from treedbd.database.data_directory import stored_bytes
 from treedbd.http1.connections import ServerOptions
 from treedbd.http1.parser import HeadMemory
@@ -34,7 +34,7 @@ class Counted(TreeServer):
         super().__init__(folder, verifier=verifiers.get)
         self.activity = Activity(self.clock)
         self.factory = Http1Factory(
-            self.resource, OPTIONS.limits, self.clock, ServerOptions(activity=self.activity)
+            self.resource, SETTINGS.limits, self.clock, ServerOptions(activity=self.activity)
         )
 
 

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from tests.database.world import TurnClock
 from tests.http1.peer import Peer, parse_replies
-from tests.web.tree_server import OPTIONS, TreeServer
+from tests.web.tree_server import SETTINGS, TreeServer
 from treedbd.database.requests import Unavailable
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import Limits
@@ -42,7 +42,7 @@ class GatedServer(TreeServer):
     """
 
     def __init__(self, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
-        options = attrs.evolve(OPTIONS, limits=Limits(parsed_bytes=LARGE_BYTES))
+        options = attrs.evolve(SETTINGS, limits=Limits(parsed_bytes=LARGE_BYTES))
         super().__init__(folder, options=options, **more)
         self.parsed: list[int] = []
         self.answered: list[int] = []

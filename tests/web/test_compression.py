@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from tests.http1.peer import ParsedReply
-from tests.web.tree_server import OPTIONS, TreeServer
+from tests.web.tree_server import SETTINGS, TreeServer
 from treedbd.config.settings import HttpSettings
 from treedbd.tree.hashes import etag
 from treedbd.web.response import Cors, choose_coding
@@ -31,7 +31,7 @@ def server(tmp_path: pathlib.Path) -> TreeServer:
 
 
 def make_server(folder: pathlib.Path, **options: Any) -> TreeServer:
-    server = TreeServer(folder, options=attrs.evolve(OPTIONS, http=HttpSettings(**options)))
+    server = TreeServer(folder, options=attrs.evolve(SETTINGS, http=HttpSettings(**options)))
     server.write("PUT", "/", VALUES)
     server.write("PUT", "/large", {f"k{at}": "x" * 300 for at in range(8000)})
     return server

@@ -14,7 +14,7 @@ import pytest
 from twisted.logger import capturedLogs, eventAsText
 
 from tests.access import secret_of
-from tests.web.tree_server import OPTIONS, TreeServer, make_verifier
+from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
 from treedbd.config.endpoints import LocalNetwork
 from treedbd.http1.connections import RequestLogging, ServerOptions
 from treedbd.http1.request import Request
@@ -38,11 +38,11 @@ def logging(log: Callable[[Request], None] | None) -> ServerOptions:
 
 @pytest.fixture
 def server(tmp_path: pathlib.Path) -> TreeServer:
-    options = attrs.evolve(OPTIONS, development=True)
+    options = attrs.evolve(SETTINGS, development=True)
     verifier = make_verifier(secret_of("demo"))
     made = TreeServer(tmp_path, RULES, options=options, verifier=lambda _: verifier)
     made.factory = Http1Factory(
-        made.resource, OPTIONS.limits, made.clock, logging(made.resource.log_request)
+        made.resource, SETTINGS.limits, made.clock, logging(made.resource.log_request)
     )
     return made
 
@@ -140,10 +140,10 @@ def test_what_may_be_a_token_in_the_place_of_a_name_is_not_shown(
 
 def test_the_token_of_lan_is_not_shown_in_a_path(tmp_path: pathlib.Path, log: list[Any]) -> None:
     token = "0123456789abcdef0123456789abcdef"
-    options = attrs.evolve(OPTIONS, development=True, network=LocalNetwork(token, (), ()))
+    options = attrs.evolve(SETTINGS, development=True, network=LocalNetwork(token, (), ()))
     server = TreeServer(tmp_path, RULES, options=options)
     server.factory = Http1Factory(
-        server.resource, OPTIONS.limits, server.clock, logging(server.resource.log_request)
+        server.resource, SETTINGS.limits, server.clock, logging(server.resource.log_request)
     )
     server.request("GET", f"/open/{token}.json")
     assert lines(log)[-1].startswith("info: GET /open/….json 200 ")
@@ -281,7 +281,7 @@ def test_lines_that_nobody_reads_are_dropped_and_counted(
         monkeypatch.setattr(request_log, "_STANDARD_OUTPUT", writing)
         record = request_log.DevelopmentLog({}).record
         server.factory = Http1Factory(
-            server.resource, OPTIONS.limits, server.clock, logging(record)
+            server.resource, SETTINGS.limits, server.clock, logging(record)
         )
         server.request("GET", "/open/a.json")
         assert len(lines(log)) == 1

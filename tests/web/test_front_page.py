@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from tests.http1.peer import ParsedReply
-from tests.web.tree_server import OPTIONS, TreeServer
+from tests.web.tree_server import SETTINGS, TreeServer
 from treedbd import __version__
 from treedbd.config.settings import HttpSettings
 from treedbd.rules.ruleset import DENY
@@ -18,7 +18,7 @@ from treedbd.web.pages import MAX_SHOWN_DATABASES, curl_line
 
 AS_HTML = "Accept: text/html,application/xml;q=0.9,*/*;q=0.8"
 DEVELOPMENT = attrs.evolve(
-    OPTIONS,
+    SETTINGS,
     default_project="demo",
     data=pathlib.Path("/data here"),
     development=True,
@@ -58,7 +58,7 @@ def development(tmp_path: pathlib.Path) -> Served:
 
 @pytest.fixture
 def configured(tmp_path: pathlib.Path) -> Served:
-    options = attrs.evolve(OPTIONS, default_project="demo", listen=())
+    options = attrs.evolve(SETTINGS, default_project="demo", listen=())
     return Served(TreeServer(tmp_path, options=options))
 
 
@@ -141,7 +141,7 @@ def test_behind_a_proxy_with_tls_the_line_has_the_scheme_of_the_browser(configur
 
 
 def test_without_a_default_project_the_line_says_what_to_put_in(tmp_path: pathlib.Path) -> None:
-    options = attrs.evolve(OPTIONS, default_project="", listen=())
+    options = attrs.evolve(SETTINGS, default_project="", listen=())
     page = Served(TreeServer(tmp_path, options=options)).text("db.example.com")
     assert "?ns=PROJECT&shallow=true" in code(page, "curl")
     assert "Put the name of a project" in page

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.database.world import Disk
 from tests.http1.peer import ParsedReply, Peer
-from tests.web.tree_server import OPTIONS, TreeServer, make_verifier
+from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.limits import MIB
 from treedbd.store.engine import DiskFull, StoreFailed
@@ -68,14 +68,14 @@ class Service:
     """A service with a disk that the test controls, and one connection to it."""
 
     def __init__(self, folder: pathlib.Path, kept_answer_bytes: int) -> None:
-        limits = attrs.evolve(OPTIONS.limits, kept_answer_bytes=kept_answer_bytes)
+        limits = attrs.evolve(SETTINGS.limits, kept_answer_bytes=kept_answer_bytes)
         self.disk = Disk()
         numbers = itertools.count()
         verifier = make_verifier(emulator=True)
         self.server = TreeServer(
             folder,
             verifier=lambda _: verifier,
-            options=attrs.evolve(OPTIONS, limits=limits),
+            options=attrs.evolve(SETTINGS, limits=limits),
             run_in_thread=self.disk.run,
             entropy=lambda size: next(numbers).to_bytes(size, "big"),
         )

@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 from tests.access import admin, at, secret_of
 from tests.database.world import TurnClock
 from tests.http1.peer import ParsedReply
-from tests.web.tree_server import OPTIONS, StreamClient, TreeServer, make_verifier
+from tests.web.tree_server import SETTINGS, StreamClient, TreeServer, make_verifier
 from treedbd.database import apply as large_writes
 from treedbd.database import watchers as large_events
 from treedbd.database.requests import DeadlinePassed
@@ -250,7 +250,7 @@ class TestLargeWrites:
         assert status == 400
 
     def test_more_nodes_than_the_limit_are_refused(self, tmp_path: pathlib.Path) -> None:
-        options = attrs.evolve(OPTIONS, limits=attrs.evolve(OPTIONS.limits, write_nodes=50))
+        options = attrs.evolve(SETTINGS, limits=attrs.evolve(SETTINGS.limits, write_nodes=50))
         server = TreeServer(tmp_path, options=options)
         for method in ("PUT", "PATCH"):
             status, error, _ = send(server, method, "/x.json", RECORDS)
@@ -268,8 +268,8 @@ class TestLargeWrites:
         assert send(server, "PUT", "/x.json", packed + b"more", coding)[0] == 400
 
     def test_a_compressed_body_beyond_the_limit_is_413(self, tmp_path: pathlib.Path) -> None:
-        limits = attrs.evolve(OPTIONS.limits, write_body_bytes=100_000)
-        server = TreeServer(tmp_path, options=attrs.evolve(OPTIONS, limits=limits))
+        limits = attrs.evolve(SETTINGS.limits, write_body_bytes=100_000)
+        server = TreeServer(tmp_path, options=attrs.evolve(SETTINGS, limits=limits))
         packed = gzip.compress(json.dumps("x" * 200_000).encode())
         assert send(server, "PUT", "/x.json", packed, "Content-Encoding: gzip")[0] == 413
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.web.tree_server import OPTIONS, PATIENT, TreeServer
+from tests.web.tree_server import PATIENT, SETTINGS, TreeServer
 from tests.websocket_frames import KEY
 
 VALUE = {f"k{number:04}": "x" * 190 for number in range(1000)}
@@ -19,7 +19,9 @@ ELSEWHERE = "2001:db8:0:2::1"
 
 
 def serve(folder: pathlib.Path, **limits: Any) -> TreeServer:
-    return TreeServer(folder, options=attrs.evolve(OPTIONS, limits=attrs.evolve(PATIENT, **limits)))
+    return TreeServer(
+        folder, options=attrs.evolve(SETTINGS, limits=attrs.evolve(PATIENT, **limits))
+    )
 
 
 def request(server: TreeServer, address: str, head: str) -> int:

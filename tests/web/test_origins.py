@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from tests.http1.peer import ParsedReply
-from tests.web.tree_server import OPTIONS, TreeServer, make_verifier
+from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
 from treedbd.config.endpoints import LocalNetwork
 from treedbd.config.settings import HttpSettings
 
@@ -51,7 +51,7 @@ class OriginServer(TreeServer):
     def __init__(self, folder: pathlib.Path, *, only_local_pages: bool = True) -> None:
         verifier = make_verifier(emulator=True)
         options = attrs.evolve(
-            OPTIONS, http=HttpSettings(cors_origins=("*", NAMED)), emulator=only_local_pages
+            SETTINGS, http=HttpSettings(cors_origins=("*", NAMED)), emulator=only_local_pages
         )
         super().__init__(folder, verifier=lambda _: verifier, options=options)
 
@@ -268,7 +268,7 @@ def test_the_refusal_says_how_to_allow_the_origin_in_both_dialects(world: Origin
 
 
 def test_an_origin_that_is_the_host_itself_is_no_other_site(tmp_path: pathlib.Path) -> None:
-    options = attrs.evolve(OPTIONS, domains=("db.test",), emulator=True)
+    options = attrs.evolve(SETTINGS, domains=("db.test",), emulator=True)
     server = TreeServer(tmp_path, options=options)
 
     def status(origin: str, *more: str) -> int:
@@ -298,7 +298,7 @@ class LanServer(OriginServer):
     def __init__(self, folder: pathlib.Path) -> None:
         verifier = make_verifier(admin_token=LAN_TOKEN)
         network = LocalNetwork(LAN_TOKEN, ("box", "box.local"), ("192.168.7.5", "fd00::5"))
-        options = attrs.evolve(OPTIONS, development=True, quiet=True, network=network)
+        options = attrs.evolve(SETTINGS, development=True, quiet=True, network=network)
         TreeServer.__init__(self, folder, verifier=lambda _: verifier, options=options)
 
 

@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.web.server import Site
 
 from tests.http1.peer import ParsedReply
-from tests.web.tree_server import OPTIONS, WALL, TreeServer, make_verifier
+from tests.web.tree_server import SETTINGS, WALL, TreeServer, make_verifier
 from tests.websocket import upgrade_headers
 from tests.websocket_frames import CONTINUATION, PING, PONG, TEXT, parse_frame, print_frame
 from treedbd.config.settings import HttpSettings, ProjectSettings
@@ -53,7 +53,7 @@ class RatedServer(TreeServer):
     def __init__(
         self,
         folder: pathlib.Path,
-        limits: Limits = OPTIONS.limits,
+        limits: Limits = SETTINGS.limits,
         projects: Iterable[str] = ("shop", "blog"),
         of_shop: dict[str, int] | None = None,
         **rates: Any,
@@ -67,7 +67,7 @@ class RatedServer(TreeServer):
             projects=[ProjectSpec(name) for name in projects],
             verifier=lambda _: verifier,
             options=attrs.evolve(
-                OPTIONS,
+                SETTINGS,
                 rates=of_all,
                 projects=of_projects,
                 limits=limits,
@@ -214,14 +214,14 @@ def test_what_is_not_http_is_not_counted_for_a_trusted_proxy(tmp_path: pathlib.P
     options = ServerOptions(
         rates=world.resource.rates, trusted_proxies=parse_trusted_proxies([ADDRESS])
     )
-    world.factory = Http1Factory(world.resource, OPTIONS.limits, world.clock, options)
+    world.factory = Http1Factory(world.resource, SETTINGS.limits, world.clock, options)
     replies = [world.connect(ADDRESS).exchange(b"nonsense\r\n\r\n")[0] for _ in range(2)]
     assert [each.status for each in replies] == [400, 400]
     assert world.ask().status == 200
 
 
 def test_too_many_connections_say_when_to_try_again(tmp_path: pathlib.Path) -> None:
-    world = RatedServer(tmp_path, attrs.evolve(OPTIONS.limits, connections_per_address=1))
+    world = RatedServer(tmp_path, attrs.evolve(SETTINGS.limits, connections_per_address=1))
     held = world.connect()
     (refused,) = world.connect().read()
     assert (refused.status, refused[b"retry-after"]) == (429, b"1")
@@ -406,7 +406,7 @@ def open_stream(
 
 
 def test_a_user_may_have_so_many_streams(tmp_path: pathlib.Path) -> None:
-    world = RatedServer(tmp_path, attrs.evolve(OPTIONS.limits, streams_per_uid=1))
+    world = RatedServer(tmp_path, attrs.evolve(SETTINGS.limits, streams_per_uid=1))
     first = open_stream(world, ADA)
     refused = open_stream(world, ADA, OTHER_ADDRESS)
     assert (first.status, refused.status) == (200, 429)
@@ -419,7 +419,7 @@ def test_a_user_may_have_so_many_streams(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_project_may_have_so_many_streams(tmp_path: pathlib.Path) -> None:
-    world = RatedServer(tmp_path, attrs.evolve(OPTIONS.limits, streams_per_project=2))
+    world = RatedServer(tmp_path, attrs.evolve(SETTINGS.limits, streams_per_project=2))
     opened = [open_stream(world, auth) for auth in (ADA, ADMIN, ALAN)]
     assert [each.status for each in opened] == [200, 200, 429]
     assert b"There are too many streams of this project." in opened[2].transport.value()
@@ -536,7 +536,7 @@ def test_a_client_that_is_read_later_is_not_taken_for_gone(tmp_path: pathlib.Pat
 
 
 def test_a_message_that_is_too_long_is_counted(tmp_path: pathlib.Path) -> None:
-    limits = attrs.evolve(OPTIONS.limits, write_body_bytes=100, string_bytes=100)
+    limits = attrs.evolve(SETTINGS.limits, write_body_bytes=100, string_bytes=100)
     world = RatedServer(tmp_path, limits, requests_per_address=3)
     socket = Socket(world)
     request: dict[str, Any] = {"t": "d", "d": {"r": 7, "a": "q", "b": {"p": "x" * 1000}}}

@@ -35,7 +35,7 @@ from treedbd.web.request import (
 )
 
 SHOP = DatabaseName("shop")
-OPTIONS = Settings(listen=LISTEN, domains=("db.test",))
+SETTINGS = Settings(listen=LISTEN, domains=("db.test",))
 TREE = AllowedMethods.of(["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"])
 RULES = AllowedMethods.of(["GET", "HEAD", "PUT", "OPTIONS"])
 READS = ("GET", "HEAD")
@@ -54,7 +54,7 @@ def make_request(
     return Request(no_connection, parser)
 
 
-def locate(request: Request, options: Settings = OPTIONS) -> Location:
+def locate(request: Request, options: Settings = SETTINGS) -> Location:
     return RequestParser(options).locate(request)
 
 
@@ -63,7 +63,7 @@ def parse_request(
     allowed: AllowedMethods = TREE,
     dialect: DialectName = "auto",
     *,
-    options: Settings = OPTIONS,
+    options: Settings = SETTINGS,
     has_place: bool = True,
 ) -> DataRequest:
     parser = RequestParser(options)
@@ -160,7 +160,7 @@ def test_an_ns_that_does_not_decode_names_no_database() -> None:
 
 
 def test_a_host_is_checked_unless_the_whole_server_is_addressed() -> None:
-    parser = RequestParser(OPTIONS)
+    parser = RequestParser(SETTINGS)
     parser.check_host(make_request())
     parser.check_host(make_request("*", method="OPTIONS", hosts=()))
     with pytest.raises(Misdirected):
@@ -199,7 +199,7 @@ def test_a_path_that_names_no_place_is_not_parsed() -> None:
 
 
 def test_long_paths_are_not_cached() -> None:
-    parser = RequestParser(OPTIONS)
+    parser = RequestParser(SETTINGS)
 
     def parse_and_count(path: str) -> tuple[int, int]:
         request = make_request(path)
@@ -241,7 +241,7 @@ def test_of_several_errors_the_first_in_the_promised_order_is_raised(
 def test_the_error_of_a_body_too_large_names_the_limit() -> None:
     request = make_request(method="PUT")
     request.is_oversized = True
-    options = attrs.evolve(OPTIONS, limits=Limits(write_body_bytes=7))
+    options = attrs.evolve(SETTINGS, limits=Limits(write_body_bytes=7))
     with pytest.raises(PayloadTooLarge, match="at most 7 bytes"):
         parse_request(request, options=options)
 
@@ -456,7 +456,7 @@ def test_an_etag_is_requested_by_one_of_the_configured_headers(
 
 
 def test_the_header_that_requests_an_etag_can_be_configured() -> None:
-    options = attrs.evolve(OPTIONS, http=HttpSettings(etag_headers=("Mine",)))
+    options = attrs.evolve(SETTINGS, http=HttpSettings(etag_headers=("Mine",)))
     for name, wanted in (("Mine", True), ("TreeDB", False)):
         request = make_request("/a.json", f"X-{name}-ETag: true")
         assert parse_request(request, options=options).wants_etag is wanted
@@ -514,7 +514,7 @@ def test_the_dialect_is_chosen_by_the_setting_or_by_the_request(
 ) -> None:
     request = make_request(target, *headers)
     assert parse_request(request, dialect=setting).dialect is dialect
-    assert RequestParser(OPTIONS).dialect_of(request, lambda _: setting) is dialect
+    assert RequestParser(SETTINGS).dialect_of(request, lambda _: setting) is dialect
 
 
 @pytest.mark.parametrize(
@@ -534,7 +534,7 @@ def test_an_error_has_a_dialect_whatever_is_wrong_with_the_request(
 ) -> None:
     settings: dict[DatabaseName, DialectName] = {SHOP: "firebase"}
     request = make_request(target, hosts=hosts)
-    assert RequestParser(OPTIONS).dialect_of(request, settings.__getitem__) is dialect
+    assert RequestParser(SETTINGS).dialect_of(request, settings.__getitem__) is dialect
 
 
 # Explanations and streams.

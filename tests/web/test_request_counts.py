@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from tests.web.tree_server import OPTIONS, TreeServer
+from tests.web.tree_server import SETTINGS, TreeServer
 from treedbd.http1.connections import ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.web.activity import MAX_OTHERS, Activity, RequestCounts
@@ -17,7 +17,7 @@ class CountingServer(TreeServer):
         super().__init__(folder, refused=counts.note_refusal)
         self.activity = Activity(self.clock, count_too=counts.add)
         self.factory = Http1Factory(
-            self.resource, OPTIONS.limits, self.clock, ServerOptions(activity=self.activity)
+            self.resource, SETTINGS.limits, self.clock, ServerOptions(activity=self.activity)
         )
 
 

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 
 from tests.http1.peer import Peer
 from tests.http1.test_reply import RecordedLog
-from tests.web.tree_server import OPTIONS, TreeServer
+from tests.web.tree_server import SETTINGS, TreeServer
 from treedbd.errors import BUDGET_LINES, BUDGET_S
 from treedbd.http1.connections import NO_LOGGING, ServerOptions
 from treedbd.http1.server import Http1Factory
@@ -32,12 +32,12 @@ class LoggedServer(TreeServer):
         self.log = RequestLog(
             RequestLogOptions(**options),
             lambda _project, _token: self.identity,
-            RequestParser(OPTIONS),
+            RequestParser(SETTINGS),
             self.clock.seconds,
         )
         logging = self.log.logging()
         self.factory = Http1Factory(
-            self.resource, OPTIONS.limits, self.clock, ServerOptions(logs=logging)
+            self.resource, SETTINGS.limits, self.clock, ServerOptions(logs=logging)
         )
 
 
@@ -156,7 +156,7 @@ def test_a_reader_that_was_cut_off_is_logged_and_counted_so(
         if reason == "stop":
             server.factory.abort()
         elif reason == "slow":
-            server.clock.pump([1.0, 2 * OPTIONS.limits.write_stalled_s, 1.0])
+            server.clock.pump([1.0, 2 * SETTINGS.limits.write_stalled_s, 1.0])
         assert peer.transport.disconnected is (reason != "client")
         peer.connection.connectionLost(Failure(ConnectionError()))
     logged = fields(log)[-1]

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from tests.http1.peer import Peer
-from tests.web.tree_server import OPTIONS, PATIENT, StreamClient, TreeServer, put
+from tests.web.tree_server import PATIENT, SETTINGS, StreamClient, TreeServer, put
 from treedbd.config.settings import Settings
 from treedbd.rules.ruleset import parse_rules
 from treedbd.web.reading import IN_MEMORY_BYTES
@@ -25,7 +25,7 @@ EVENTS = "Accept: text/event-stream\r\n"
 def limited(**changed: Any) -> Settings:
     """Return options of a server for which little may wait."""
     return attrs.evolve(
-        OPTIONS, limits=attrs.evolve(PATIENT, **({"waiting_bytes": LIMIT} | changed))
+        SETTINGS, limits=attrs.evolve(PATIENT, **({"waiting_bytes": LIMIT} | changed))
     )
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import attrs
 import pytest
 
-from tests.web.tree_server import OPTIONS, PATIENT, TreeServer, patch, put
+from tests.web.tree_server import PATIENT, SETTINGS, TreeServer, patch, put
 from treedbd.rules.ruleset import parse_rules
 
 PEOPLE = {"ada": {"age": 36}, "alan": {"age": 41}, "grace": {"age": 85}, "tim": {"name": "Tim"}}
@@ -20,7 +20,7 @@ ADULT = {"age": {">=": 40}}
 
 def serve(folder: pathlib.Path, most: int = 100, rules: str | None = None) -> TreeServer:
     limits = attrs.evolve(PATIENT, where_children=most)
-    options = attrs.evolve(OPTIONS, limits=limits)
+    options = attrs.evolve(SETTINGS, limits=limits)
     if rules is None:
         return TreeServer(folder, options=options)
     return TreeServer(folder, parse_rules(rules), options=options)

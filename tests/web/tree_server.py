@@ -33,7 +33,7 @@ BUFFER_BYTES = 10_000
 PATIENT = Limits(idle_s=1e4, write_stalled_s=1e4)
 LISTEN = (parse_endpoint("tcp:80", pathlib.Path()),)
 """With it hosts outside of the domains are misdirected; nothing listens."""
-OPTIONS = Settings(
+SETTINGS = Settings(
     listen=LISTEN,
     domains=("localhost",),
     limits=PATIENT,
@@ -63,7 +63,7 @@ class TreeServer(Server):
         engine: str = "memory",
         projects: Iterable[ProjectSpec] = (),
         verifier: Callable[[str], Verifier | None] = lambda _: None,
-        options: Settings = OPTIONS,
+        options: Settings = SETTINGS,
         run_in_thread: RunInThread = execute,
         entropy: Callable[[int], bytes] = os.urandom,
         refused: NoteRefusal | None = None,

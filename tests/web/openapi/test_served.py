@@ -10,7 +10,7 @@ import attrs
 import pytest
 from twisted.web.resource import Resource
 
-from tests.web.tree_server import OPTIONS, TreeServer
+from tests.web.tree_server import SETTINGS, TreeServer
 from treedbd.config.settings import HttpSettings
 from treedbd.http1.server import Http1Factory
 
@@ -64,7 +64,7 @@ def test_a_client_that_has_it_does_not_receive_it_again(server: TreeServer) -> N
 
 
 def test_without_a_page_for_browsers_it_is_there(tmp_path: pathlib.Path) -> None:
-    server = TreeServer(tmp_path, options=attrs.evolve(OPTIONS, http=HttpSettings(page=False)))
+    server = TreeServer(tmp_path, options=attrs.evolve(SETTINGS, http=HttpSettings(page=False)))
     paths = json.loads(server.request("GET", TARGET).body)["paths"]
     assert TARGET in paths
     assert "/.docs/interface.md" not in paths
@@ -76,7 +76,7 @@ def test_mounted_under_a_prefix_it_says_where_its_paths_begin(server: TreeServer
     root.putChild(b"api", inner)
     inner.putChild(b"d b", server.resource)
     assert json.loads(server.request("GET", TARGET).body)["servers"] == [{"url": "/"}]
-    server.factory = Http1Factory(root, OPTIONS.limits, server.clock)
+    server.factory = Http1Factory(root, SETTINGS.limits, server.clock)
     reply = server.request("GET", f"/api/d%20b{TARGET}")
     assert json.loads(reply.body)["servers"] == [{"url": "/api/d%20b"}]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.http1.peer import Peer
 from tests.web.test_freed_at_the_end import open_socket
-from tests.web.tree_server import OPTIONS, PATIENT, TreeServer
+from tests.web.tree_server import PATIENT, SETTINGS, TreeServer
 from tests.websocket_frames import TEXT, print_frame
 from treedbd.web.write import Admission
 
@@ -23,7 +23,7 @@ PIECES = 30
 
 @pytest.fixture
 def server(tmp_path: pathlib.Path) -> TreeServer:
-    return TreeServer(tmp_path, options=attrs.evolve(OPTIONS, limits=LIMITS))
+    return TreeServer(tmp_path, options=attrs.evolve(SETTINGS, limits=LIMITS))
 
 
 def held(server: TreeServer) -> int:

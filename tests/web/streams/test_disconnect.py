@@ -12,7 +12,7 @@ import pytest
 from twisted.web.server import Site
 
 from tests.access import admin, secret_of, user
-from tests.web.tree_server import OPTIONS, PATIENT, StreamClient, TreeServer, make_verifier, put
+from tests.web.tree_server import PATIENT, SETTINGS, StreamClient, TreeServer, make_verifier, put
 from treedbd.database.requests import ProjectSpec
 from treedbd.limits import MAX_DISCONNECT_BYTES, MAX_DISCONNECT_NODES
 from treedbd.names import DatabaseName
@@ -44,7 +44,7 @@ class DisconnectServer(TreeServer):
             rules,
             projects=[ProjectSpec("demo", None)],
             verifier=lambda name: make_verifier(secret_of(name)),
-            options=attrs.evolve(OPTIONS, limits=attrs.evolve(PATIENT, **options)),
+            options=attrs.evolve(SETTINGS, limits=attrs.evolve(PATIENT, **options)),
         )
 
     def open(self, path: str, body: Any, *more: str, token: str = "") -> StreamClient:

@@ -7,7 +7,7 @@ import pathlib
 import attrs
 import pytest
 
-from tests.web.tree_server import OPTIONS, PATIENT, StreamClient, TreeServer
+from tests.web.tree_server import PATIENT, SETTINGS, StreamClient, TreeServer
 from treedbd.http1.content import SHARES
 
 WRITES = 20
@@ -19,7 +19,7 @@ OTHER = "192.0.2.2"
 @pytest.fixture
 def server(tmp_path: pathlib.Path) -> TreeServer:
     limits = attrs.evolve(PATIENT, waiting_bytes=SHARES * SHARE)
-    return TreeServer(tmp_path, options=attrs.evolve(OPTIONS, limits=limits))
+    return TreeServer(tmp_path, options=attrs.evolve(SETTINGS, limits=limits))
 
 
 def write_log(server: TreeServer) -> list[str]:
