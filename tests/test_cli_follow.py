@@ -24,13 +24,11 @@ from treedbd.cli.options import NoResponse, Url, parse_url
 from treedbd.cli.watch import (
     LONGEST_PAUSE_S,
     StreamEvent,
-    WatchOptions,
     follow,
     pause_after,
 )
 
 reactor: Any = installed_reactor
-KEEP_ALIVE_S = 30.0
 SILENT_S = 75.0
 FIRST = b'event: put\ndata: {"path":"/","data":1}\nid: 4\n\n'
 ALIVE = b"event: keep-alive\ndata: null\n\n"
@@ -102,14 +100,14 @@ class Follower:
         self._shown: DeferredQueue[str] = DeferredQueue()
         self._server = server
         url = parse_url(f"{server.url()}/a.json?resume=true")
-        options = WatchOptions(url, KEEP_ALIVE_S, self._show, self._note)
         patch.setattr(http_client, "open_socket", self._open)
         self.is_over: Deferred[None] = Deferred()
-        self.end: Deferred[None] = deferToThread(self._follow, options)
+        self.end: Deferred[None] = deferToThread(self._follow, url)
 
-    def _follow(self, options: WatchOptions) -> None:
+    def _follow(self, url: Url) -> None:
+        client = HttpClient(token="secret", silence_s=SILENT_S)
         try:
-            follow(HttpClient(token="secret"), options, random.Random(1), self.clock.pause)
+            follow(client, url, self._show, self._note, random.Random(1), self.clock.pause)
         finally:
             reactor.callFromThread(self.is_over.callback, None)
 

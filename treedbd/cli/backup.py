@@ -32,6 +32,7 @@ from treedbd import __version__
 from treedbd.cli.exit import DONE, CommandFailed, Status, counted, make_printable, print_line, warn
 from treedbd.cli.loading.transfer import ProgressReport
 from treedbd.cli.options import (
+    add_flag,
     add_settings_options,
     number_from,
     read_settings,
@@ -155,7 +156,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         type=number_from(1, 9999),
         help="make a numbered backup in DIR, and keep the newest N",
     )
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    add_flag(parser, "--quiet", "print errors only")
     add_settings_options(parser)
     parser.set_defaults(run=_backup)
 
@@ -474,11 +475,9 @@ def _restore_file(folder: pathlib.Path, saved: SavedFile, work: pathlib.Path) ->
     if saved.sequence is not None:
         if (problem := verify_copy(target)) is not None:
             raise CommandFailed(f"{source} is damaged: {problem}")
-        mark = MarkFile(beside(target, MARK))
-        mark.write(
-            Mark(saved.sequence, bytes.fromhex(saved.op_id or ""), is_closed=True), sync=True
-        )
-        mark.close()
+        end = Mark(saved.sequence, bytes.fromhex(saved.op_id or ""), is_closed=True)
+        with contextlib.closing(MarkFile(beside(target, MARK))) as mark:
+            mark.write(end, sync=True)
     sync_directory(target.parent)
 
 

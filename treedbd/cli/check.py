@@ -22,10 +22,15 @@ from itertools import islice
 import attrs
 
 from treedbd.cli.exit import DONE, FAILED, CommandFailed, Status, make_printable, print_line, warn
-from treedbd.cli.http_client import HttpClient, parse_json, reading_answer, run_once
+from treedbd.cli.http_client import (
+    HttpClient,
+    add_online_options,
+    parse_json,
+    reading_answer,
+    run_once,
+)
 from treedbd.cli.options import (
     Url,
-    add_network_options,
     add_settings_options,
     choose_authorities,
     parse_address,
@@ -59,17 +64,15 @@ def add_options(parser: ArgumentParser, _: str) -> None:
 
 def _check(arguments: Namespace) -> Status:
     settings = read_stored_settings(arguments, "checked")
-    try:
-        lock = DirectoryLock(settings.data)
-    except CannotOpenStore as error:
-        raise CommandFailed(str(error)) from None
-    try:
-        entries = walk(settings.data, settings.projects)
-        are_sound = [_report(_name(each), _check_entry(each, settings.rules)) for each in entries]
-    except CannotOpenStore as error:
-        raise CommandFailed(str(error)) from None
-    finally:
-        lock.release()
+    with contextlib.ExitStack() as locks:
+        try:
+            locks.callback(DirectoryLock(settings.data).release)
+            entries = walk(settings.data, settings.projects)
+            are_sound = [
+                _report(_name(each), _check_entry(each, settings.rules)) for each in entries
+            ]
+        except CannotOpenStore as error:
+            raise CommandFailed(str(error)) from None
     bad = are_sound.count(False)
     if bad:
         verb = "has" if bad == 1 else "have"
@@ -144,14 +147,11 @@ def _check_rules(file: pathlib.Path, limits: RulesLimits) -> list[str]:
 
 def _report(name: str, findings: list[str]) -> bool:
     """Print the findings in one file; return whether it is sound."""
-    if not findings:
-        print_line(make_printable(f"{name}: ok"))
-    for finding in findings:
-        print_line(make_printable(f"{name}: {finding}"))
+    lines = findings or ["ok"]
     if len(findings) >= MAX_FINDINGS:
-        print_line(
-            make_printable(f"{name}: There may be more; the first {MAX_FINDINGS} are shown.")
-        )
+        lines = [*lines, f"There may be more; the first {MAX_FINDINGS} are shown."]
+    for line in lines:
+        print_line(make_printable(f"{name}: {line}"))
     return not findings
 
 
@@ -164,9 +164,8 @@ def add_compact_options(parser: ArgumentParser, _: str) -> None:
         nargs="?",
         help="a database that a daemon serves (default: all of the data directory)",
     )
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=_run, request=_compact_served)
+    add_online_options(parser, _compact_served)
+    parser.set_defaults(run=_run)
 
 
 def _run(arguments: Namespace) -> Status:
@@ -187,7 +186,7 @@ def _run(arguments: Namespace) -> Status:
     try:
         return _compact_files(settings, lock)
     except DiskFull as error:
-        raise CommandFailed(f"{error}") from None
+        raise CommandFailed(str(error)) from None
     finally:
         lock.release()
 

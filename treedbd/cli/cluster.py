@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import signal
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -16,7 +16,7 @@ import attrs
 import orjson
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
-from treedbd.cli.options import read_settings
+from treedbd.cli.options import add_config_option, add_flag, read_settings
 from treedbd.config.settings import Settings, load_settings
 from treedbd.config.values import ConfigError
 from treedbd.errors import OperatorError
@@ -87,13 +87,8 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         "Show the PostgreSQL that a configuration names, the daemons that use it and their lag, "
         "and its databases. Nothing is changed."
     )
-    status.add_argument(
-        "--config",
-        metavar="FILE",
-        default=SUPPRESS,  # it may precede the command as well
-        help="the configuration file of a daemon",
-    )
-    status.add_argument("--json", action="store_true", help="print one JSON object")
+    add_config_option(status, summary="the configuration file of a daemon")
+    add_flag(status, "--json", "print one JSON object")
     status.set_defaults(run=_show_status)
 
 
@@ -272,12 +267,8 @@ def _print(value: Any) -> str:
 def add_move_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of `move` to its parser."""
     parser.description = _DESCRIPTION
-    parser.add_argument(
-        "--config",
-        metavar="FROM.toml",
-        default=SUPPRESS,  # it may precede the command as well
-        help="the configuration of the daemons that have the data",
-    )
+    summary = "the configuration of the daemons that have the data"
+    add_config_option(parser, metavar="FROM.toml", summary=summary)
     parser.add_argument(
         "--to",
         metavar="TO.toml",
@@ -286,19 +277,19 @@ def add_move_options(parser: ArgumentParser, _: str) -> None:
         help="the configuration of the daemons that are to have it",
     )
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument(
+    add_flag(
+        choice,
         "--replace",
-        action="store_true",
-        help="replace what is there: databases of the same names in PostgreSQL are removed, a data "
+        "replace what is there: databases of the same names in PostgreSQL are removed, a data "
         "directory gets another name",
     )
-    choice.add_argument(
+    add_flag(
+        choice,
         "--undo",
-        action="store_true",
-        help="after a move that was killed: make the old daemons accept writes again, and remove "
+        "after a move that was killed: make the old daemons accept writes again, and remove "
         "the incomplete copy",
     )
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    add_flag(parser, "--quiet", "print errors only")
     parser.set_defaults(run=_move)
 
 

@@ -13,6 +13,7 @@ import argparse
 import pathlib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
@@ -26,10 +27,17 @@ from treedbd.cli.data import (
     NULL,
     TOO_LARGE,
     WITH_TAG,
+    describe_tries,
     pause_between_tries,
 )
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.http_client import Body, HttpClient, UnreadResponse, run_once
+from treedbd.cli.http_client import (
+    Body,
+    HttpClient,
+    UnreadResponse,
+    add_online_options,
+    make_source_client,
+)
 from treedbd.cli.options import (
     DEFAULT_TRIES,
     LOCALHOST,
@@ -37,16 +45,11 @@ from treedbd.cli.options import (
     SUFFIX,
     InvalidUrl,
     Url,
-    add_network_options,
-    add_settings_options,
-    add_timeout_option,
+    add_address,
+    add_flag,
     add_tries_option,
-    choose_authorities,
     is_local,
-    parse_address,
-    read_settings,
     read_token,
-    read_token_file,
     split_url,
     time_parameters,
 )
@@ -60,10 +63,8 @@ _ONE_CHILD: Final = {"shallow": "true", "limitToFirst": "1"}
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    parser.add_argument(
-        "source", metavar="SOURCE-URL", type=parse_address, help="the path to copy from"
-    )
-    parser.add_argument("url", metavar="TARGET-URL", type=parse_address, help="the path to copy to")
+    add_address(parser, "the path to copy from", "source", "SOURCE-URL")
+    add_address(parser, "the path to copy to", metavar="TARGET-URL")
     parser.add_argument(
         "--export",
         action=argparse.BooleanOptionalAction,
@@ -77,10 +78,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         help="a file with the token for the source (default: that for the target, if both are of "
         "one server, else none)",
     )
-    add_timeout_option(parser)
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=run_once, request=_copy)
+    add_online_options(parser, _copy, has_timeout=True)
 
 
 def _copy(client: HttpClient, arguments: Namespace) -> None:
@@ -89,14 +87,15 @@ def _copy(client: HttpClient, arguments: Namespace) -> None:
         raise CommandFailed(f"{source} cannot be copied into itself.")
     parameters = {"format": "export"} if arguments.export else {}
     address = source.to_json().with_parameters(parameters | time_parameters(arguments))
-    response = _source_client(arguments).request("GET", address)
+    is_one_server = source.origin == target.origin  # a token is sent to no other server
+    token = read_token(arguments) if is_one_server and not arguments.source_token_file else None
+    response = make_source_client(arguments, token).request("GET", address)
     body = Body(_all_but_nothing(response, source))
     to = target.to_json().with_parameters({"print": "silent", **time_parameters(arguments)})
     written = client.send("PUT", to, JSON_HEADERS, body)
     if not written.is_success:
         hint = " treedb export and import copy values of any size."
-        is_too_large = written.status == TOO_LARGE
-        raise CommandFailed(written.read_error() + (hint if is_too_large else ""))
+        raise CommandFailed(written.read_error() + hint * (written.status == TOO_LARGE))
 
 
 def _all_but_nothing(response: UnreadResponse, source: Url) -> Iterator[bytes]:
@@ -111,19 +110,6 @@ def _all_but_nothing(response: UnreadResponse, source: Url) -> Iterator[bytes]:
         raise CommandFailed(f"There is nothing at {source}, so nothing was copied.")
     yield begin
     yield from pieces
-
-
-def _source_client(arguments: Namespace) -> HttpClient:
-    source: Url = arguments.source
-    file: pathlib.Path | None = arguments.source_token_file
-    token = None
-    if file is not None:
-        token = read_token_file(file)
-    elif source.origin == arguments.url.origin:  # a token is sent to no other server
-        token = read_token(arguments)
-    authority = choose_authorities(arguments, source, read_settings(arguments))
-    timeout = arguments.timeout
-    return HttpClient(authority, token, timeout and timeout.client_s)
 
 
 def database_of(url: Url) -> tuple[str, int, str, str]:
@@ -153,16 +139,11 @@ class TargetExists(CommandFailed):
 def add_mv_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
     parser.description = "Move the value at a path to another path of the same database."
-    parser.add_argument(
-        "source", metavar="SOURCE-URL", type=parse_address, help="the path to move from"
-    )
-    parser.add_argument("url", metavar="TARGET-URL", type=parse_address, help="the path to move to")
-    parser.add_argument("-f", "--force", action="store_true", help="replace what is at the target")
+    add_address(parser, "the path to move from", "source", "SOURCE-URL")
+    add_address(parser, "the path to move to", metavar="TARGET-URL")
+    add_flag(parser, "-f", "--force", "replace what is at the target")
     add_tries_option(parser)
-    add_timeout_option(parser)
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=run_once, request=_move)
+    add_online_options(parser, _move, has_timeout=True)
 
 
 def _move(client: HttpClient, arguments: Namespace) -> None:
@@ -213,10 +194,7 @@ class Move:
             if self._write(above, tag, value):
                 return
             pause_between_tries(number)
-        times = "once" if tries == 1 else f"{tries} times"
-        raise CommandFailed(
-            f"Others have changed {format_path(above)} each time, {times}: nothing was moved."
-        )
+        raise CommandFailed(describe_tries(format_path(above), tries, "moved"))
 
     def _read_tag(self, above: Path) -> str:
         response = self.client.send("HEAD", self.url_of(above, {}), WITH_TAG)
@@ -265,8 +243,10 @@ class Move:
         if above == self.target:  # it is above the source, so replacing it removes the source
             method, body = "PUT", value
         else:
-            names = [_name_below(path[len(above) :]) for path in (self.target, self.source)]
-            method, body = "PATCH", b"{%b:%b,%b:null}" % (names[0], value, names[1])
+            to, gone = (
+                orjson.dumps("/".join(path[len(above) :])) for path in (self.target, self.source)
+            )
+            method, body = "PATCH", b"{%b:%b,%b:null}" % (to, value, gone)
         url = self.url_of(above, {"print": "silent"})
         headers = {**JSON_HEADERS, "If-Match": tag}
         written = self.client.send(method, url, headers, Body((body,), len(body)))
@@ -276,20 +256,11 @@ class Move:
         if written.status == CONDITION_FAILED:
             written.close()
             return False
-        is_too_large = written.status == TOO_LARGE
         hint = " Nothing was moved: treedb export and import copy values of any size."
-        raise CommandFailed(written.read_error() + (hint if is_too_large else ""))
+        raise CommandFailed(written.read_error() + hint * (written.status == TOO_LARGE))
 
 
 def _common(one: Path, other: Path) -> Path:
     """Return the longest path at or above both."""
-    length = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        length += 1
-    return one[:length]
-
-
-def _name_below(below: Path) -> bytes:
-    return orjson.dumps("/".join(below))
+    pairs = zip(one, other, strict=False)
+    return tuple(mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -31,7 +31,7 @@ import signal
 import sys
 import tempfile
 import time
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, Final, NoReturn
@@ -43,10 +43,10 @@ import orjson
 from treedbd.cli.exit import (
     DONE,
     CommandFailed,
-    Palette,
     colour,
     has_colour,
     make_printable,
+    paint_printable,
     print_line,
     warn,
     write_out,
@@ -56,27 +56,27 @@ from treedbd.cli.http_client import (
     Body,
     HttpClient,
     UnreadResponse,
+    add_online_options,
     parse_json,
     reading_answer,
     run_once,
 )
 from treedbd.cli.options import (
-    ADDRESS_HELP,
-    CONFIG_HELP,
     STANDARD_INPUT,
     SUFFIX,
     Url,
+    add_address,
+    add_config_option,
+    add_flag,
     add_network_options,
     add_optional_address,
     add_query_options,
-    add_settings_options,
-    add_timeout_option,
     add_tries_option,
     in_options,
     is_json,
     number_from,
-    parse_address,
     query_parameters,
+    reported,
     standard_input,
     time_parameters,
 )
@@ -128,46 +128,37 @@ class _PageTooLarge(Exception):
 
 def add_options(parser: ArgumentParser, command: str) -> None:
     """Add the options of one of these commands to its parser."""
-    parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
+    add_address(parser)
     if command == "get":
         _add_get_options(parser)
     else:
         _add_write_options(parser, _METHODS[command])
-    add_timeout_option(parser)
-    add_network_options(parser)
-    add_settings_options(parser)
+    add_online_options(parser, _get if command == "get" else _write, has_timeout=True)
 
 
 def _add_get_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--shallow", action="store_true", help="print the keys of the children only"
-    )
-    parser.add_argument("--pretty", action="store_true", help="print indented lines")
-    parser.add_argument("--export", action="store_true", help="with priorities, without arrays")
+    add_flag(parser, "--shallow", "print the keys of the children only")
+    add_flag(parser, "--pretty", "print indented lines")
+    add_flag(parser, "--export", "with priorities, without arrays")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write a file, which appears when it is whole"
     )
     tags = parser.add_mutually_exclusive_group()
-    tags.add_argument("--etag", action="store_true", help="print the entity tag of the value only")
-    tags.add_argument(
-        "--json", action="store_true", help='print {"etag": …, "value": …}, for --if-match'
-    )
+    add_flag(tags, "--etag", "print the entity tag of the value only")
+    add_flag(tags, "--json", 'print {"etag": …, "value": …}, for --if-match')
     add_query_options(parser)
-    parser.set_defaults(run=run_once, request=_get)
 
 
 def _add_write_options(parser: ArgumentParser, method: str) -> None:
     if method != "DELETE":
         parser.add_argument("value", metavar="VALUE", help="JSON, or - for standard input")
-    parser.add_argument("--silent", action="store_true", help="print nothing")
+    add_flag(parser, "--silent", "print nothing")
     parser.add_argument(
         "--if-match", metavar="TAG", help="write only if the value at the path has this entity tag"
     )
     if method == "DELETE":
-        parser.add_argument(
-            "-f", "--force", action="store_true", help="do not ask, as the shell does otherwise"
-        )
-    parser.set_defaults(run=run_once, request=_write, method=method, value=None)
+        add_flag(parser, "-f", "--force", "do not ask, as the shell does otherwise")
+    parser.set_defaults(method=method, value=None)
 
 
 def _get(client: HttpClient, arguments: Namespace) -> None:
@@ -190,7 +181,7 @@ def _print_tag(
     tag = response.header("ETag")
     if tag is None:
         raise CommandFailed("A query and a shallow read have no entity tag.")
-    tag = make_printable(tag.removeprefix("W/").strip('"'))
+    tag = make_printable(_bare_tag(tag))
     if not with_value:
         write(os.fsencode(tag) + b"\n")
         return
@@ -218,7 +209,7 @@ def _write(client: HttpClient, arguments: Namespace) -> None:
 
 def make_tag(text: str) -> str:
     """Return an entity tag for a header; raise `CommandFailed`."""
-    tag = text.removeprefix("W/").strip('"')
+    tag = _bare_tag(text)
     if not tag.isascii() or not tag.isprintable() or set(tag) & set(' ",'):
         raise CommandFailed("--if-match must be one entity tag, as get --etag prints it, or *.")
     return tag if tag == "*" else f'"{tag}"'
@@ -226,10 +217,21 @@ def make_tag(text: str) -> str:
 
 def describe_condition(response: UnreadResponse, url: Url) -> str:
     """Return the sentence of a 412, with the present tag."""
-    tag = (response.header("ETag") or "").removeprefix("W/").strip('"')
+    tag = _bare_tag(response.header("ETag"))
     response.close()
     now = f": its entity tag is now {tag}" if tag else ""
     return f"412 condition_failed: The value at {url} is another one{now}."
+
+
+def _bare_tag(tag: str | None) -> str:
+    """Return an entity tag without quotation marks; empty if there is none."""
+    return (tag or "").removeprefix("W/").strip('"')
+
+
+def describe_tries(what: object, tries: int, undone: str) -> str:
+    """Return the sentence of a conditional write that others have prevented each time."""
+    times = "once" if tries == 1 else f"{tries} times"
+    return f"Others have changed {what} each time, {times}: nothing was {undone}."
 
 
 def pause_between_tries(tried: int) -> None:
@@ -250,21 +252,21 @@ def opened_output(name: str | None) -> Iterator[Callable[[bytes], None]]:
         yield write_out
         return
     path = pathlib.Path(os.path.realpath(name))
-    with _reported(name):
+    with reported(name, "written"):
         is_file = path.is_file() or not path.exists()
         part, file = _create(path) if is_file else (None, path.open("wb"))
 
     def write(data: bytes) -> None:
-        with _reported(name):
+        with reported(name, "written"):
             file.write(data)
 
     try:
         with file:
             yield write
-            with _reported(name):
+            with reported(name, "written"):
                 file.flush()
         if part is not None:
-            with _reported(name):
+            with reported(name, "written"):
                 part.replace(path)
     except BaseException:
         if part is not None:
@@ -277,14 +279,6 @@ def _create(path: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
     descriptor, part = tempfile.mkstemp(".part", f".{path.name[:100]}.", path.parent)
     os.fchmod(descriptor, path.stat().st_mode & 0o777 if path.exists() else 0o600)
     return pathlib.Path(part), os.fdopen(descriptor, "wb")
-
-
-@contextlib.contextmanager
-def _reported(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CommandFailed(f"{name} cannot be written ({error.strerror}).") from None
 
 
 def print_response(client: HttpClient, method: str, url: Url, body: Body | None) -> None:
@@ -366,13 +360,11 @@ def make_body(value: str) -> Body:
 
 def _read(source: io.BufferedReader, *, skips_mark: bool = False) -> Iterator[bytes]:
     """Yield the pieces of a file as they arrive, without a byte order mark if `skips_mark`."""
-    try:
+    with reported("Standard input", "read"):
         if skips_mark and (first := source.read(len(BOM_UTF8))) not in (b"", BOM_UTF8):
             yield first
         while piece := source.read1(PIECE_BYTES):
             yield piece
-    except OSError as error:
-        raise CommandFailed(f"Standard input cannot be read ({error.strerror}).") from None
 
 
 def hint_at_value(value: str | None) -> str:
@@ -489,25 +481,16 @@ def _read_page(
 def add_ls_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
     add_optional_address(parser)
-    parser.add_argument(
-        "-l", "--long", action="store_true", help="print kind, size in bytes of JSON, and key"
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help='print a line for each child: {"key": …, "kind": …, "size": …}',
-    )
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=run_once, request=_ls)
+    add_flag(parser, "-l", "--long", "print kind, size in bytes of JSON, and key")
+    add_flag(parser, "--json", 'print a line for each child: {"key": …, "kind": …, "size": …}')
+    add_online_options(parser, _ls)
 
 
 def _ls(client: HttpClient, arguments: Namespace) -> None:
-    palette = Palette()
     is_long = arguments.long or arguments.json
     is_empty = True
     for child in read_children(client, arguments.url, with_values=is_long):
-        _print(child, palette, arguments)
+        _print(child, arguments)
         is_empty = False
     if is_empty:
         value = read_itself(client, arguments.url)
@@ -516,13 +499,13 @@ def _ls(client: HttpClient, arguments: Namespace) -> None:
         raise CommandFailed(f"The value at {arguments.url} is a {value.kind}, without children.")
 
 
-def _print(child: ListedChild, palette: Palette, arguments: Namespace) -> None:
+def _print(child: ListedChild, arguments: Namespace) -> None:
     if arguments.json:
         write_out(orjson.dumps({"key": child.key, "kind": child.kind, "size": child.size}) + b"\n")
     elif arguments.long:
-        print_line(f"{child.kind:7} {child.size:>12} {palette.paint(child.key, child.kind)}")
+        print_line(f"{child.kind:7} {child.size:>12} {paint_printable(child.key, child.kind)}")
     else:
-        print_line(palette.paint(child.key, child.kind))
+        print_line(paint_printable(child.key, child.kind))
 
 
 def add_tree_options(parser: ArgumentParser, _: str) -> None:
@@ -542,10 +525,8 @@ def add_tree_options(parser: ArgumentParser, _: str) -> None:
         default=20,
         help="how many children of a node are shown (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=run_once, request=_tree)
+    add_flag(parser, "--json", "print one JSON object")
+    add_online_options(parser, _tree)
 
 
 @attrs.frozen
@@ -568,9 +549,8 @@ def _tree(client: HttpClient, arguments: Namespace) -> None:
     if arguments.json:
         write_out(orjson.dumps(_as_json(node)) + b"\n")
         return
-    palette = Palette()
-    print_line(_label(node, palette))
-    for line in _lines(node, "", palette):
+    print_line(_label(node))
+    for line in _lines(node, ""):
         print_line(line)
 
 
@@ -587,24 +567,24 @@ def _read_tree(
     return _TreeNode(child, tuple(nodes), count)
 
 
-def _lines(node: _TreeNode, indent: str, palette: Palette) -> Iterator[str]:
+def _lines(node: _TreeNode, indent: str) -> Iterator[str]:
     more = (node.count or 0) - len(node.children)
     for at, each in enumerate(node.children, 1):
         is_last = at == len(node.children) and more <= 0
-        yield f"{indent}{'└── ' if is_last else '├── '}{_label(each, palette)}"
-        yield from _lines(each, indent + ("    " if is_last else "│   "), palette)
+        yield f"{indent}{'└── ' if is_last else '├── '}{_label(each)}"
+        yield from _lines(each, indent + ("    " if is_last else "│   "))
     if more > 0:
         text = f"… {more:,}{'+' if node.count == _COUNTED else ''} more"
-        yield f"{indent}└── {palette.paint(text, 'dim')}"
+        yield f"{indent}└── {paint_printable(text, 'dim')}"
 
 
-def _label(node: _TreeNode, palette: Palette) -> str:
+def _label(node: _TreeNode) -> str:
     child = node.child
-    name = palette.paint(child.key, child.kind)
+    name = paint_printable(child.key, child.kind)
     if child.kind != "object":
         text = orjson.dumps(child.value).decode()
         cut = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-        return f"{name}: {palette.paint(cut, '')}"
+        return f"{name}: {paint_printable(cut, '')}"
     facts = []
     if node.count is not None:
         mark = "+" if node.count == _COUNTED else ""
@@ -612,7 +592,7 @@ def _label(node: _TreeNode, palette: Palette) -> str:
     if child.size:
         facts.append(f"{child.size:,} bytes")
     shown = ", ".join(facts)
-    return f"{name} {palette.paint(f'({shown})', 'dim')}" if facts else name
+    return f"{name} {paint_printable(f'({shown})', 'dim')}" if facts else name
 
 
 def _as_json(node: _TreeNode) -> dict[str, Any]:
@@ -639,15 +619,11 @@ def add_log_options(parser: ArgumentParser, _: str) -> None:
         default=100,
         help="print N writes (default: 100)",
     )
-    parser.add_argument(
-        "--data",
-        dest="with_data",
-        action="store_true",
-        help="print what was written, as far as it was kept",
-    )
-    parser.add_argument("--follow", action="store_true", help="go on with new writes until Ctrl-C")
+    summary = "print what was written, as far as it was kept"
+    parser.add_argument("--data", dest="with_data", action="store_true", help=summary)
+    add_flag(parser, "--follow", "go on with new writes until Ctrl-C")
     add_network_options(parser)
-    parser.add_argument("--config", metavar="FILE", default=SUPPRESS, help=CONFIG_HELP)
+    add_config_option(parser)
     parser.set_defaults(run=run_once, request=_log)
 
 
@@ -692,7 +668,7 @@ def _end(*_: object) -> NoReturn:
 
 def add_transaction_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
+    add_address(parser)
     parser.add_argument(
         "expression",
         metavar="EXPRESSION",
@@ -700,16 +676,11 @@ def add_transaction_options(parser: ArgumentParser, _: str) -> None:
         "leaves it",
     )
     add_tries_option(parser)
-    parser.add_argument("--export", action="store_true", help="let it see and keep priorities")
+    add_flag(parser, "--export", "let it see and keep priorities")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--silent", action="store_true", help="print nothing")
-    shown.add_argument(
-        "--json", action="store_true", help='print {"value": …, "etag": …, "tries": …}'
-    )
-    add_timeout_option(parser)
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=run_once, request=_transact)
+    add_flag(shown, "--silent", "print nothing")
+    add_flag(shown, "--json", 'print {"value": …, "etag": …, "tries": …}')
+    add_online_options(parser, _transact, has_timeout=True)
 
 
 def _transact(client: HttpClient, arguments: Namespace) -> None:
@@ -738,16 +709,12 @@ def _transact(client: HttpClient, arguments: Namespace) -> None:
             raise CommandFailed(written.read_error())
         written.close()
         pause_between_tries(tries)
-    times = "once" if arguments.tries == 1 else f"{arguments.tries} times"
-    raise CommandFailed(
-        f"Others have changed {arguments.url} each time, {times}: nothing was written."
-    )
+    raise CommandFailed(describe_tries(arguments.url, arguments.tries, "written"))
 
 
 def _print_written(value: bytes, tag: str | None, tries: int, arguments: Namespace) -> None:
     if arguments.json:
-        plain = (tag or "").removeprefix("W/").strip('"')
-        shown = {"value": orjson.Fragment(value), "etag": plain, "tries": tries}
+        shown = {"value": orjson.Fragment(value), "etag": _bare_tag(tag), "tries": tries}
         write_out(orjson.dumps(shown) + b"\n")
     elif not arguments.silent:
         write_out(value + b"\n")

@@ -116,17 +116,9 @@ def paint(text: str, kind: str) -> str:
     return colour(text, kind) if has_colour() else text
 
 
-class Palette:
-    """Colours text for standard output, if it is a terminal that shows colours."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stdout.isatty()
-        self._is_on = has_colour()
-
-    def paint(self, text: str, kind: str) -> str:
-        """Return a text in the colour of a kind; on a terminal it cannot move the cursor."""
-        shown = make_printable(text) if self._is_terminal else text
-        return colour(shown, kind) if self._is_on else shown
+def paint_printable(text: str, kind: str) -> str:
+    """Return a text in the colour of a kind; on a terminal it cannot move the cursor."""
+    return paint(make_printable(text) if sys.stdout.isatty() else text, kind)
 
 
 def excerpt(document: str, line: int, column: int) -> tuple[str, str]:

@@ -20,7 +20,7 @@ import signal
 import socket
 import ssl
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, Final, NoReturn, TypeAlias
@@ -44,12 +44,16 @@ from treedbd.cli.options import (
     UNKNOWN_NAME,
     NoResponse,
     Url,
+    add_network_options,
+    add_settings_options,
+    add_timeout_option,
     choose_authorities,
     describe_error,
     describe_tls_failure,
     is_local_name,
     read_settings,
     read_token,
+    read_token_file,
 )
 
 _WRONG_NAME: Final = frozenset({62, 64})
@@ -64,18 +68,12 @@ _LEAST_S: Final = 0.001
 
 def open_socket(url: Url, timeout_s: float | None) -> socket.socket:
     """Connect to the server of a URL; raise `NoResponse`, or TimeoutError."""
-    if url.socket:
-        addresses = [(url.socket, 0)]
-    elif is_local_name(url.host):
-        addresses = [(each, url.port) for each in LOOPBACK]
-    else:
-        addresses = [(url.host, url.port)]
     failures: list[OSError] = []
-    for address in addresses:
+    for host in LOOPBACK if is_local_name(url.host) and not url.socket else (url.host,):
         try:
             if url.socket:
                 return _connect_unix(url.socket, timeout_s)
-            return socket.create_connection(address, timeout_s)
+            return socket.create_connection((host, url.port), timeout_s)
         except TimeoutError:
             raise
         except OSError as error:
@@ -505,6 +503,17 @@ SimpleWork: TypeAlias = Callable[[HttpClient, Namespace], None]
 """The work of a command, given a client and the command line."""
 
 
+def add_online_options(
+    parser: ArgumentParser, request: SimpleWork, *, has_timeout: bool = False
+) -> None:
+    """Add the options of a command that does `request` with a daemon, and run it."""
+    if has_timeout:
+        add_timeout_option(parser)
+    add_network_options(parser)
+    add_settings_options(parser)
+    parser.set_defaults(run=run_once, request=request)
+
+
 def run_once(arguments: Namespace) -> Status:
     """Do `arguments.request` with the daemon of `arguments.url`; raise `CommandFailed`.
 
@@ -520,6 +529,17 @@ def run_once(arguments: Namespace) -> Status:
 
 def make_http_client(arguments: Namespace) -> HttpClient:
     """Return the client that a command line describes; raise `CommandFailed`."""
-    authorities = choose_authorities(arguments, arguments.url, read_settings(arguments))
+    return _make_client(arguments, arguments.url, read_token(arguments))
+
+
+def make_source_client(arguments: Namespace, default: str | None = None) -> HttpClient:
+    """Return the client of `arguments.source`, by its own token or `default`."""
+    file: pathlib.Path | None = arguments.source_token_file
+    token = default if file is None else read_token_file(file)
+    return _make_client(arguments, arguments.source, token)
+
+
+def _make_client(arguments: Namespace, url: Url, token: str | None) -> HttpClient:
+    authorities = choose_authorities(arguments, url, read_settings(arguments))
     timeout = getattr(arguments, "timeout", None)
-    return HttpClient(authorities, read_token(arguments), timeout and timeout.client_s)
+    return HttpClient(authorities, token, timeout and timeout.client_s)

@@ -21,12 +21,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
+import attrs
 import orjson
 
 from treedbd.cli.cp import is_within
 from treedbd.cli.data import JSON_HEADERS, TOO_LARGE
 from treedbd.cli.exit import INTERRUPTED, CommandFailed, print_line, warn
-from treedbd.cli.http_client import HttpClient, UnreadResponse, run_once
+from treedbd.cli.http_client import HttpClient, UnreadResponse, make_source_client, run_once
 from treedbd.cli.loading.transfer import (
     DEFAULT_RETRY_S,
     LONGEST,
@@ -37,17 +38,15 @@ from treedbd.cli.loading.transfer import (
     read_size,
 )
 from treedbd.cli.options import (
-    CONFIG_HELP,
     NoResponse,
     Url,
+    add_address,
+    add_config_option,
+    add_flag,
     add_network_options,
-    choose_authorities,
-    parse_address,
     parse_url,
-    read_settings,
-    read_token_file,
 )
-from treedbd.cli.watch import SILENT_KEEP_ALIVES, interval
+from treedbd.cli.watch import INTERVAL, SILENT_KEEP_ALIVES
 from treedbd.limits import MIB
 from treedbd.tree.path import format_path, rank_key
 from treedbd.tree.types import PRIORITY, Path
@@ -77,6 +76,7 @@ KEEP_ALIVE_S: Final = 30.0
 """How often a hosted service sends something on a stream, and treedb by default."""
 
 
+@attrs.define(eq=False)
 class Copying:
     """Copies the value at a path of one database to the same path of another, whatever its size.
 
@@ -84,22 +84,14 @@ class Copying:
     in pages, and a child that is too long for a page is copied separately, so at most one page, or
     one longer string, is in memory. Children that the source lacks are removed from the target.
     All steps can be repeated: the result is the value that the source had when it was read.
+    `progress` counts the bytes written.
     """
 
-    def __init__(
-        self,
-        source: Retries,
-        source_url: Url,
-        target: Retries,
-        target_url: Url,
-        progress: ProgressReport,
-    ) -> None:
-        """Read `source_url`, and write below `target_url`; `progress` counts the bytes written."""
-        self._source = source
-        self._source_url = source_url
-        self._target = target
-        self._target_url = target_url
-        self._progress = progress
+    _source: Retries
+    _source_url: Url
+    _target: Retries
+    _target_url: Url
+    _progress: ProgressReport
 
     def give_up(self) -> None:
         """Try no request again from now on."""
@@ -332,32 +324,30 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument(
         "source", metavar="SOURCE-URL", type=parse_url, help="the database to copy from"
     )
-    parser.add_argument("url", metavar="URL", type=parse_address, help="the database to copy to")
+    add_address(parser, "the database to copy to")
     parser.add_argument(
         "--source-token-file",
         metavar="FILE",
         type=pathlib.Path,
         help="a file with the token for the source",
     )
-    parser.add_argument("--once", action="store_true", help="end after the copy")
-    parser.add_argument(
-        "--replace", action="store_true", help="remove from the target what the source lacks"
-    )
+    add_flag(parser, "--once", "end after the copy")
+    add_flag(parser, "--replace", "remove from the target what the source lacks")
     parser.add_argument(
         "--keep-alive",
         metavar="SECONDS",
-        type=interval,
+        type=INTERVAL,
         default=KEEP_ALIVE_S,
         help=f"the keep-alive interval of the source ({KEEP_ALIVE_S:g})",
     )
-    parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
-    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
+    add_flag(parser, "--quiet", "print no progress and no summary")
+    add_config_option(parser)
     add_network_options(parser)
     parser.set_defaults(run=run_once, request=_migrate)
 
 
 def _migrate(client: HttpClient, arguments: Namespace) -> None:
-    source = _source_client(arguments)
+    source = make_source_client(arguments)
     if is_within(arguments.source, arguments.url) or is_within(arguments.url, arguments.source):
         raise CommandFailed(f"{arguments.source} cannot be migrated into itself.")
     progress = ProgressReport("copied", None, is_quiet=arguments.quiet)
@@ -393,13 +383,6 @@ def _report_copied(progress: ProgressReport, arguments: Namespace) -> None:
     progress.finish("Copied", progress.count)
     if not (arguments.once or arguments.quiet):
         print("What changes in the source is copied, too, until Ctrl-C.", file=sys.stderr)
-
-
-def _source_client(arguments: Namespace) -> HttpClient:
-    file = arguments.source_token_file
-    token = None if file is None else read_token_file(file)
-    authorities = choose_authorities(arguments, arguments.source, read_settings(arguments))
-    return HttpClient(authorities, token)
 
 
 def _copy_rules(source: HttpClient, target: Retries, arguments: Namespace) -> None:

@@ -92,11 +92,6 @@ _ALL_ENTRIES: Final = 2**53
 _FIRST_ENTRY: Final = "SELECT min(seq) FROM log WHERE db = %s"
 
 
-def make_postgresql_settings(url: str) -> PostgresqlSettings:
-    """Return the settings of the connections of a move; raise `OperatorError`."""
-    return PostgresqlSettings(url, patience_s=PATIENCE_S)
-
-
 def describe_place(directory: pathlib.Path) -> str:
     """Return the name by which PostgreSQL records a data directory."""
     return f"{socket.gethostname()}:{directory.resolve()}"
@@ -109,11 +104,8 @@ def open_reader(shelf: pathlib.Path) -> Iterator[SqliteReader]:
     Each `read` shows a moment of its own, so the daemon can restart its log between them.
     Raises `CannotOpenStore`.
     """
-    connection = connect_reader(shelf, is_known=False)
-    try:
+    with contextlib.closing(connect_reader(shelf, is_known=False)) as connection:
         yield SqliteReader(connection)
-    finally:
-        connection.close()
 
 
 class MoveReport:
@@ -249,7 +241,7 @@ class _Content:
 
 def move_inward(source: Settings, target: Settings, *, replace: bool, is_quiet: bool) -> None:
     """Move all databases; raise `CommandFailed`, or one of the errors of the engines."""
-    settings = make_postgresql_settings(target.engine)
+    settings = PostgresqlSettings(target.engine, patience_s=PATIENCE_S)
     if not source.data.is_dir():
         raise CommandFailed(f"There is no data directory {source.data}.")
     prepare_schema(settings)
@@ -268,7 +260,7 @@ def move_inward(source: Settings, target: Settings, *, replace: bool, is_quiet: 
 
 def undo_inward(source: Settings, target: Settings, *, is_quiet: bool) -> None:
     """Give the daemon its lock back, and remove the incomplete copy in PostgreSQL."""
-    settings = make_postgresql_settings(target.engine)
+    settings = PostgresqlSettings(target.engine, patience_s=PATIENCE_S)
     data = source.data
     report = MoveReport(is_quiet=is_quiet)
     if read_schema(settings) is not None:
@@ -292,18 +284,22 @@ def _is_in_use(data: pathlib.Path) -> bool:
     return False
 
 
+@attrs.frozen
 class _InwardMove:
     """One move into PostgreSQL."""
 
-    def __init__(
-        self, source: Settings, move: MoveConnection, report: MoveReport, *, replace: bool
-    ) -> None:
-        self._source = source
-        self._data = source.data
-        self._origin = describe_place(source.data)
-        self._move = move
-        self._report = report
-        self._replace = replace
+    _source: Settings
+    _move: MoveConnection
+    _report: MoveReport
+    _replace: bool
+
+    @property
+    def _data(self) -> pathlib.Path:
+        return self._source.data
+
+    @property
+    def _origin(self) -> str:
+        return describe_place(self._source.data)
 
     def has_moved(self) -> bool:
         """Return whether the last move from here was completed."""
@@ -511,7 +507,7 @@ def undo_outward(source: Settings, target: Settings, *, is_quiet: bool) -> None:
 
 
 def _find_tables(source: Settings) -> PostgresqlSettings:
-    settings = make_postgresql_settings(source.engine)
+    settings = PostgresqlSettings(source.engine, patience_s=PATIENCE_S)
     if read_schema(settings) is None:
         raise CommandFailed(f"{settings.subject} has no tables of treedb: nothing can be moved.")
     return settings
@@ -525,22 +521,15 @@ def _is_free(data: pathlib.Path) -> bool:
     return not {each.name for each in data.iterdir()} - {LOCK_FILE}
 
 
+@attrs.frozen
 class _OutwardMove:
-    """One move out of PostgreSQL, into the folder `work`."""
+    """One move out of PostgreSQL, into the folder `work`, whose lock is `lock`."""
 
-    def __init__(
-        self,
-        move: MoveConnection,
-        cluster: PostgresqlCluster,
-        work: pathlib.Path,
-        lock: DirectoryLock,
-        report: MoveReport,
-    ) -> None:
-        self._move = move
-        self._cluster = cluster
-        self._work = work
-        self._lock = lock
-        self._report = report
+    _move: MoveConnection
+    _cluster: PostgresqlCluster
+    _work: pathlib.Path
+    _lock: DirectoryLock
+    _report: MoveReport
 
     def run(self, data: pathlib.Path) -> None:
         """Move all databases to `data`."""
@@ -580,13 +569,11 @@ class _OutwardMove:
         """Make a copy current; return how many commits it lacked."""
         path = self._path(database)
         engine = self._cluster.open_engine(path, database.db, epoch=database.epoch, lock=self._lock)
-        try:
+        with contextlib.closing(engine):
             before = engine.position.rev
             engine.catch_up()
             self._report.advance(engine.size())
             return engine.position.rev - before
-        finally:
-            engine.close()
 
     def _complete(self, databases: Sequence[StoredDatabase]) -> tuple[Compared, Compared]:
         """Make the copies and the rules equal to the frozen state, and verify them."""
@@ -672,13 +659,10 @@ class _OutwardMove:
 
 def _finish(path: pathlib.Path, lock: DirectoryLock) -> None:
     """Make a copy a database of its own: durable, and without its position."""
-    engine = SqliteEngine.open(path, lock=lock)
-    try:
+    with contextlib.closing(SqliteEngine.open(path, lock=lock)) as engine:
         transaction = engine.begin()
         transaction.delete(POSITION_KEY)
         transaction.commit()
-    finally:
-        engine.close()
 
 
 def _first_entry(connection: TimedConnection, db: int) -> int:

@@ -17,6 +17,7 @@ import argparse
 import io
 import ipaddress
 import json
+import math
 import os
 import pathlib
 import re
@@ -78,6 +79,7 @@ TOKEN_VARIABLE: Final = "TREEDB_TOKEN"  # noqa: S105 - the name of a variable
 PROJECT_VARIABLE: Final = "TREEDB_PROJECT"
 STANDARD_INPUT: Final = "-"
 CONFIG_HELP: Final = "the daemon's configuration file (default: the settings of development mode)"
+_DATA_HELP: Final = "the data directory, if the daemon was started with --data"
 _MAX_TOKEN_BYTES: Final = 65_536
 _MAX_DIGITS: Final = 16
 _TIMEOUT = re.compile(r"([0-9]{1,9})(ms|s|min|m)", re.ASCII)
@@ -257,10 +259,15 @@ def is_local_name(host: str) -> bool:
 
 def is_local(host: str) -> bool:
     """Return whether a name or an address means this machine."""
+    address = _address(host)
+    return is_local_name(host) if address is None else address.is_loopback
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return is_local_name(host)
+        return None
 
 
 def _host(parts: SplitResult) -> str:
@@ -310,23 +317,38 @@ class SessionParser(ArgumentParser):
     """
 
 
-def add_settings_options(parser: argparse.ArgumentParser) -> None:
+def add_flag(parser: argparse._ActionsContainer, *words: str) -> None:
+    """Add an option without a value: its names, and then its summary."""
+    *names, summary = words
+    parser.add_argument(*names, action="store_true", help=summary)
+
+
+def add_config_option(
+    parser: argparse._ActionsContainer,
+    *short: str,
+    metavar: str = "FILE",
+    summary: str = CONFIG_HELP,
+) -> None:
+    """Add the option `--config`, which may precede the command as well."""
+    parser.add_argument(
+        *short, "--config", metavar=metavar, default=argparse.SUPPRESS, help=summary
+    )
+
+
+def add_settings_options(parser: ArgumentParser, data_help: str = _DATA_HELP) -> None:
     """Add the options that name the configuration and the data, except in the shell."""
     if isinstance(parser, SessionParser):
         return
     group = parser.add_argument_group("configuration and data")
-    group.add_argument(
-        "--config",
-        metavar="FILE",
-        default=argparse.SUPPRESS,  # it may precede the command as well
-        help=CONFIG_HELP,
-    )
-    group.add_argument(
-        "--data",
-        metavar="DIR",
-        default=argparse.SUPPRESS,
-        help="the data directory, if the daemon was started with --data",
-    )
+    add_config_option(group)
+    group.add_argument("--data", metavar="DIR", default=argparse.SUPPRESS, help=data_help)
+
+
+def add_address(
+    parser: ArgumentParser, summary: str = ADDRESS_HELP, name: str = "url", metavar: str = "URL"
+) -> None:
+    """Add an argument that is a URL or a path."""
+    parser.add_argument(name, metavar=metavar, type=parse_address, help=summary)
 
 
 def number_from(least: int, most: int = 2**53) -> Callable[[str], int]:
@@ -340,6 +362,30 @@ def number_from(least: int, most: int = 2**53) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def seconds_from(least: float, most: float, sentence: str) -> Callable[[str], float]:
+    """Return the function by which argparse parses seconds; `sentence` says what they must be."""
+
+    def parse(text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not least <= seconds <= most:
+            raise argparse.ArgumentTypeError(sentence)
+        return seconds
+
+    return parse
+
+
+@contextmanager
+def reported(name: object, verb: str) -> Iterator[None]:
+    """In a `with` block, raise an OSError as `CommandFailed`: "<name> cannot be <verb> (…)"."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandFailed(f"{name} cannot be {verb} ({error.strerror}).") from None
 
 
 def parse_project(text: str) -> str:
@@ -390,12 +436,8 @@ def add_tries_option(parser: argparse.ArgumentParser) -> None:
 
 def add_timeout_option(parser: argparse.ArgumentParser) -> None:
     """Add the option that limits how long a request may take."""
-    parser.add_argument(
-        "--timeout",
-        metavar="TIME",
-        type=_timeout,
-        help="fail if the request is not done after this time: 500ms, 5s, 2min (at most 15min)",
-    )
+    summary = "fail if the request is not done after this time: 500ms, 5s, 2min (at most 15min)"
+    parser.add_argument("--timeout", metavar="TIME", type=_timeout, help=summary)
 
 
 def time_parameters(arguments: argparse.Namespace) -> dict[str, str]:
@@ -464,21 +506,15 @@ def read_token(arguments: argparse.Namespace) -> str | None:
 
 def read_token_file(file: pathlib.Path) -> str:
     """Return the token in a file; raise `CommandFailed`."""
-    return _check_token(_read_token_file(file), str(file))
+    with reported(file, "read"), file.open("rb") as opened:
+        token = opened.read(_MAX_TOKEN_BYTES).decode("latin-1").rstrip("\r\n")
+    return _check_token(token, str(file))
 
 
 def _check_token(token: str, source: str) -> str:
     if not _TOKEN.fullmatch(token):
         raise CommandFailed(f"{source} does not hold a token, which is one word.")
     return token
-
-
-def _read_token_file(file: pathlib.Path) -> str:
-    try:
-        with file.open("rb") as opened:
-            return opened.read(_MAX_TOKEN_BYTES).decode("latin-1").rstrip("\r\n")
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be read ({error.strerror}).") from None
 
 
 def choose_authorities(
@@ -513,10 +549,8 @@ def read_value(value: str) -> bytes:
     """
     if value != STANDARD_INPUT:
         return os.fsencode(value)
-    try:
+    with reported("Standard input", "read"):
         return standard_input().read().removeprefix(BOM_UTF8)
-    except OSError as error:
-        raise CommandFailed(f"Standard input cannot be read ({error.strerror}).") from None
 
 
 def standard_input() -> io.BufferedReader:
@@ -728,7 +762,7 @@ def label_of(root: Url, default: str) -> str:
         return labels[-1]
     first, _, rest = root.host.partition(".")
     is_subdomain = is_local_name(rest) or root.host.count(".") + 1 >= _LABELS_WITH_DATABASE
-    if is_subdomain and not _is_address(root.host) and parse_label(first) is not None:
+    if is_subdomain and _address(root.host) is None and parse_label(first) is not None:
         return first.lower()
     return default or root.authority
 
@@ -742,11 +776,3 @@ def with_host(root: Url, label: str) -> Url:
     """Return the URL of another database, named by the first label of the host."""
     rest = root.host.partition(".")[2]
     return attrs.evolve(root, query="", host=f"{label}.{rest}")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from codecs import BOM_UTF8
 from fractions import Fraction
 from importlib import import_module
@@ -18,22 +18,18 @@ import orjson
 
 from treedbd.cli.data import JSON_HEADERS, make_body, print_response
 from treedbd.cli.exit import DONE, CommandFailed, Status, excerpt, make_printable, print_line, warn
-from treedbd.cli.http_client import (
-    Body,
-    HttpClient,
-    SimpleWork,
-    reading_answer,
-    run_once,
-)
+from treedbd.cli.http_client import Body, HttpClient, add_online_options, reading_answer
 from treedbd.cli.options import (
     STANDARD_INPUT,
     Url,
-    add_network_options,
+    add_address,
+    add_config_option,
+    add_flag,
     add_settings_options,
     is_json,
-    parse_address,
     read_settings,
     read_value,
+    reported,
 )
 from treedbd.limits import RulesLimits
 
@@ -43,34 +39,29 @@ if TYPE_CHECKING:  # the language of rules takes longer to import than a request
 _PERCENT: Final = re.compile(r"(?:100|[0-9]{1,2})(?:\.[0-9]{1,3})?%?")
 _ALL: Final = Fraction(100)
 
+_PROJECT_HELP: Final = "a project, as in https://shop.localhost:8443"
 _METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the subcommands to the parser of the command."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_check(commands.add_parser("check", help="check rules, and show where they are wrong"))
+    check = commands.add_parser("check", help="check rules, and show where they are wrong")
+    check.add_argument("file", metavar="FILE", help="a rules document, or - for standard input")
+    add_settings_options(check)
+    check.set_defaults(run=_check)
     add_test_options(commands.add_parser("test", help="judge cases by rules, without a daemon"))
-    _add_get(commands.add_parser("get", help="print the rules of a project"))
+    get = commands.add_parser("get", help="print the rules of a project")
+    add_address(get, _PROJECT_HELP)
+    add_online_options(get, _get)
     _add_put(commands.add_parser("put", help="put rules in force"))
     _add_explain(
         commands.add_parser("explain", help="show the rules that a request evaluates, and results")
     )
 
 
-def _add_check(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a rules document, or - for standard input")
-    add_settings_options(parser)
-    parser.set_defaults(run=_check)
-
-
-def _add_get(parser: ArgumentParser) -> None:
-    _add_project(parser)
-    _add_online(parser, _get)
-
-
 def _add_put(parser: ArgumentParser) -> None:
-    _add_project(parser)
+    add_address(parser, _PROJECT_HELP)
     parser.add_argument(
         "rules",
         metavar="RULES",
@@ -78,13 +69,13 @@ def _add_put(parser: ArgumentParser) -> None:
         help="a file, or the document itself, which begins with {, or - for standard input "
         "(default: -)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only check them, by the daemon")
-    _add_online(parser, _put)
+    add_flag(parser, "--dry-run", "only check them, by the daemon")
+    add_online_options(parser, _put)
     parser.set_defaults(optional="rules")
 
 
 def _add_explain(parser: ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", type=parse_address, help="the URL of the request")
+    add_address(parser, "the URL of the request")
     parser.add_argument(
         "value", metavar="VALUE", nargs="?", help="the value to write, or - for standard input"
     )
@@ -97,24 +88,9 @@ def _add_explain(parser: ArgumentParser) -> None:
         type=_auth,
         help="the value of auth in the rules, an object or null (default: that of the token)",
     )
-    parser.add_argument("--json", action="store_true", help="print the response as it is")
-    _add_online(parser, _explain)
+    add_flag(parser, "--json", "print the response as it is")
+    add_online_options(parser, _explain)
     parser.set_defaults(optional="value")
-
-
-def _add_project(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "url",
-        metavar="URL",
-        type=parse_address,
-        help="a project, as in https://shop.localhost:8443",
-    )
-
-
-def _add_online(parser: ArgumentParser, request: SimpleWork) -> None:
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=run_once, request=request)
 
 
 def _check(arguments: Namespace) -> Status:
@@ -189,10 +165,8 @@ def read_rules(file: str) -> bytes:
     """
     if file == STANDARD_INPUT:
         return read_value(file)
-    try:
+    with reported(file, "read"):
         return pathlib.Path(file).read_bytes().removeprefix(BOM_UTF8)
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be read ({error.strerror}).") from None
 
 
 def _auth(text: str) -> str:
@@ -206,7 +180,7 @@ def add_test_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "files", metavar="FILE", nargs="+", help="a test file: rules, data, and cases"
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="list all cases")
+    add_flag(parser, "-v", "--verbose", "list all cases")
     required = parser.add_mutually_exclusive_group()
     required.add_argument(
         "--require-coverage",
@@ -223,13 +197,9 @@ def add_test_options(parser: ArgumentParser) -> None:
         help="fail if fewer results of rules were seen",
     )
     parser.add_argument("--junit", metavar="FILE", type=pathlib.Path, help="write JUnit's XML")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        default=SUPPRESS,  # it may precede the command as well
-        help="a daemon's configuration file, whose limits of rules apply (default: its defaults)",
-    )
+    add_flag(parser, "--json", "print the report as JSON")
+    summary = "a daemon's configuration file, whose limits of rules apply (default: its defaults)"
+    add_config_option(parser, summary=summary)
     parser.set_defaults(run=_run)
 
 

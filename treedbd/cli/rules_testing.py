@@ -38,7 +38,7 @@ from treedbd.cli.exit import (
     print_line,
     write_out,
 )
-from treedbd.cli.options import read_settings
+from treedbd.cli.options import read_settings, reported
 from treedbd.cli.rules import parse_rules_of
 from treedbd.database.requests import Caller
 from treedbd.database.rights import RulesTrial, TrialVerdict
@@ -267,14 +267,14 @@ def read_suite(file: str, limits: RulesLimits, now: int) -> RulesSuite:
         raise CommandFailed(f"{file}: {error}") from None
 
 
+@attrs.define
 class _SuiteParser:
     """Parses one file; an `InvalidCase` that it raises does not have the name of the file."""
 
-    def __init__(self, file: str, raw: bytes, limits: RulesLimits, now: int) -> None:
-        self.file = file
-        self.raw = raw
-        self.limits = limits
-        self.now = now
+    file: str
+    raw: bytes
+    limits: RulesLimits
+    now: int
 
     def parse(self) -> RulesSuite:
         document = self.load()
@@ -716,9 +716,10 @@ def to_junit(report: RulesReport) -> bytes:
     for file, results in groupby(report.results, lambda result: result.suite.file):
         _add_suite(root, file, list(results))
     if report.required is not None:
-        element = ElementTree.SubElement(root, "testsuite", name="coverage", tests="1")
-        element.set("failures", str(int(not report.is_covered)))
-        element.set("errors", "0")
+        failures = str(int(not report.is_covered))
+        element = ElementTree.SubElement(
+            root, "testsuite", name="coverage", tests="1", failures=failures, errors="0"
+        )
         case = ElementTree.SubElement(element, "testcase", classname="coverage", name="coverage")
         if not report.is_covered:
             _add_failure(case, report.coverage_line, list(missing_lines(report)))
@@ -727,12 +728,12 @@ def to_junit(report: RulesReport) -> bytes:
 
 
 def _add_suite(root: ElementTree.Element, file: str, results: Sequence[CaseResult]) -> None:
-    failures = sum(not result.is_expected for result in results)
-    shown = make_printable(file)
-    suite = ElementTree.SubElement(root, "testsuite", name=shown, tests=str(len(results)))
-    suite.set("failures", str(failures))
-    suite.set("errors", "0")
-    suite.set("time", f"{sum(result.seconds for result in results):.6f}")
+    failures = str(sum(not result.is_expected for result in results))
+    shown, seconds = make_printable(file), sum(result.seconds for result in results)
+    suite = ElementTree.SubElement(
+        root, "testsuite", name=shown, tests=str(len(results)), failures=failures, errors="0"
+    )
+    suite.set("time", f"{seconds:.6f}")
     for result in results:
         case = ElementTree.SubElement(suite, "testcase", classname=shown, name=result.title)
         case.set("time", f"{result.seconds:.6f}")
@@ -779,7 +780,5 @@ def _limits(arguments: Namespace) -> RulesLimits:
 
 
 def _write(file: pathlib.Path, content: bytes) -> None:
-    try:
+    with reported(file, "written"):
         file.write_bytes(content)
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be written ({error.strerror}).") from None

@@ -18,6 +18,7 @@ from twisted.python.usage import UsageError
 from twisted.scripts import twistd
 
 from treedbd.cli.exit import DONE, CommandFailed, Status
+from treedbd.cli.options import add_config_option, add_flag
 from treedbd.tap import Options, find_contradiction
 
 _DESCRIPTION: Final = (
@@ -51,18 +52,12 @@ def add_options(parser: argparse.ArgumentParser, _: str) -> None:
 
 def _add_mode_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("configuration")
-    group.add_argument(
-        "-c",
-        "--config",
-        metavar="FILE",
-        default=argparse.SUPPRESS,  # it may precede the command as well
-        help="the configuration file (TOML)",
-    )
-    group.add_argument("--dev", action="store_true", help="development mode, as without --config")
-    group.add_argument(
+    add_config_option(group, "-c", summary="the configuration file (TOML)")
+    add_flag(group, "--dev", "development mode, as without --config")
+    add_flag(
+        group,
         "--lan",
-        action="store_true",
-        help="development mode for phones, boards and all other machines of the local network: on "
+        "development mode for phones, boards and all other machines of the local network: on "
         "all interfaces, by TLS only, with a certificate for the addresses of this machine, and a "
         "random token in place of owner, which is printed on standard output",
     )
@@ -107,21 +102,16 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--reads", metavar="MODE", help="with postgresql: strict, or local (may be late)"
     )
-    group.add_argument(
+    add_flag(
+        group,
         "--accept-loss",
-        action="store_true",
-        help="serve databases from which changes are missing, such as older copies, this time",
+        "serve databases from which changes are missing, such as older copies, this time",
     )
 
 
 def _add_process_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("process and log")
-    group.add_argument(
-        "-q",
-        "--quiet",
-        action="store_true",
-        help="do not log the requests of development mode",
-    )
+    add_flag(group, "-q", "--quiet", "do not log the requests of development mode")
     group.add_argument(
         "--logfile", metavar="FILE", help="write the log to this file (default: standard output)"
     )

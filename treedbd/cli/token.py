@@ -15,7 +15,13 @@ from typing import Final
 import orjson
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, print_line, warn
-from treedbd.cli.options import PROJECT_VARIABLE, add_settings_options, read_settings, read_value
+from treedbd.cli.options import (
+    PROJECT_VARIABLE,
+    add_flag,
+    add_settings_options,
+    read_settings,
+    read_value,
+)
 from treedbd.config.settings import Settings
 from treedbd.names import parse_label
 from treedbd.tree.types import Json
@@ -67,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser, _: str) -> None:
         type=parse_ttl,
         help=f"when it expires: after 30s, 5m, 1h, 7d, or {NEVER} (default: {DEFAULT_TTL})",
     )
-    parser.add_argument("--admin", action="store_true", help="an admin's token, exempt from rules")
+    add_flag(parser, "--admin", "an admin's token, exempt from rules")
     add_settings_options(parser)
     parser.set_defaults(run=lambda arguments: _token(arguments, parser))
 

@@ -7,14 +7,14 @@ import shutil
 import signal
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any, Final, NoReturn
 
 import attrs
 
 from treedbd.cli.exit import DONE, CommandFailed, make_printable, print_line, write_out
-from treedbd.cli.http_client import HttpClient, run_once
-from treedbd.cli.options import add_network_options, add_optional_address, add_settings_options
+from treedbd.cli.http_client import HttpClient, add_online_options
+from treedbd.cli.options import add_flag, add_optional_address, seconds_from
 
 INTERVAL_S: Final = 2.0
 _CLEAR: Final = b"\x1b[H\x1b[2J"
@@ -34,15 +34,13 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument(
         "--interval",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds_from(0.1, 3600, "must be a number of seconds from 0.1 to 3600"),
         default=INTERVAL_S,
         help=f"how long to wait before it is shown again (default: {INTERVAL_S:g})",
     )
-    parser.add_argument("--once", action="store_true", help="show it once, and end")
-    parser.add_argument("--json", action="store_true", help="print one JSON object each time")
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=run_once, request=_top)
+    add_flag(parser, "--once", "show it once, and end")
+    add_flag(parser, "--json", "print one JSON object each time")
+    add_online_options(parser, _top)
 
 
 def _top(client: HttpClient, arguments: Namespace) -> None:
@@ -96,14 +94,9 @@ class Counted:
 
 def parse_counted(content: dict[str, Any]) -> Counted:
     """Return what a daemon sends."""
+    names = [field.name for field in attrs.fields(CountedDatabase)]
     databases = {
-        each["name"]: CountedDatabase(
-            bytes=each["bytes"],
-            streams=each["streams"],
-            sockets=each["sockets"],
-            requests=each["requests"],
-            busy_ms=each["busy_ms"],
-        )
+        each["name"]: CountedDatabase(**{name: each[name] for name in names})
         for each in content["databases"]
     }
     return Counted(content["for_s"], databases, tuple(content["slowest"]))
@@ -154,16 +147,6 @@ def format_bytes(count: int) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        raise ArgumentTypeError("must be a number of seconds from 0.1 to 3600")
-    return seconds
 
 
 def _end(*_: object) -> NoReturn:

@@ -20,7 +20,7 @@ import re
 import signal
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -29,24 +29,27 @@ import orjson
 
 from treedbd.cli.data import style_json
 from treedbd.cli.exit import DONE, CommandFailed, Status, warn, write_out
-from treedbd.cli.http_client import OWN_CONNECTION, HttpClient, make_http_client
+from treedbd.cli.http_client import OWN_CONNECTION, HttpClient, add_online_options, make_http_client
 from treedbd.cli.options import (
-    ADDRESS_HELP,
     NoResponse,
     Url,
-    add_network_options,
+    add_address,
+    add_flag,
     add_query_options,
-    add_settings_options,
     in_options,
     number_from,
-    parse_address,
     query_parameters,
     read_settings,
+    seconds_from,
 )
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 SILENT_KEEP_ALIVES: Final = 2.5
+INTERVAL: Final = seconds_from(
+    math.ulp(0), 3600, "must be a number of seconds above 0 and at most 3600"
+)
+"""The type of the option `--keep-alive`."""
 STREAM: Final = "text/event-stream"
 KEEP_ALIVE: Final = "keep-alive"
 CHANGES: Final = frozenset({"put", "patch"})
@@ -61,49 +64,41 @@ _CHANGE = re.compile(rb'\{"path":("(?:[^"\\]|\\.)*+"),"data":(.*)\}')  # of one 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
-    parser.add_argument("--json", action="store_true", help="print each event as a JSON object")
+    add_address(parser)
+    add_flag(parser, "--json", "print each event as a JSON object")
     parser.add_argument(
         "-n", dest="count", metavar="N", type=number_from(1), help="end after N events"
     )
     parser.add_argument(
         "--keep-alive",
         metavar="SECONDS",
-        type=interval,
+        type=INTERVAL,
         help="the server's keep-alive interval (default: that of the configuration)",
     )
     add_query_options(parser)
-    add_network_options(parser)
-    add_settings_options(parser)
-    parser.set_defaults(run=_watch, request=watch_stream)
-
-
-@attrs.frozen
-class WatchOptions:
-    """What to watch; `show` prints an event, `note` a message about the connection."""
-
-    url: Url
-    keep_alive_s: float
-    show: Callable[[StreamEvent], None]
-    note: Callable[[str], None]
+    add_online_options(parser, watch_stream)
+    parser.set_defaults(run=_watch)
 
 
 def follow(
     client: HttpClient,
-    options: WatchOptions,
+    url: Url,
+    show: Callable[[StreamEvent], None],
+    note: Callable[[str], None],
     rng: random.Random,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Show all events from now on; raise `CommandFailed` when the server returns an error.
 
-    Raises `NoResponse` only before the first stream.
+    `show` prints an event, `note` a message about the connection. Raises `NoResponse` only before
+    the first stream.
     """
-    listener = _Listener(client, options)
+    listener = _Listener(client, url, show, ResumePoint())
     failures = 0
     while True:
         try:
             listener.listen()
-            problem = f"{options.url.origin} ended the stream."
+            problem = f"{url.origin} ended the stream."
         except NoResponse as error:
             if not listener.has_begun:
                 raise
@@ -111,7 +106,7 @@ def follow(
         if listener.has_received:
             failures = 0
         if not failures:
-            options.note(f"{problem} Trying again.")
+            note(f"{problem} Trying again.")
         pause(pause_after(failures, rng, listener.retry_s))
         failures += 1
 
@@ -126,16 +121,17 @@ def pause_after(failures: int, rng: random.Random, retry_s: float = 0.0) -> floa
     return max(longest * rng.uniform(0.5, 1.0), min(retry_s, LONGEST_PAUSE_S))
 
 
+@attrs.define
 class _Listener:
     """Opens one stream after the other, each of which resumes the one before."""
 
-    def __init__(self, client: HttpClient, options: WatchOptions) -> None:
-        self.has_begun = False
-        self.has_received = False
-        self.retry_s = 0.0
-        self._client = client.within(silence_s=options.keep_alive_s * SILENT_KEEP_ALIVES)
-        self._options = options
-        self._resume_point = ResumePoint()
+    _client: HttpClient
+    _url: Url
+    _show: Callable[[StreamEvent], None]
+    _resume_point: ResumePoint
+    has_begun: bool = False
+    has_received: bool = False
+    retry_s: float = 0.0
 
     def listen(self) -> None:
         """Show events until the stream ends; raise `NoResponse` or `CommandFailed`."""
@@ -146,16 +142,16 @@ class _Listener:
             self._resume_point.record_end()
 
     def _listen(self) -> None:
-        url, last_id = self._options.url, self._resume_point.last_event_id
+        last_id = self._resume_point.last_event_id
         headers = {"Accept": STREAM, **OWN_CONNECTION}
         if last_id is not None:
             headers["Last-Event-ID"] = last_id
-        response = self._client.send("GET", url, headers)
+        response = self._client.send("GET", self._url, headers)
         if response.status >= 500:
             raise NoResponse(response.read_error())
         if response.status != 200:
             raise CommandFailed(response.read_error())
-        require_stream(response.header("Content-Type") or "", url)
+        require_stream(response.header("Content-Type") or "", self._url)
         self.has_begun = True
         parser = EventParser(last_id or "")
         for piece in response.pieces():
@@ -167,19 +163,21 @@ class _Listener:
     def _handle(self, event: StreamEvent) -> None:
         if event.kind in CHANGES:
             if self._resume_point.record(event):
-                self._show(event)
+                with _known_events(self._url):
+                    self._show(event)
         elif event.kind == KEEP_ALIVE:
             self._resume_point.record_keep_alive()
         elif event.kind in FINAL_EVENTS:
             raise CommandFailed(FINAL_EVENTS[event.kind])
 
-    def _show(self, event: StreamEvent) -> None:
-        try:
-            self._options.show(event)
-        except InvalidEvent:
-            raise CommandFailed(
-                f"{self._options.url.origin} sent an event that treedb does not know."
-            ) from None
+
+@contextlib.contextmanager
+def _known_events(url: Url) -> Iterator[None]:
+    """In a `with` block, raise an `InvalidEvent` of a server as `CommandFailed`."""
+    try:
+        yield
+    except InvalidEvent:
+        raise CommandFailed(f"{url.origin} sent an event that treedb does not know.") from None
 
 
 class _Over(Exception):
@@ -193,11 +191,11 @@ def _watch(arguments: Namespace) -> Status:
         url = url.with_parameters({"resume": "true"})
     keep_alive_s = arguments.keep_alive or read_settings(arguments).streams.keep_alive_s
     printer = _EventPrinter(arguments)
-    options = WatchOptions(url, keep_alive_s, printer.show, warn)
+    client = client.within(silence_s=keep_alive_s * SILENT_KEEP_ALIVES)
     with in_options(), contextlib.suppress(_Over):
         signal.signal(signal.SIGINT, printer.interrupt)
         try:
-            follow(client, options, random.SystemRandom())
+            follow(client, url, printer.show, warn, random.SystemRandom())
         finally:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
     return DONE
@@ -245,7 +243,7 @@ def watch_stream(client: HttpClient, arguments: Namespace) -> None:
     with in_options():
         response = client.request("GET", url, {"Accept": STREAM})
     printer, parser = _EventPrinter(arguments), EventParser()
-    try:
+    with contextlib.closing(response), _known_events(url):
         require_stream(response.header("Content-Type") or "", url)
         for piece in response.pieces():
             for event in parser.feed(piece):
@@ -253,22 +251,7 @@ def watch_stream(client: HttpClient, arguments: Namespace) -> None:
                     raise CommandFailed(FINAL_EVENTS[event.kind])
                 if event.kind in CHANGES and printer.print(event):
                     return
-    except InvalidEvent:
-        raise CommandFailed(f"{url.origin} sent an event that treedb does not know.") from None
-    finally:
-        response.close()
     raise CommandFailed(f"{url.origin} ended the stream.")
-
-
-def interval(text: str) -> float:
-    """Return the seconds of a keep-alive interval; raise `ArgumentTypeError`."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= 3600:
-        raise ArgumentTypeError("must be a number of seconds above 0 and at most 3600")
-    return seconds
 
 
 def require_stream(content_type: str, url: Url) -> None:

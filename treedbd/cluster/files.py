@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, NoReturn
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -315,11 +316,13 @@ class ClusterFiles(CatalogFiles):
         return self._replicas.get(database.name) if database in self._engines else None
 
 
+@attrs.define
 class Copies:
     """The copies in one data directory; all methods block, and may be called in any thread.
 
     A copy is `<data>/<project>/<database>.copy`: a shelf that PostgreSQL can fill again at any
-    time. The file stays for the next use, or until it has not been used for `KEPT_S`.
+    time. The file stays for the next use, or until it has not been used for `KEPT_S`. `may_create`
+    returns whether one more copy may be open.
 
     Attributes:
         lock: that of the data directory.
@@ -327,20 +330,11 @@ class Copies:
     """
 
     _log = Logger()
-
-    def __init__(
-        self,
-        connections: ClusterConnections,
-        folder: pathlib.Path,
-        catalog: Catalog,
-        may_create: Callable[[], bool],
-    ) -> None:
-        """Keep copies in `folder`; `may_create` returns whether one more may be open."""
-        self.lock: DirectoryLock | None = None
-        self._connections = connections
-        self._folder = folder
-        self._catalog = catalog
-        self._may_create = may_create
+    _connections: ClusterConnections
+    _folder: pathlib.Path
+    _catalog: Catalog
+    _may_create: Callable[[], bool]
+    lock: DirectoryLock | None = None
 
     def open(self, name: DatabaseName, replica: Replica) -> PostgresqlEngine:
         """Open the copy of a database and bring it up to date; blocks, in any thread."""
@@ -420,15 +414,13 @@ class Copies:
             )
 
 
+@attrs.frozen
 class ClusterRules:
-    """A `RulesStorage` of one project."""
+    """A `RulesStorage` of one project, whose rules are in PostgreSQL."""
 
     is_shared = True
-
-    def __init__(self, projects: ProjectStore, project: str) -> None:
-        """Use the rules that `projects` has of `project`."""
-        self._projects = projects
-        self._project = project
+    _projects: ProjectStore
+    _project: str
 
     @property
     def label(self) -> str:

@@ -21,11 +21,12 @@ replaced together.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias, cast
 
 import attrs
@@ -236,16 +237,23 @@ def ensure_local_certificate(folder: pathlib.Path, now: datetime.datetime) -> Ce
     if not _is_local_current(files, now):
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _make_local_certificate(key, now)
-        try:
+        with _written(f"the certificate for localhost in {folder}"):
             write_atomically(files.key, _private_pem(key))
             write_atomically(files.certificate, _public_pem(certificate))
-        except OSError as error:
-            raise BadCertificate(
-                f"the certificate for localhost in {folder}",
-                f"cannot be written ({error.strerror})",
-                "let the user that runs treedb write there, or choose another data directory",
-            ) from None
     return files
+
+
+@contextlib.contextmanager
+def _written(subject: str) -> Iterator[None]:
+    """In a `with` block, raise an OSError as the `BadCertificate` of what is being written."""
+    try:
+        yield
+    except OSError as error:
+        raise BadCertificate(
+            subject,
+            f"cannot be written ({error.strerror})",
+            "let the user that runs treedb write there, or choose another data directory",
+        ) from None
 
 
 def _is_local_current(files: CertificateFiles, now: datetime.datetime) -> bool:
@@ -254,11 +262,8 @@ def _is_local_current(files: CertificateFiles, now: datetime.datetime) -> bool:
     except BadCertificate:
         return False
     certificate = read_certificates(files.certificate, "certKey")[0]
-    return (
-        certificate.not_valid_before_utc
-        <= now
-        < certificate.not_valid_after_utc - _RENEW_LOCAL_BEFORE
-    )
+    end = certificate.not_valid_after_utc - _RENEW_LOCAL_BEFORE
+    return certificate.not_valid_before_utc <= now < end
 
 
 def _make_local_certificate(
@@ -308,18 +313,12 @@ def ensure_lan_certificate(
     `now` is in UTC. The authority is created if it is missing. Raises `BadCertificate`.
     """
     file = folder / LAN_CERTIFICATE
-    try:
+    with _written(f"the certificate for --lan in {folder}"):
         authority = _ensure_authority(folder, network, now)
         names = [each for each in (*LOCAL_NAMES, *network.names) if authority.permits(each)]
         addresses = [*LOCAL_ADDRESSES, *network.addresses]
         if not _is_issued_current(file, authority, {*names, *addresses}, now):
             write_atomically(file, issue(authority, names, addresses, now))
-    except OSError as error:
-        raise BadCertificate(
-            f"the certificate for --lan in {folder}",
-            f"cannot be written ({error.strerror})",
-            "let the user that runs treedb write there, or choose another data directory",
-        ) from None
     return CertificateFiles(file, file)
 
 

@@ -7,12 +7,11 @@ name of its key, and a field is made by `key`, or by `limits.limit` for a limit.
 
 from __future__ import annotations
 
-import math
 import os
 import pathlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
 import attrs
 
@@ -120,12 +119,7 @@ def seconds(high: float) -> Reader[float]:
     """Return a reader of a number of seconds above 0, at most `high`."""
 
     def read(raw: object, location: SettingLocation) -> float:
-        if (
-            not isinstance(raw, int | float)
-            or isinstance(raw, bool)
-            or not math.isfinite(raw)
-            or not 0 < raw <= high
-        ):
+        if not _is_number(raw) or not 0 < raw <= high:
             raise location.error(f"must be a number of seconds above 0 and at most {high:.0f}")
         return float(raw)
 
@@ -136,11 +130,15 @@ def number(low: float, high: float) -> Reader[float]:
     """Return a reader of a number from `low` to `high`."""
 
     def read(raw: object, location: SettingLocation) -> float:
-        if not isinstance(raw, int | float) or isinstance(raw, bool) or not low <= raw <= high:
+        if not _is_number(raw) or not low <= raw <= high:
             raise location.error(f"must be a number from {low:g} to {high:.0f}")
         return float(raw)
 
     return read
+
+
+def _is_number(raw: object) -> TypeGuard[int | float]:
+    return isinstance(raw, int | float) and not isinstance(raw, bool)
 
 
 def boolean(raw: object, location: SettingLocation) -> bool:

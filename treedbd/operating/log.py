@@ -48,6 +48,7 @@ ENTRY: Final = "treedb_entry"
 MAX_CHARACTERS: Final = 10_000
 """The longest text of an entry that is passed to another process."""
 _TYPES: Final = [float, str, str, str, dict, str, str]
+"""The types of the parts of an entry that is passed: the fields of a `LogRecord`, in order."""
 
 MEMBERS: Final = ("time", "level", "logger", "message", "worker", "traceback")
 """The members of each object, the last two of which may be missing; all others are fields."""

@@ -570,24 +570,20 @@ def make_family(metric: Metric, values: Mapping[Labels, float | Buckets]) -> Fam
     return family
 
 
+@attrs.frozen
 class Probes:
-    """Measures the process, the disk and the age of the backup; may be used in any thread."""
+    """Measures the process, the disk and the age of the backup; may be used in any thread.
 
-    def __init__(
-        self,
-        folder: pathlib.Path | None,
-        label_of: Callable[[str], str],
-        *,
-        has_backups: bool = True,
-    ) -> None:
-        """Measure the data directory `folder`, None without one.
+    `folder` is the data directory, None without one. `label_of` returns the label of a project,
+    empty for one that is not shown.
+    """
 
-        `label_of` returns the label of a project, empty for one that is not shown.
-        """
-        self._folder = folder
-        self._label_of = label_of
-        self._has_backups = has_backups
-        self._process = ProcessCollector(registry=None)
+    _folder: pathlib.Path | None
+    _label_of: Callable[[str], str]
+    _has_backups: bool = attrs.field(default=True, kw_only=True)
+    _process: ProcessCollector = attrs.field(
+        factory=lambda: ProcessCollector(registry=None), init=False
+    )
 
     def look_at_process(self) -> Mapping[str, float]:
         """Return the metrics of this process by name; none without `/proc`."""

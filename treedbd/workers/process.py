@@ -89,6 +89,11 @@ NO_PARENT: Final = "The server is shutting down."
 BEAT_S: Final = 1.0
 """Seconds between two signs of life, and between two searches for commits without a hint."""
 _PR_SET_PDEATHSIG: Final = 1
+_SHARED_LIMITS: Final = (
+    *("held_bytes", "held_bytes_per_address", "parsed_bytes"),
+    *("waiting_bytes", "waiting_file_bytes", "cache_bytes"),
+)
+"""The limits of memory of which each worker has a share."""
 
 
 class Hints(FileDescriptor):
@@ -352,19 +357,9 @@ class Worker(Channel):
 def _share(settings: Settings, workers: int) -> Settings:
     """Return the settings with the share of memory that one of the workers may use."""
     limits = settings.limits
-    parts = {
-        name: max(getattr(limits, name) // workers, least)
-        for name, least in (
-            ("held_body_bytes", limits.write_body_bytes),
-            ("held_bytes", 1),
-            ("held_bytes_per_address", 1),
-            ("parsed_bytes", 1),
-            ("waiting_bytes", 1),
-            ("waiting_file_bytes", 1),
-            ("cache_bytes", 1),
-            ("kept_answer_bytes", 0),
-        )
-    }
+    leasts = dict.fromkeys(_SHARED_LIMITS, 1)
+    leasts |= {"held_body_bytes": limits.write_body_bytes, "kept_answer_bytes": 0}
+    parts = {name: max(getattr(limits, name) // workers, least) for name, least in leasts.items()}
     return attrs.evolve(settings, limits=attrs.evolve(limits, **parts))
 
 

@@ -304,9 +304,9 @@ def test_the_prompt_names_the_project_of_the_server(
         session, _ = make_session(arguments)
         for token, label in (("", ""), ("owner", "shop")):
             monkeypatch.setenv(TOKEN_VARIABLE, token)
-            assert shell._ask_label(arguments, session) == label
+            assert shell._find_label(arguments, session) == label
         assert session.label == daemon.http.removeprefix("http://")
-    assert shell._ask_label(arguments, session) == ""
+    assert shell._find_label(arguments, session) == ""
 
 
 OF_CONNECTIONS = {"-h", "--help", "--project", "--token-file", "--cacert", "--config", "--data"}

@@ -445,6 +445,14 @@ class PartMaker:
             self._part = Part()
 
 
+def split(pieces: Iterable[bytes]) -> Iterator[Fragment]:
+    """Yield the fragments of a whole document, which arrives in pieces; raise `InvalidData`."""
+    splitter = Splitter()
+    for piece in pieces:
+        yield from splitter.feed(piece)
+    yield from splitter.finish()
+
+
 def members_of(fragment: Fragment) -> dict[str, Json]:
     """Return the members of a container in a fragment; raise `InvalidData`."""
     parsed: Any = fragment.parse()

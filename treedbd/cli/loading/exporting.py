@@ -16,14 +16,12 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, Final
-from urllib.parse import quote
 
-import attrs
 import orjson
 
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, OutputClosed, Status, warn, write_out
 from treedbd.cli.http_client import HttpClient, run_once
-from treedbd.cli.loading.chunks import Format, InputFile, compressing, format_of
+from treedbd.cli.loading.chunks import Format, InputFile, compressing, format_of, split
 from treedbd.cli.loading.transfer import (
     GOES_ON,
     LONGEST,
@@ -36,8 +34,8 @@ from treedbd.cli.loading.transfer import (
     read_size,
     unfinished_file,
 )
-from treedbd.cli.options import ADDRESS_HELP, SUFFIX, NoResponse, Url, parse_address, read_settings
 from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
+from treedbd.cli.options import NoResponse, Url, add_address, add_flag, read_settings, reported
 from treedbd.config.settings import Settings
 from treedbd.files import create_private
 from treedbd.limits import MIB
@@ -293,12 +291,8 @@ class PartFile:
         if last:
             joiner.go_on_after(orjson.loads(last)["key"])
 
-    @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CommandFailed(f"{self._name} cannot be written ({error.strerror}).") from None
+    def _reported(self) -> contextlib.AbstractContextManager[None]:
+        return reported(self._name, "written")
 
 
 def _readable_blocks(name: str) -> Iterator[bytes]:
@@ -392,13 +386,8 @@ class Download:
         """Add a response, which is the value at `below`."""
         url = url.with_parameters({"timeout": LONGEST})
         response = self._retries.request("GET", url)
-        splitter = Splitter()
         try:
-            for piece in response.pieces():
-                self._count(piece)
-                for fragment in splitter.feed(piece):
-                    joiner.add(fragment, below)
-            for fragment in splitter.finish():
+            for fragment in split(map(self._count, response.pieces())):
                 joiner.add(fragment, below)
         except InvalidData as error:
             raise NoResponse(f"The response of {url.origin} is not whole. {error}") from None
@@ -410,7 +399,7 @@ class Download:
             self._add_pages(joiner, path[:depth])
 
     def _add_pages(self, joiner: Joiner, container: Path) -> None:
-        url = self._below(container).with_parameters(_EXPORT | _BY_KEY)
+        url = self._url.below(container).to_json().with_parameters(_EXPORT | _BY_KEY)
         after: str | None = ""
         while True:
             joiner.move_to(container)
@@ -425,25 +414,17 @@ class Download:
             size = max(self._received - before, 1)
             self._page = max(1, min(self._page * _PAGE_BYTES // size, _LARGEST_PAGE))
 
-    def _below(self, path: Path) -> Url:
-        names = [quote(key, safe="") for key in path]
-        root = self._url.path.removesuffix(SUFFIX).rstrip("/")
-        return attrs.evolve(self._url, path="/".join([root, *names])).to_json()
-
-    def _count(self, data: bytes) -> None:
+    def _count(self, data: bytes) -> bytes:
         self._received += len(data)
         self._progress.advance_to(self._received)
+        return data
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
+    add_address(parser)
     parser.add_argument("file", metavar="FILE", help="a file, or - for standard output")
-    parser.add_argument(
-        "--plain",
-        action="store_true",
-        help="without priorities, with arrays, as a GET prints it; only as json",
-    )
+    add_flag(parser, "--plain", "without priorities, with arrays, as a GET prints it; only as json")
     add_loading_options(parser)
     parser.set_defaults(run=_run, request=_download, parser=parser)
 
@@ -558,11 +539,8 @@ def _copy_document(chunks: Iterator[bytes], file: PartFile, progress: ProgressRe
 
 
 def _copy_lines(chunks: Iterator[bytes], file: PartFile, progress: ProgressReport) -> None:
-    splitter, joiner = Splitter(), Joiner(file.write, "ndjson")
-    for chunk in chunks:
-        for fragment in splitter.feed(chunk):
-            joiner.add(fragment)
-        progress.advance_to(file.count)
-    for fragment in splitter.finish():
+    joiner = Joiner(file.write, "ndjson")
+    for fragment in split(chunks):
         joiner.add(fragment)
+        progress.advance_to(file.count)
     joiner.finish()

@@ -56,7 +56,7 @@ from treedbd.cli.loading.transfer import (
     path_of,
     unfinished_file,
 )
-from treedbd.cli.options import ADDRESS_HELP, STANDARD_INPUT, parse_address, read_settings
+from treedbd.cli.options import STANDARD_INPUT, Url, add_address, add_flag, read_settings
 from treedbd.config.settings import Settings
 from treedbd.files import create_private
 from treedbd.limits import KIB
@@ -416,6 +416,7 @@ class _Siblings(NamedTuple):
     absent: list[str]
 
 
+@attrs.frozen
 class StoreWriter:
     """Writes parts below one node of the file of a database, under the lock of its directory.
 
@@ -423,10 +424,9 @@ class StoreWriter:
     resumes later begins with the whole value.
     """
 
-    def __init__(self, store: WritingStore, path: Path, max_string_bytes: int) -> None:
-        self._store = store
-        self._path = path
-        self._max_string_bytes = max_string_bytes
+    _store: WritingStore
+    _path: Path
+    _max_string_bytes: int
 
     def is_empty(self) -> bool:
         """Return whether nothing is at the target."""
@@ -491,9 +491,8 @@ class StoreWriter:
             if normal.has_placeholders:
                 return None
             children: Any = normal.value or {}
-            groups.append(
-                _Siblings(path, children, [key for key in members if key not in children])
-            )
+            absent = [key for key in members if key not in children]
+            groups.append(_Siblings(path, children, absent))
         return groups
 
     def _write_groups(self, groups: list[_Siblings]) -> None:
@@ -506,7 +505,8 @@ class StoreWriter:
                     writer.add_children(path, children)
 
         # The entry of the log has the place of the write without its content.
-        self._store.write_rows(work, make_remove(Place(self._path)), _now(), entry_bytes=0)
+        now = int(time.time() * 1000)
+        self._store.write_rows(work, make_remove(Place(self._path)), now, entry_bytes=0)
 
 
 @contextlib.contextmanager
@@ -523,23 +523,15 @@ def open_writer(settings: Settings, node: StoredNode) -> Iterator[StoreWriter]:
         raise CommandFailed(str(error)) from None
 
 
-def _now() -> int:
-    return int(time.time() * 1000)
-
-
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
     parser.add_argument(
         "file", metavar="FILE", type=_parse_file, help="a file, or - for standard input"
     )
-    parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
+    add_address(parser)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--replace", action="store_true", help="remove what is at the path first")
-    mode.add_argument(
-        "--merge",
-        action="store_true",
-        help="replace only the children that the file has, and keep the others",
-    )
+    add_flag(mode, "--replace", "remove what is at the path first")
+    add_flag(mode, "--merge", "replace only the children that the file has, and keep the others")
     add_loading_options(parser)
     parser.set_defaults(run=_run, request=_send)
 
@@ -577,13 +569,8 @@ class _Import:
         self.mode: Final = "replace" if arguments.replace else "merge" if arguments.merge else "new"
         self._resume = None
         if self._name != STANDARD_INPUT:
-            self._resume = ResumeFile(
-                pathlib.Path(self._name),
-                target,
-                self._form,
-                self.mode,
-                is_restarted=arguments.restart,
-            )
+            file, restart = pathlib.Path(self._name), arguments.restart
+            self._resume = ResumeFile(file, target, self._form, self.mode, is_restarted=restart)
         self.is_one_write = False
         self._has_begun = False
         self._progress = self._report("check")
@@ -681,11 +668,8 @@ class _Import:
             warn("Going on with an import that was interrupted.")
         self._progress.stop()
         self._progress = self._report("import")
-        self.parts = parts_of(
-            self._digest.passing(self._source.blocks()),
-            self._form,
-            is_merged=self.mode == "merge",
-        )
+        blocks = self._digest.passing(self._source.blocks())
+        self.parts = parts_of(blocks, self._form, is_merged=self.mode == "merge")
 
     def body(self) -> bytes:
         """Return the whole file as one body."""
@@ -730,15 +714,11 @@ class _Import:
 
 
 def _send(client: HttpClient, arguments: Namespace) -> None:
-    work = _Import(
-        arguments,
-        str(arguments.url.to_json()),
-        read_settings(arguments),
-        path_of(arguments.url),
-    )
+    url: Url = arguments.url
+    work = _Import(arguments, str(url.to_json()), read_settings(arguments), path_of(url))
     end_on_interrupt(work.stop, lambda: work.interrupted)
     try:
-        sender = Sender(Retries(client, arguments.retry_for), arguments.url)
+        sender = Sender(Retries(client, arguments.retry_for), url)
         is_empty = sender.is_empty()
         leaf_above = sender.find_leaf_above() if is_empty else None
         work.check_emptiness(is_empty=is_empty, leaf_above=leaf_above)

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import pathlib
@@ -36,7 +35,10 @@ from treedbd.cli.options import (
     InvalidUrl,
     NoResponse,
     Url,
+    add_flag,
     add_network_options,
+    add_settings_options,
+    seconds_from,
     split_url,
 )
 from treedbd.config.settings import Settings
@@ -96,35 +98,19 @@ def add_loading_options(parser: ArgumentParser) -> None:
         help="json: one document; ndjson: a line for each child, "
         '{"key": …, "value": …} (default: by the name of the file)',
     )
-    parser.add_argument(
-        "--restart", action="store_true", help="begin again, whatever a broken one has left"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
+    add_flag(parser, "--restart", "begin again, whatever a broken one has left")
+    add_flag(parser, "--quiet", "print no progress and no summary")
     parser.add_argument(
         "--retry-for",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds_from(0, _LONGEST_RETRY_S, f"must be from 0 to {_LONGEST_RETRY_S:g} seconds"),
         default=DEFAULT_RETRY_S,
         help="how long a request that fails is tried again (default: %(default)g)",
     )
-    _add_settings_options(parser)
+    add_settings_options(
+        parser, "work on this data directory, whose daemon does not run; the URL names the path"
+    )
     add_network_options(parser)
-
-
-def _add_settings_options(parser: ArgumentParser) -> None:
-    group = parser.add_argument_group("configuration and data")
-    group.add_argument(
-        "--config",
-        metavar="FILE",
-        default=argparse.SUPPRESS,  # it may precede the command as well
-        help="the daemon's configuration file (default: the settings of development mode)",
-    )
-    group.add_argument(
-        "--data",
-        metavar="DIR",
-        default=argparse.SUPPRESS,
-        help="work on this data directory, whose daemon does not run; the URL names the path",
-    )
 
 
 def end_on_interrupt(before: Callable[[], None], sentence: Callable[[], str]) -> None:
@@ -136,16 +122,6 @@ def end_on_interrupt(before: Callable[[], None], sentence: Callable[[], str]) ->
         os._exit(INTERRUPTED)  # without waiting for threads and connections
 
     signal.signal(signal.SIGINT, end)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= _LONGEST_RETRY_S:
-        raise argparse.ArgumentTypeError(f"must be from 0 to {_LONGEST_RETRY_S:g} seconds")
-    return seconds
 
 
 @attrs.frozen

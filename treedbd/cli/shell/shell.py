@@ -54,7 +54,7 @@ from treedbd.cli.exit import (
     paint,
     print_line,
 )
-from treedbd.cli.http_client import HttpClient
+from treedbd.cli.http_client import HttpClient, make_http_client
 from treedbd.cli.options import (
     ADDRESS_HELP,
     OVERRIDE,
@@ -63,6 +63,7 @@ from treedbd.cli.options import (
     InvalidUrl,
     SessionParser,
     Url,
+    add_flag,
     add_network_options,
     add_settings_options,
     choose_authorities,
@@ -97,7 +98,7 @@ _MAX_UID_CHARACTERS: Final = 256
 
 
 _WORD_OR_SIGN = re.compile(r""""(?:[^"\\\n]|\\.)*"?|'[^']*'?|\\.|[\[\]{};]""", re.DOTALL)
-_BLANK = re.compile(r"\s*")
+_VISIBLE = re.compile(r"\S")
 _UNSAFE = re.compile(r"""[\s"'\\;{}\[\]]""")
 
 
@@ -295,9 +296,10 @@ def split_commands(text: str) -> list[str]:
 
 def next_word(line: str, position: int) -> Word | None:
     """Return the word at or after a position, None if there is none."""
-    start = at = _end_of_blank(line, position)
-    if start == len(line):
+    found = _VISIBLE.search(line, position)
+    if found is None:
         return None
+    start = at = found.start()
     text: list[str] = []
     while at < len(line) and not line[at].isspace():
         if line[at] in "\"'":
@@ -334,11 +336,6 @@ def read_value(text: str) -> str:
     return words[0].text if len(words) == 1 and words[0].is_closed else text
 
 
-def _end_of_blank(line: str, position: int) -> int:
-    found = _BLANK.match(line, position)
-    return position if found is None else found.end()
-
-
 def _quoted(line: str, start: int) -> tuple[str, int | None]:
     """Return a part in quotation marks, and where it ends; None if it does not."""
     mark, at = line[start], start + 1
@@ -356,7 +353,7 @@ def _quoted(line: str, start: int) -> tuple[str, int | None]:
 class ShellParser(SessionParser):
     """The parser of a command of the shell; an error is a `CommandFailed` with the usage."""
 
-    def __init__(self, name: str, add_options: Callable[[ArgumentParser], None]) -> None:
+    def __init__(self, name: str, add_options: Callable[[ArgumentParser], object]) -> None:
         super().__init__(prog=name, add_help=False, allow_abbrev=False)
         add_options(self)
         self.positionals: Final = [each for each in self._actions if not each.option_strings]
@@ -442,7 +439,7 @@ def _next(text: str, position: int) -> Word | None:
 
 @attrs.frozen
 class ShellCommand:
-    """A command: its name, what runs it, what it does, and what adds its arguments to a parser.
+    """A command: its name, its function, its summary, and what adds its arguments to a parser.
 
     `before` are options that an alias implies.
     """
@@ -450,7 +447,7 @@ class ShellCommand:
     name: str
     run: Callable[[ShellSession, Namespace], None]
     summary: str
-    add_options: Callable[[ArgumentParser], None]
+    add_options: Callable[[ArgumentParser], object] = lambda _: None
     before: str = ""
 
     @cached_property
@@ -625,54 +622,36 @@ def show_help(session: ShellSession, given: Namespace) -> None:
         print_line(f"{usage:{max(map(len, lines))}}  {summary}")
 
 
-def _argument(name: str, metavar: str, nargs: str | None = None) -> Callable[..., None]:
+def _argument(name: str, metavar: str, nargs: str | None = None) -> Callable[..., object]:
     """Return what adds one argument to a parser."""
-
-    def add(to: ArgumentParser) -> None:
-        to.add_argument(name, metavar=metavar, nargs=nargs)
-
-    return add
+    return lambda to: to.add_argument(name, metavar=metavar, nargs=nargs)
 
 
-def _nothing(_: ArgumentParser) -> None:
-    """Add no argument."""
+_AS_SUMMARY: Final = 'make rules see this auth, as in as {"uid": "ada"}; as alone ends it (admins)'
+_USE_SUMMARY: Final = "go to another database, as PROJECT or DATABASE--PROJECT"
+_CD_SUMMARY: Final = "go to a path: .. is above, / the root, - back"
 
 
 COMMANDS: Final = {
     command.name: command
     for command in (
-        ShellCommand(
-            "cd",
-            cd,
-            "go to a path: .. is above, / the root, - back",
-            _argument("path", "PATH", "?"),
-        ),
-        ShellCommand("pwd", pwd, "print where one is", _nothing),
+        ShellCommand("cd", cd, _CD_SUMMARY, _argument("path", "PATH", "?")),
+        ShellCommand("pwd", pwd, "print where one is"),
         *map(_shared, ("ls", "tree", "get")),
         _shared("get", "cat", "--pretty"),
         *map(_shared, ("watch", "set", "update", "push", "remove")),
         _shared("remove", "rm"),
         *map(_shared, ("cp", "mv", "transaction")),
-        ShellCommand(
-            "use",
-            use,
-            "go to another database, as PROJECT or DATABASE--PROJECT",
-            _argument("name", "NAME"),
-        ),
-        ShellCommand(
-            "as",
-            as_auth,
-            'make rules see this auth, as in as {"uid": "ada"}; as alone ends it (admins)',
-            _argument("auth", "OBJECT", "?"),
-        ),
-        ShellCommand("whoami", whoami, "print whom the token names", _nothing),
+        ShellCommand("use", use, _USE_SUMMARY, _argument("name", "NAME")),
+        ShellCommand("as", as_auth, _AS_SUMMARY, _argument("auth", "OBJECT", "?")),
+        ShellCommand("whoami", whoami, "print whom the token names"),
         ShellCommand(
             "help",
             show_help,
             "print this, or about a command",
             _argument("command", "COMMAND", "?"),
         ),
-        ShellCommand("exit", leave, "leave (or Ctrl-D)", _nothing),
+        ShellCommand("exit", leave, "leave (or Ctrl-D)"),
     )
 }
 
@@ -770,11 +749,9 @@ def complete(line: str, resolve: Callable[[str], Path], keys: KeyCache) -> list[
     if not words or (line[-1:].isspace() and words[-1].is_closed):
         words.append(Word("", len(line) - begin, len(line) - begin))
     last, start = words[-1].text, begin + words[-1].start
-    if len(words) == 1:
+    if len(words) == 1 or words[0].text == "help":
         return _names(last, start, list(COMMANDS))
     command = COMMANDS.get(words[0].text)
-    if words[0].text == "help":
-        return _names(last, start, list(COMMANDS))
     if command is None or _awaits_value(command, words[-2].text):
         return []
     if last.startswith("--"):
@@ -827,7 +804,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         help=f"where to begin: {ADDRESS_HELP} (default: /)",
     )
     parser.add_argument("-c", dest="script", metavar="COMMANDS", help="run these commands and end")
-    parser.add_argument("--no-history", action="store_true", help="neither read nor keep history")
+    add_flag(parser, "--no-history", "neither read nor keep history")
     add_network_options(parser)
     add_settings_options(parser)
     parser.set_defaults(run=_run, optional="url")
@@ -841,7 +818,7 @@ def _run(arguments: Namespace) -> Status:
             _run_script(session, arguments.script.splitlines(keepends=True))
         elif sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            session.default_label = _ask_label(arguments, session)
+            session.default_label = _find_label(arguments, session)
             # Imported only now: a script needs no prompt_toolkit.
             prompt = import_module("treedbd.cli.shell.prompt")
             prompt.run_prompt(
@@ -887,19 +864,14 @@ def make_session(arguments: Namespace) -> tuple[ShellSession, KeyCache]:
     settings, token = read_settings(arguments), read_token(arguments)
     authority = choose_authorities(arguments, arguments.url, settings)
     root, place = split_url(arguments.url)
-    session = ShellSession(
-        HttpClient(authority, token),
-        root,
-        place,
-        identity=describe_token(token),
-        connection=Namespace(
-            **{name: getattr(arguments, name) for name in _CONNECTION if hasattr(arguments, name)}
-        ),
+    connection = Namespace(
+        **{name: getattr(arguments, name) for name in _CONNECTION if hasattr(arguments, name)}
     )
+    client, identity = HttpClient(authority, token), describe_token(token)
+    session = ShellSession(client, root, place, identity=identity, connection=connection)
 
     def read_keys(path: Path, after: str | None) -> list[str]:
-        # A client of its own: this is another thread, and it has a time-out.
-        client = HttpClient(authority, token, FETCH_S)
+        client = session.client.within(FETCH_S)  # one of its own, since this is another thread
         url = session.url_of(path)
         pages = read_pages(client, url, MAX_KEYS, with_values=False, limit=MAX_KEYS, after=after)
         return [key for page in pages if isinstance(page, dict) for key in page]
@@ -909,10 +881,9 @@ def make_session(arguments: Namespace) -> tuple[ShellSession, KeyCache]:
     return session, keys
 
 
-def _ask_label(arguments: Namespace, session: ShellSession) -> str:
+def _find_label(arguments: Namespace, session: ShellSession) -> str:
     """Return the label by which the server names the database; empty if it does not."""
-    authority = choose_authorities(arguments, session.root, read_settings(arguments))
-    client = HttpClient(authority, read_token(arguments), FETCH_S)
+    client = make_http_client(arguments).within(FETCH_S)
     try:
         response = client.request("GET", session.root.to_health())
         _, found = response.json_text(_MAX_HEALTH_BYTES)
