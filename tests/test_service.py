@@ -303,7 +303,7 @@ def test_too_few_descriptors_are_a_warning_at_the_start_and_bound_what_is_open(
     assert "at most 57 connections and 2 databases are open at a time" in warning
     assert "LimitNOFILE=" in warning
     assert tree._factory.connections.limits.connections == 57
-    files = tree._catalog._files
+    files = tree.catalog._files
     assert isinstance(files, DatabaseFiles)
     assert files._open._bounds.databases == 2
     yield tree.stopService()

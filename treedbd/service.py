@@ -55,7 +55,14 @@ from treedbd.database.data_directory import stored_bytes
 from treedbd.database.files import find_files
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
-from treedbd.database.runtime import MeasureRules, Problem, RulesExchange, Runtime, Statistics
+from treedbd.database.runtime import (
+    MeasureRules,
+    Problem,
+    RulesExchange,
+    RunInThread,
+    Runtime,
+    Statistics,
+)
 from treedbd.database.session_owners import MemoryOwner, OwnerFile, SessionOwner
 from treedbd.embedding.database import LocalDatabase
 from treedbd.embedding.requests import LocalAccess
@@ -64,7 +71,7 @@ from treedbd.http1.connections import RequestLogging, ServerOptions
 from treedbd.http1.parser import Header
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
-from treedbd.loop import Turns
+from treedbd.loop import Turns, do_nothing
 from treedbd.names import (
     DEFAULT_DATABASE,
     DatabaseName,
@@ -118,6 +125,13 @@ class TreeService(MultiService):
     Meanwhile `resource()`, mounted in a site of the program, serves clients over HTTP, and
     `database()` reads, writes and watches in process. With `listen` in the settings the service
     also opens endpoints of its own; without it, it opens none.
+
+    Attributes:
+        catalog: the databases.
+        activity: what clients do with the databases.
+        has_given_up: whether it was stopped while one of its threads waited for a disk that did not
+            respond.
+
     """
 
     _log = Logger()
@@ -148,11 +162,11 @@ class TreeService(MultiService):
         self._tracer = make_tracer(settings.tracing, self._reactor)
         self._cluster = make_cluster(settings, self._reactor)
         runtime = make_runtime(settings, self._reactor, self._cluster, context)
-        self._catalog = make_catalog(settings, self._plan, runtime, self._cluster, context)
-        self._credentials = Credentials(settings, self._catalog, self._reactor)
+        self.catalog: Final = make_catalog(settings, self._plan, runtime, self._cluster, context)
+        self._credentials = Credentials(settings, self.catalog, self._reactor)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         requests = RequestCounts(settings.projects, any_project=settings.development)
-        self._activity = make_activity(settings, self._reactor, context, requests)
+        self.activity: Final = make_activity(settings, self._reactor, context, requests)
         login = None if identify is None else HostLogin(identify, self._reactor)
         self._resource = self._make_resource(requests, login)
         self._factory = self._make_factory()
@@ -161,9 +175,9 @@ class TreeService(MultiService):
         )
         self._operations = self._make_operations(requests, runtime)
         self._lock: DirectoryLock | None = None
-        self._has_given_up = False
+        self.has_given_up = False
         self._local_access = LocalAccess(
-            self._resource, self._catalog, self._reactor, settings.limits
+            self._resource, self.catalog, self._reactor, settings.limits
         )
         self._reloading = DeferredLock()
 
@@ -179,7 +193,7 @@ class TreeService(MultiService):
             login=login,
         )
         refused = requests.note_refusal if settings.ops_listen else None
-        resource = TreeResource(context, self._catalog, self._activity, refused)
+        resource = TreeResource(context, self.catalog, self.activity, refused)
         if self._cluster is not None and settings.reads == "local":
             resource.writer.lag_ms = self._cluster.lag_ms
         return resource
@@ -194,7 +208,7 @@ class TreeService(MultiService):
             refusal_headers=Cors(settings.http.cors_origins).fixed or (),
             secure_headers=secure_headers(settings),
             counts=None if self._context is None else self._context.counts,
-            activity=self._activity,
+            activity=self.activity,
             rates=self._resource.rates,
             trusted_proxies=settings.trusted_proxies,
             adapt_requests=adapt,
@@ -218,22 +232,12 @@ class TreeService(MultiService):
                 queries=self._resource.data.missing_indexes,
                 server=self._factory,
             ),
-            catalog=self._catalog,
-            activity=self._activity,
+            catalog=self.catalog,
+            activity=self.activity,
             endpoints=Listening(self._settings, self._reactor, open_port, is_ops=True),
             endpoints_of_clients=self._listening,
             board=None if context is None else context.samples,
         )
-
-    @property
-    def activity(self) -> Activity:
-        """What clients do with the databases."""
-        return self._activity
-
-    @property
-    def has_given_up(self) -> bool:
-        """Whether it was stopped while one of its threads waited for a disk without a response."""
-        return self._has_given_up
 
     def resource(self) -> TreeResource:
         """Return the whole interface over HTTP, an `IResource` to be mounted under any prefix."""
@@ -245,7 +249,7 @@ class TreeService(MultiService):
 
     def ops_urls(self) -> list[str]:
         """Return the URLs of the endpoints for operators."""
-        return self._operations.urls()
+        return self._operations.endpoints.urls()
 
     def show_turns(self, turns: Turns) -> None:
         """Show the turns of the process to admins and operators."""
@@ -263,19 +267,14 @@ class TreeService(MultiService):
         found = parse_label(f"{name}--{project}")
         if found != DatabaseName(project, name):
             raise UnknownDatabase(DatabaseName(project, name), is_project_known=False)
-        self._catalog.dialect(found)
+        self.catalog.dialect(found)
         return LocalDatabase(self._local_access, found, identity_of(auth))
-
-    @property
-    def catalog(self) -> Catalog:
-        """The databases."""
-        return self._catalog
 
     def has_open_rules(self) -> bool:
         """Return whether the default project has the open rules of development mode."""
         project = self._settings.default_project
         try:
-            return bool(project) and self._catalog.rules(project).current is OPEN
+            return bool(project) and self.catalog.rules(project).current is OPEN
         except Unavailable:
             return False  # the rules cannot be read, so this is not known
 
@@ -300,9 +299,9 @@ class TreeService(MultiService):
         except _CANNOT_START as error:
             self._listening.close()
             self._operations.close_at_once()
-            self._catalog.close_at_once()
+            self.catalog.close_at_once()
             if self._cluster is not None:
-                self._cluster.close_at_once()
+                self._cluster.connections.close()
             self._unlock()
             raise CannotStart.because(error) from None
         if self._tracer is not None:
@@ -326,7 +325,7 @@ class TreeService(MultiService):
 
     async def _reload(self, settings: Settings | None) -> bool:
         is_valid = True
-        self._catalog.retry_refused()
+        self.catalog.retry_refused()
         try:
             await self._credentials.reload(None if settings is None else settings.projects)
         except BadCredentials as error:
@@ -336,7 +335,7 @@ class TreeService(MultiService):
             self._resource.streams.recheck(self._authenticator.trusts)
             self._resource.realtime.sockets.recheck(self._authenticator.trusts)
         is_valid &= self._listening.reload()
-        return self._operations.reload() and is_valid
+        return self._operations.endpoints.reload() and is_valid
 
     async def _stop(self) -> None:
         end_at = self._reactor.seconds() + STOP_SECONDS
@@ -344,7 +343,7 @@ class TreeService(MultiService):
         self._operations.is_ending = True
         refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
         await self._listening.close()
-        follow = None if self._context is None else self._catalog.poll
+        follow = None if self._context is None else self.catalog.poll
         streams, realtime = self._resource.streams, self._resource.realtime
         await drain(self._factory, streams, realtime, self._reactor, follow)
         if refusal.active():
@@ -353,8 +352,8 @@ class TreeService(MultiService):
         await self._close_stores(end_at - self._reactor.seconds())
         self._operations.close_at_once()
         if self._cluster is not None:
-            self._has_given_up |= not await self._cluster.stop()
-        if not self._has_given_up:
+            self.has_given_up |= not await self._cluster.stop()
+        if not self.has_given_up:
             self._unlock()
         if self._tracer is not None:
             await self._tracer.stop()
@@ -364,27 +363,27 @@ class TreeService(MultiService):
         if self._settings.engine == "memory":
             return
         if self._context is not None:
-            self._catalog.open(self._context.lock, accept_loss=self._settings.accept_loss)
+            self.catalog.open(self._context.lock, accept_loss=self._settings.accept_loss)
             return
         self._listening.ensure_data_directory()
         self._lock = DirectoryLock(self._settings.data)
         self._lock.note_urls(self.urls())
         if self._cluster is not None:
             self._cluster.connect()
-        self._catalog.open(self._lock, accept_loss=self._settings.accept_loss)
+        self.catalog.open(self._lock, accept_loss=self._settings.accept_loss)
         if self._cluster is not None:
             self._cluster.start()
 
     def _refuse_writes(self) -> None:
         self._resource.refuse_writes()
-        self._catalog.refuse_writes()
+        self.catalog.refuse_writes()
 
     async def _close_stores(self, seconds: float) -> None:
         """Close all stores, or give up waiting for a disk after some seconds."""
         try:
-            await self._catalog.close().addTimeout(seconds, self._reactor)
+            await self.catalog.close().addTimeout(seconds, self._reactor)
         except DeferredTimeoutError:
-            self._has_given_up = True
+            self.has_given_up = True
             self._log.critical(
                 "The disk did not respond within {n:.1f} s: the stores are not closed. Nothing "
                 "that was acknowledged is lost; what was not acknowledged may be.",
@@ -406,34 +405,33 @@ def make_runtime(
     settings: Settings, reactor: Any, cluster: ClusterService | None, context: WorkerContext | None
 ) -> Runtime:
     """Return what all databases share; commits and rules are measured for metrics only."""
+    in_thread: RunInThread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
     return Runtime(
         reactor,
         os.urandom,
-        partial(deferToThreadPool, reactor, reactor.getThreadPool())
-        if cluster is None
-        else cluster.run_in_thread,
+        in_thread if cluster is None else cluster.connections.run,
         AnswerPool(settings.limits.kept_answer_bytes),
         entry_bytes=settings.streams.retain_entry_bytes,
         followed_bytes=EVENT_BYTES if context or cluster else 0,
         watched_fields=settings.limits.watched_fields_per_path,
-        send_hint=_send_no_hint if context is None else context.send_hint,
+        send_hint=do_nothing if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),
         statistics=Statistics(is_measuring=bool(settings.ops_listen)),
-        owner=_make_owner(settings, reactor, cluster),
+        owner=_make_owner(settings, in_thread, cluster),
     )
 
 
-def _make_owner(settings: Settings, reactor: Any, cluster: ClusterService | None) -> SessionOwner:
+def _make_owner(
+    settings: Settings, in_thread: RunInThread, cluster: ClusterService | None
+) -> SessionOwner:
     """Return the owner of the sessions of this process."""
     if settings.engine == "memory":
         return MemoryOwner()
-    run_in_thread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
+    make_file = partial(OwnerFile, settings.data, in_thread, os.urandom)
     if cluster is None:
-        return OwnerFile(settings.data, run_in_thread, os.urandom)
-    return cluster.make_owner(
-        # Other daemons keep theirs in data directories of their own.
-        partial(OwnerFile, settings.data, run_in_thread, os.urandom, knows_all=False)
-    )
+        return make_file()
+    # Other daemons keep their files in data directories of their own.
+    return cluster.make_owner(partial(make_file, knows_all=False))
 
 
 def make_catalog(
@@ -495,10 +493,6 @@ def make_request_log(settings: Settings, find_identity: FindIdentity, reactor: A
         RequestParser(settings),
         reactor.seconds,
     )
-
-
-def _send_no_hint(_: DatabaseName) -> None:
-    pass
 
 
 def secure_headers(settings: Settings) -> tuple[Header, ...]:
@@ -603,8 +597,7 @@ def make_cluster(settings: Settings, reactor: Any) -> ClusterService | None:
             f"run {read_installation().line_for('postgresql')}",
         ) from None
     postgresql = make_settings(
-        settings.engine,
-        is_cluster="," in settings.engine.partition("//")[2].partition("/")[0],
+        settings.engine, is_cluster="," in settings.engine.partition("//")[2].partition("/")[0]
     )
     is_strict, retain = settings.reads == "strict", settings.streams.retain_events
     cluster: ClusterService = make(postgresql, reactor, retain=retain, is_strict=is_strict)
@@ -723,10 +716,8 @@ def plan_descriptors(limits: Limits, per_database: int, available: int) -> Descr
     most_databases = max(1, min(limits.open_databases, for_databases))
     for_connections = free - most_databases * per_database
     most_connections = max(1, min(limits.connections, for_connections))
-    if (limits.connections, limits.open_databases) == (
-        _DEFAULT.connections,
-        _DEFAULT.open_databases,
-    ):
+    chosen = (limits.connections, limits.open_databases)
+    if chosen == (_DEFAULT.connections, _DEFAULT.open_databases):
         return DescriptorPlan(most_connections, most_databases)
     return DescriptorPlan(
         most_connections,

@@ -127,11 +127,7 @@ def read_report(url: str) -> StatusReport:
     Raises `CommandFailed`, `StoreUnreachable` or `OperatorError`.
     """
     from treedbd.store.postgresql.cluster import examine, read_status
-    from treedbd.store.postgresql.connection import (
-        PostgresqlSettings,
-        SessionPool,
-        cannot_connect,
-    )
+    from treedbd.store.postgresql.connection import PostgresqlSettings, SessionPool, cannot_connect
     from treedbd.store.postgresql.moving import read_mark
     from treedbd.store.postgresql.schema import MOVED, read_schema
 

@@ -211,11 +211,7 @@ def compare_all(
 
 
 def _compare(
-    table: ComparedTable,
-    db: int,
-    buckets: list[Bucket],
-    repairs: bool,
-    connection: TimedConnection,
+    table: ComparedTable, db: int, buckets: list[Bucket], repairs: bool, connection: TimedConnection
 ) -> Compared:
     records = sum(len(each.records) for each in buckets)
     different = find_different(connection, table, db, buckets)

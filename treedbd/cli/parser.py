@@ -145,9 +145,7 @@ def did_you_mean(
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line; what it parses carries `run`."""
     parser = OptionParser(
-        prog="treedb",
-        description="Work with a treedb daemon and its data.",
-        epilog=_EPILOG,
+        prog="treedb", description="Work with a treedb daemon and its data.", epilog=_EPILOG
     )
     parser.add_argument("--version", action="version", version=f"treedb {__version__}")
     parser.add_argument("--config", metavar="FILE", help=argparse.SUPPRESS)

@@ -80,17 +80,7 @@ _BOUNDS: Final = ("startAt", "startAfter", "endAt", "endBefore", "equalTo")
 _QUERY: Final = (*PARAMETERS, WHERE, "shallow", "format")
 ADMIN: Final = "admin"
 _MEMBERS: Final = ("rules", "data", "now", "cases")
-_CASE_MEMBERS: Final = (
-    "name",
-    "as",
-    "read",
-    "write",
-    "method",
-    "value",
-    "query",
-    "now",
-    "allowed",
-)
+_CASE_MEMBERS: Final = ("name", "as", "read", "write", "method", "value", "query", "now", "allowed")
 _DEPTH: Final = 200
 """How deep brackets may be nested in a test file that contains rules."""
 _LATEST_MS: Final = 2**53

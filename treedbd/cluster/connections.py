@@ -124,10 +124,6 @@ class ClusterConnections:
         """Run what blocks in a thread of another pool, so that it delays no commit."""
         return deferToThreadPool(self._reactor, self._pool_aside, work)
 
-    def call_in_reactor(self, call: Callable[..., None], *arguments: object) -> None:
-        """Call something in the reactor's thread; may be called in any thread."""
-        self._reactor.callFromThread(call, *arguments)
-
     def hint_others(self, db: int) -> None:
         """Send the other daemons the hint that a database was written; do not wait for it."""
         self.run(lambda: self.store.notifier.notify(db))

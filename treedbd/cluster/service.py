@@ -131,10 +131,6 @@ class ClusterService:
         )
         return self._files
 
-    def run_in_thread(self, work: Callable[[], None]) -> Deferred[None]:
-        """Run what blocks in a thread that nothing waits for at the end of the process."""
-        return self.connections.run(work)
-
     def lag_ms(self) -> int:
         """Return how old, in milliseconds, what reads show may be."""
         return int((self._reactor.seconds() - self._shown_at) * 1000)
@@ -180,7 +176,7 @@ class ClusterService:
 
         def close() -> None:
             self.connections.close()
-            self.connections.call_in_reactor(closed.callback, None)
+            self._reactor.callFromThread(closed.callback, None)
 
         threading.Thread(target=close, name="close", daemon=True).start()
         try:
@@ -188,10 +184,6 @@ class ClusterService:
         except DeferredTimeoutError:
             return False
         return True
-
-    def close_at_once(self) -> None:
-        """Close all connections in this thread; nothing may be under way."""
-        self.connections.close()
 
     def _forget(self) -> None:
         if self._owner is not None:
@@ -206,7 +198,7 @@ class ClusterService:
                 self._is_over.wait(_PAUSE_S)
                 continue
             if dbs:
-                self.connections.call_in_reactor(self._hinted, dbs)
+                self._reactor.callFromThread(self._hinted, dbs)
 
     def _hinted(self, dbs: set[int]) -> None:
         replicas = {} if self._files is None else self._files.replicas()

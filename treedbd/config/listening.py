@@ -107,9 +107,7 @@ def open_endpoint(
         listening: Deferred[IListeningPort] = _without_tls(endpoint, reactor).listen(factory)
     except (ValueError, TypeError) as error:
         raise CannotListen(
-            endpoint.text,
-            f"cannot be opened ({error})",
-            "correct it, or choose another endpoint",
+            endpoint.text, f"cannot be opened ({error})", "correct it, or choose another endpoint"
         ) from None
     listening.addBoth(opened.append)
     if not opened:

@@ -35,10 +35,7 @@ from treedbd.store.engine import DamagedRow, StoreFailed
 from treedbd.tree.query import check_combination
 from treedbd.tree.types import InvalidData, InvalidQuery, Json
 from treedbd.tree.value import compact, parse
-from treedbd.web.listeners import (
-    StreamsExhausted,
-    TooManyStreams,
-)
+from treedbd.web.listeners import StreamsExhausted, TooManyStreams
 from treedbd.web.request import DataRequest, Parameters
 from treedbd.web.response import Response
 

@@ -438,9 +438,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _counter("process_cpu_seconds_total", "CPU time.", _process("process_cpu_seconds_total")),
     _gauge(
-        "process_resident_memory_bytes",
-        "Memory in use.",
-        _process("process_resident_memory_bytes"),
+        "process_resident_memory_bytes", "Memory in use.", _process("process_resident_memory_bytes")
     ),
     _gauge(
         "process_virtual_memory_bytes",

@@ -91,6 +91,7 @@ class Operations:
 
     Attributes:
         sources: the sources of the metrics.
+        endpoints: the endpoints.
         is_ending: whether the service is stopping, and so not ready.
 
     """
@@ -127,7 +128,7 @@ class Operations:
         most = OPS_CONNECTIONS
         limits = attrs.evolve(settings.limits, connections=most, connections_per_address=most)
         self._factory = Http1Factory(OpsResource(self, catalog), limits, reactor)
-        self._endpoints = endpoints
+        self.endpoints: Final = endpoints
         self._board = board
         self._before: Samples = NOTHING if board is None else board.before()
         self._scrapes = DeferredLock()
@@ -135,33 +136,25 @@ class Operations:
         self._counting.clock = reactor
         self._until_look = 0
 
-    def urls(self) -> list[str]:
-        """Return the URLs of the open endpoints, as this machine reaches them."""
-        return self._endpoints.urls()
-
     def open(self) -> None:
         """Open the endpoints; raise `CannotStart`."""
-        self._endpoints.open(self._factory)
+        self.endpoints.open(self._factory)
 
     def start(self) -> None:
         """Count from now on, and show the values to the other workers."""
-        if self._endpoints.ports:
+        if self.endpoints.ports:
             self._counting.start(COUNT_S)
 
     def show_turns(self, turns: Turns) -> None:
         """Show the turns of the event loop."""
         self.sources.turns = turns
 
-    def reload(self) -> bool:
-        """Read the certificates again, for new connections; return whether all are valid."""
-        return self._endpoints.reload()
-
     def close_at_once(self) -> None:
         """Close the endpoints, and drop the open connections."""
         if self._counting.running:
             self._counting.stop()
             self._publish()
-        self._endpoints.close()
+        self.endpoints.close()
         self._factory.abort()
 
     async def scrape(self, accept: str) -> tuple[bytes, str]:

@@ -185,10 +185,7 @@ class OtherWorkers:
         return self._adopt(self._ops[endpoint], factory, context)
 
     def _adopt(
-        self,
-        inherited: ListeningSocket,
-        factory: IProtocolFactory,
-        context: ServerContext | None,
+        self, inherited: ListeningSocket, factory: IProtocolFactory, context: ServerContext | None
     ) -> IListeningPort:
         if context is not None:
             factory = in_tls(factory, context)

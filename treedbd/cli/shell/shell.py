@@ -46,14 +46,7 @@ import orjson
 
 from treedbd.cli.cp import TargetExists
 from treedbd.cli.data import FORBIDDEN, make_safe, read_itself, read_pages, style_json
-from treedbd.cli.exit import (
-    DONE,
-    CommandFailed,
-    Status,
-    make_printable,
-    paint,
-    print_line,
-)
+from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, paint, print_line
 from treedbd.cli.http_client import HttpClient, make_http_client
 from treedbd.cli.options import (
     ADDRESS_HELP,
