@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import subprocess
 import sys
 from typing import BinaryIO
 
 import pytest
 import pytest_twisted
 
-from tests.command import error_of, mint, output_of, treedb
+from tests.command import COMMAND, environment, error_of, mint, output_of, treedb
 from tests.daemon import Daemon
 
 PEOPLE = '{"ada":{"age":36,"name":"Ada","tags":{"x":1}},"n":1,"ok":true,"s":"text"}'
@@ -41,6 +42,17 @@ async def test_the_keys_of_children_are_listed(project: str) -> None:
     ]
     (first, *_) = (await output_of("ls", "--json", f"{project}/p")).splitlines()
     assert json.loads(first) == {"key": "ada", "kind": "object", "size": 38}
+
+
+def test_names_are_utf_8_whatever_the_locale_is(project: str) -> None:
+    subprocess.run([*COMMAND, "set", f"{project}/p", '{"ä├":{"ö":1}}'], check=True)
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    for name, shown in (("ls", "ä├\n"), ("tree", "p (1 child)\n└── ä├ (1 child, 8 bytes)\n")):
+        words = [*COMMAND, name, f"{project}/p"]
+        done = subprocess.run(
+            words, capture_output=True, env={**environment(), **ascii_only}, check=True
+        )
+        assert done.stdout.decode().startswith(shown), done
 
 
 @pytest_twisted.ensureDeferred

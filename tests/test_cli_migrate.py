@@ -22,6 +22,7 @@ from tests.proxy import CuttingProxy
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.migrate import LONGEST_LINE, ChangedPaths, Copying, Following
 from treedbd.cli.options import parse_url
+from treedbd.cli.parser import parse
 from treedbd.tree.types import Path
 
 RULES = '{"rules":{".read":true,".write":true,"a":{".indexOn":"x"}}}'
@@ -144,6 +145,10 @@ def test_a_migration_that_is_killed_at_any_request_is_completed_when_it_is_run_a
     assert (result.status, result.errors) == (0, "")
     assert exported(source) == tree
     assert exported(target) == tree
+
+
+def test_the_configuration_may_be_named_before_the_command() -> None:
+    assert parse(["--config", "x.toml", "migrate", "http://a", "http://b"]).config == "x.toml"
 
 
 def is_made_of(found: Any, trees: list[Any]) -> bool:

@@ -44,6 +44,7 @@ from treedbd.cli.exit import (
     DONE,
     CommandFailed,
     colour,
+    descriptor_of,
     has_colour,
     make_printable,
     paint_printable,
@@ -246,15 +247,15 @@ def opened_output(name: str | None) -> Iterator[Callable[[bytes], None]]:
 
     The block receives the function that writes, which raises `CommandFailed` or `OutputClosed`. The
     file appears, or replaces an older one, when the block ends without an error. A symbolic link is
-    followed; a device or a named pipe is written to directly.
+    followed; a device, a named pipe or an open file such as `/dev/stdout` is written to directly.
     """
     if name is None or name == "-":
         yield write_out
         return
     path = pathlib.Path(os.path.realpath(name))
+    descriptor = descriptor_of(name)
     with reported(name, "written"):
-        is_file = path.is_file() or not path.exists()
-        part, file = _create(path) if is_file else (None, path.open("wb"))
+        part, file = _create(path, descriptor)
 
     def write(data: bytes) -> None:
         with reported(name, "written"):
@@ -274,8 +275,15 @@ def opened_output(name: str | None) -> Iterator[Callable[[bytes], None]]:
         raise
 
 
-def _create(path: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
-    """Create an unfinished file beside `path`, with the mode of the file there, or 0600."""
+def _create(path: pathlib.Path, opened: int | None) -> tuple[pathlib.Path | None, BinaryIO]:
+    """Create an unfinished file beside `path`, with the mode of the file there, or 0600.
+
+    None for what is not replaced: the open file with a number, a device or a pipe.
+    """
+    if opened is not None:
+        return None, os.fdopen(os.dup(opened), "wb")
+    if path.exists() and not path.is_file():
+        return None, path.open("wb")
     descriptor, part = tempfile.mkstemp(".part", f".{path.name[:100]}.", path.parent)
     os.fchmod(descriptor, path.stat().st_mode & 0o777 if path.exists() else 0o600)
     return pathlib.Path(part), os.fdopen(descriptor, "wb")

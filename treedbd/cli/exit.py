@@ -31,6 +31,7 @@ _CODES = {
     "error": "31",
 }
 
+_MOST_LINKS = 40
 _INDENT = "    "
 _WIDTH = 100
 """Characters of a line that are shown; documents without line ends have very long ones."""
@@ -66,8 +67,24 @@ def write_out(data: bytes) -> None:
 
 
 def print_line(text: str) -> None:
-    """Write one line of text to standard output."""
-    write_out(os.fsencode(text) + b"\n")
+    """Write one line of text to standard output, in UTF-8 as JSON is, whatever the locale."""
+    write_out(text.encode(errors="surrogateescape") + b"\n")
+
+
+def descriptor_of(name: str) -> int | None:
+    """Return the number of the open file that a name means, such as 1 for `/dev/stdout`.
+
+    None for all other names. Such a file is written to where it is: it is not replaced.
+    """
+    for _ in range(_MOST_LINKS):
+        folder, last = os.path.split(os.path.abspath(name))
+        folder = os.path.realpath(folder)
+        if folder == f"/proc/{os.getpid()}/fd":
+            return int(last) if last.isdecimal() else None
+        if not os.path.islink(name):
+            break
+        name = os.path.join(folder, os.readlink(name))
+    return None
 
 
 def counted(number: int, noun: str) -> str:

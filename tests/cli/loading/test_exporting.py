@@ -125,6 +125,22 @@ async def test_a_plain_download_begins_again_after_a_cut(
     assert "was cut off" in done.errors
 
 
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "link"])
+def test_an_open_file_is_written_to_and_not_replaced(
+    url: str, tmp_path: pathlib.Path, name: str
+) -> None:
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    file = tmp_path / "all"
+    for command in (["export", url, name, "--quiet"], ["get", url, "-o", name]):
+        with file.open("wb") as output:
+            output.write(b"before\n")
+            output.flush()
+            words = [*COMMAND, *command]
+            subprocess.run(words, stdout=output, cwd=tmp_path, env=environment(), check=True)
+        assert file.read_bytes().startswith(b"before\n{")
+        assert subprocess.check_output(words, cwd=tmp_path, env=environment())[:1] == b"{"
+
+
 @pytest.mark.parametrize("words", [["--plain"], [], ["--format", "ndjson"]])
 @pytest_twisted.ensureDeferred
 async def test_a_download_that_is_always_cut_at_the_same_place_ends(

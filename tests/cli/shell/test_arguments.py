@@ -43,6 +43,15 @@ def test_the_value_is_the_rest_of_the_command(value: str) -> None:
     assert parse("set", f"a   {value} ").value == value
 
 
+def test_options_may_follow_the_value() -> None:
+    given = parse("set", """a {"b": " --etag"} --silent --if-match '"x y"'""")
+    assert (given.value, given.silent, given.if_match) == ('{"b": " --etag"}', True, '"x y"')
+    with pytest.raises(
+        CommandFailed, match=r"^There is no option --silnt\. Did you mean --silent\?"
+    ):
+        parse("set", "a 38 --silnt")
+
+
 def test_a_number_is_within_bounds() -> None:
     assert parse("tree", "--depth 7").depth == 7
     for text in ("33", "0", "x", "-1", "9" * 5000):
@@ -53,7 +62,7 @@ def test_a_number_is_within_bounds() -> None:
 @pytest.mark.parametrize(
     ("command", "text", "sentence"),
     [
-        ("cat", "--rwa", "There is no option --rwa: cat"),
+        ("cat", "--rwa", r"There is no option --rwa\. Usage: cat"),
         ("cat", "a b", "The command is written cat"),
         ("watch", "a -n", "-n needs a value: watch"),
         ("cat", "'a", "A quotation mark is not closed"),

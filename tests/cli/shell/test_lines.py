@@ -12,8 +12,8 @@ from treedbd.cli.shell.shell import (
     is_open,
     next_word,
     quote,
-    read_value,
     split_commands,
+    split_value,
     split_words,
 )
 
@@ -111,9 +111,19 @@ def test_lines_are_added_one_by_one() -> None:
 
 @pytest.mark.parametrize("text", ["1", '"a b"', "null", '{"it\'s": [1,\n 2]}', "true", "'a' 'b'"])
 def test_a_value_is_sent_as_it_is(text: str) -> None:
-    assert read_value(text) == text
+    assert split_value(text)[0] == ("a" if text == "'a' 'b'" else text)
 
 
 def test_a_value_may_have_single_quotation_marks_around_it() -> None:
-    assert read_value("""'"hello"'""") == '"hello"'
-    assert read_value("""'{"a": 1}'""") == '{"a": 1}'
+    assert split_value("""'"hello"'""") == ('"hello"', "")
+    assert split_value("""'{"a": 1}' --silent""") == ('{"a": 1}', " --silent")
+
+
+@pytest.mark.parametrize("value", ["38", '{"a": " --silent"}', '"a b"', "[1,\n2]", "null"])
+def test_what_follows_a_value_is_no_part_of_it(value: str) -> None:
+    assert split_value(f"{value} --silent") == (value, " --silent")
+
+
+@pytest.mark.parametrize("text", ["Ada", "38x --silent", "--silent", '"open --silent', "[" * 9999])
+def test_a_text_that_is_not_json_is_the_value(text: str) -> None:
+    assert split_value(text) == (text, "")

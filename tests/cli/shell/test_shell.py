@@ -53,7 +53,7 @@ async def failure_of(url: str, script: str) -> str:
 
 
 def test_a_script_is_run_from_standard_input(people: str) -> None:
-    script = b'# A comment.\n\nset ada/age 37\ncd ada\nset . {"age":\n  38}\nget; pwd\n'
+    script = b'\xef\xbb\xbf# A comment.\n\nset ada/age 37\ncd ada\nset . {"age":\n  38}\nget; pwd\n'
     shown = f'37\n{{"age":38}}\n{{"age":38}}\n/users/ada  {people}/ada'
     assert run_command("shell", people, stdin=script).text == shown
 
@@ -164,7 +164,7 @@ async def test_values_are_written(people: str) -> None:
 @pytest_twisted.ensureDeferred
 async def test_more_than_one_value_is_removed_only_if_it_is_meant(people: str) -> None:
     error = await failure_of(people, "rm ada")
-    assert error == "Line 1: rm would remove /users/ada and everything below it: write rm -f."
+    assert error == "Line 1: This removes /users/ada and everything below it: give -f."
     assert "the whole database" in await failure_of(people, "rm -f ada; rm /")
     assert await lines_of(people, "rm zoe; rm --silent nothing; get") == [
         *("null", '{"alan":{"age":41}}')

@@ -19,7 +19,16 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, OutputClosed, Status, warn, write_out
+from treedbd.cli.exit import (
+    DONE,
+    INTERRUPTED,
+    CommandFailed,
+    OutputClosed,
+    Status,
+    descriptor_of,
+    warn,
+    write_out,
+)
 from treedbd.cli.http_client import HttpClient, run_once
 from treedbd.cli.loading.chunks import Format, InputFile, compressing, format_of, split
 from treedbd.cli.loading.transfer import (
@@ -186,7 +195,8 @@ class PartFile:
         self._name = name
         self._is_output: Final = name == STANDARD_OUTPUT
         path = self._path = pathlib.Path(os.path.realpath(name))
-        is_new_file = path.is_file() or not path.exists()
+        self._descriptor = descriptor_of(name)
+        is_new_file = self._descriptor is None and (path.is_file() or not path.exists())
         self.can_resume: Final = is_new_file and not self._is_output
         self._part = unfinished_file(path, source, "part")
         self._old = self._part.with_name(self._part.name + _OLD)
@@ -216,6 +226,8 @@ class PartFile:
     def _open(self) -> int:
         if self.can_resume:
             return create_private(self._part)
+        if self._descriptor is not None:
+            return os.dup(self._descriptor)
         return os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
 
     def write(self, data: bytes) -> None:

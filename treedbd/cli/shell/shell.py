@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 import shlex
 import signal
@@ -92,6 +93,7 @@ _MAX_UID_CHARACTERS: Final = 256
 
 _WORD_OR_SIGN = re.compile(r""""(?:[^"\\\n]|\\.)*"?|'[^']*'?|\\.|[\[\]{};]""", re.DOTALL)
 _VISIBLE = re.compile(r"\S")
+_DECODER: Final = json.JSONDecoder()
 _UNSAFE = re.compile(r"""[\s"'\\;{}\[\]]""")
 
 
@@ -323,10 +325,21 @@ def quote(text: str) -> str:
     return shlex.quote(text) if not text or _UNSAFE.search(text) else text
 
 
-def read_value(text: str) -> str:
-    """Return a value without the single quotation marks that may be around it."""
-    words = split_words(text) if text.startswith("'") else []
-    return words[0].text if len(words) == 1 and words[0].is_closed else text
+def split_value(text: str) -> tuple[str, str]:
+    """Return the value that begins a text, and what follows it.
+
+    A value is JSON, or anything in single quotation marks, without these. A text that begins with
+    neither is the value as a whole.
+    """
+    if text.startswith("'"):
+        word = next_word(text, 0)
+        return (word.text, text[word.end :]) if word and word.is_closed else (text, "")
+    try:
+        _, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return text, ""
+    is_whole = not text[end : end + 1].strip()
+    return (text[:end], text[end:]) if is_whole else (text, "")
 
 
 def _quoted(line: str, start: int) -> tuple[str, int | None]:
@@ -377,13 +390,22 @@ class ShellParser(SessionParser):
     def parse(self, text: str, namespace: Namespace) -> Namespace:
         """Parse what follows the name of a command; raise `CommandFailed`."""
         takes_rest = bool(self.positionals) and self.positionals[-1].dest in _RESTS
+        most = len(self.positionals) - 1 if takes_rest else len(text)
+        options, words, rest = self._split(text, most)
+        rest = rest.strip()
+        if rest:
+            value, after = split_value(rest)
+            more, others, _ = self._split(after, len(after))
+            words.append(rest if others else value)
+            options += [] if others else more
+        return self._parse_words(options, words, namespace)
+
+    def _split(self, text: str, most: int) -> tuple[list[str], list[str], str]:
+        """Return the options and the words of a text until `most` words, and what follows these."""
         options: list[str] = []
         words: list[str] = []
         has_ended, at = False, 0
-        while not takes_rest or len(words) < len(self.positionals) - 1:
-            word = _next(text, at)
-            if word is None:
-                break
+        while len(words) < most and (word := _next(text, at)) is not None:
             at = word.end
             name, equals, _ = word.text.partition("=")
             option = None if has_ended else self.known.get(name)
@@ -398,12 +420,11 @@ class ShellParser(SessionParser):
             elif not has_ended and word.text == _END_OF_OPTIONS:
                 has_ended = True
             elif not has_ended and name.startswith("--"):
-                raise CommandFailed(f"There is no option {name}: {self.usage_line}.")
+                hint = did_you_mean(name, self.known)
+                raise CommandFailed(f"There is no option {name}.{hint} Usage: {self.usage_line}.")
             else:
                 words.append(word.text)
-        if takes_rest and text[at:].strip():
-            words.append(read_value(text[at:].strip()))
-        return self._parse_words(options, words, namespace)
+        return options, words, text[at:]
 
     def _parse_words(self, options: list[str], words: list[str], given: Namespace) -> Namespace:
         if not words and self.positionals and _is_place(self.prog, self.positionals[0]):
@@ -480,7 +501,7 @@ def _remove(session: ShellSession, arguments: Namespace) -> None:
     what = f"{format_path(path)} and everything below it" if path else "the whole database"
     if not arguments.force and (not path or _has_children(session, path)):
         if session.confirm is None:
-            raise CommandFailed(f"rm would remove {what}: write rm -f.")
+            raise CommandFailed(f"This removes {what}: give -f.")
         if not session.confirm(f"Remove {what}? [y/N] "):
             raise CommandFailed("Nothing is removed.")
     _write(session, arguments)
@@ -913,8 +934,8 @@ def _run_numbered(session: ShellSession, command: str, number: int) -> None:
 
 
 def _input_lines() -> Iterator[str]:
-    for line in standard_input():
+    for number, line in enumerate(standard_input()):
         try:
-            yield line.decode()
+            yield line.decode("utf-8" if number else "utf-8-sig")  # it may have a byte order mark
         except UnicodeDecodeError:
             raise CommandFailed("Standard input is not UTF-8.") from None
