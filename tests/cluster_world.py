@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Final, overload
 
 from tests.closing import Closing
-from tests.daemon import Daemon, Response
+from tests.daemon import FOREGROUND, Daemon, Response
 from tests.postgresql import OWNER, PostgresqlNode, PostgresqlServers
 from tests.rest import OPEN_RULES, Client
 from tests.stream_follower import Follower
@@ -102,7 +102,8 @@ class ClusterWorld(Closing):
             self.far: Final = starting.enter_context(Side(servers.nodes))
             for name, side in (("a", self.near), ("b", self.near), ("c", self.far)):
                 (folder / name).mkdir()
-                daemon = Daemon(folder / name, arguments=["--engine", side.dsn])
+                arguments = ["--engine", side.dsn]
+                daemon = Daemon(folder / name, arguments=arguments, program=FOREGROUND)
                 self.daemons.append(starting.enter_context(daemon))
                 self.ports.append(daemon.port)
             self._stack = starting.pop_all()
