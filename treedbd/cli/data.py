@@ -65,6 +65,7 @@ from treedbd.cli.http_client import (
 from treedbd.cli.options import (
     STANDARD_INPUT,
     SUFFIX,
+    NoResponse,
     Url,
     add_address,
     add_config_option,
@@ -100,6 +101,9 @@ _METHODS: Final = {"set": "PUT", "push": "POST", "update": "PATCH", "remove": "D
 
 _MAX_CHARACTERS: Final = 200
 _JSON_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b')
+_STEPS = re.compile(r'"(?:[^"\\]|\\.)*+\\?(?:"|\Z)|[,{}\[\]\n]', re.DOTALL)
+"""Strings, of which the last one may have no end yet, and what separates tokens outside of them."""
+_LONGEST_STYLED: Final = 65_536
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _WORD = re.compile(r"[^\s{}\[\]:,\"']+")
 
@@ -299,7 +303,7 @@ def print_body(response: UnreadResponse, write: Callable[[bytes], None]) -> None
     """Write the body of a response as it arrives, with a line end after it."""
     pieces = response.pieces()
     if write is write_out and sys.stdout.isatty():
-        pieces = _styled_lines(pieces)
+        pieces = styled_pieces(pieces, style_json)
     last = b"\n"
     for piece in pieces:
         write(piece)
@@ -308,17 +312,28 @@ def print_body(response: UnreadResponse, write: Callable[[bytes], None]) -> None
         write(b"\n")
 
 
-def _styled_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Show whole lines on a terminal: a token of JSON never spans two of them."""
+def styled_pieces(pieces: Iterable[bytes], style: Callable[[str], str]) -> Iterator[bytes]:
+    """Show JSON as it arrives, each time up to its last complete token.
+
+    A string that is longer than `_LONGEST_STYLED` ends the colours: it is not kept to its end.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    rest: list[str] = []
-    for piece in pieces:
-        head, end, tail = decoder.decode(piece).rpartition("\n")
-        if end:
-            yield style_json("".join([*rest, head])).encode() + b"\n"
-            rest = []
-        rest.append(tail)
-    yield style_json("".join(rest)).encode()
+    rest = ""
+    try:
+        for piece in pieces:
+            rest += decoder.decode(piece)
+            steps = (each for each in _STEPS.finditer(rest) if each[0][0] != '"')
+            end = max((each.end() for each in steps), default=0)
+            if len(rest) - end > _LONGEST_STYLED:
+                style, end = make_safe, len(rest)
+            elif style is make_safe:
+                end = len(rest)
+            yield style(rest[:end]).encode()
+            rest = rest[end:]
+    except NoResponse:  # what has arrived is shown
+        yield style(rest).encode()
+        raise
+    yield style(rest).encode()
 
 
 def style_json(text: str) -> str:

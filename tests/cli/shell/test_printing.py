@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from treedbd.cli.data import colour_json, make_safe, print_body
+from treedbd.cli.data import colour_json, make_safe, print_body, styled_pieces
 from treedbd.cli.exit import has_colour, write_out
+from treedbd.cli.options import NoResponse
 
 COLOURS = re.compile("\x1b\\[[0-9]*m")
 
@@ -80,3 +81,33 @@ def test_a_pipe_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_colour()
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     assert not has_colour()
+
+
+STYLED = '{"a b":[1,-2.5e3,true,null,"x\\\\"],"k\\"{":{"ü":"a,\\"b"}}'
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_json_is_styled_the_same_however_it_arrives(size: int) -> None:
+    text = STYLED.encode()
+    pieces = (text[at : at + size] for at in range(0, len(text), size))
+    assert b"".join(styled_pieces(pieces, colour_json)) == colour_json(STYLED).encode()
+
+
+def test_json_without_line_ends_is_shown_as_it_arrives() -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b'{"a":1,"b'
+        raise NoResponse("cut off")
+
+    shown = styled_pieces(pieces(), make_safe)
+    assert next(shown) == b'{"a":1,"b'
+    shown = styled_pieces(pieces(), str)
+    assert next(shown) == b'{"a":1,'
+    assert next(shown) == b'"b'
+    with pytest.raises(NoResponse):
+        next(shown)
+
+
+def test_a_long_string_is_not_kept_to_its_end() -> None:
+    pieces = [b'{"a":1,"b":"', b"x" * 70_000, b'y"', b"}"]
+    shown = list(styled_pieces(pieces, colour_json))
+    assert shown[1:] == [b'"b":"' + b"x" * 70_000, b'y"', b"}", b""]
