@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -176,6 +177,18 @@ async def test_what_is_not_empty_or_in_use_is_refused(
         "restore", tmp_path / "none", "--data", tmp_path / "x"
     )
     assert (await treedb("backup", "--data", data, "--keep", "0", backup)).status == 2
+
+
+def test_a_folder_that_cannot_be_read_is_one_sentence(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(folder: pathlib.Path) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    monkeypatch.setattr(pathlib.Path, "iterdir", refuse)
+    assert main(["restore", str(tmp_path), "--data", str(tmp_path / "data")]) == 1
+    sentence = f"treedb: The restore failed (Permission denied: {tmp_path}).\n"
+    assert capsys.readouterr().err == sentence
 
 
 @pytest_twisted.ensureDeferred

@@ -176,7 +176,7 @@ def _backup(arguments: Namespace) -> Status:
                 if not saved.skipped:  # else an older backup may have the only copy of a database
                     _remove_old(arguments.folder, keep)
     except OSError as error:
-        raise CommandFailed(f"The backup failed ({error.strerror}: {error.filename}).") from None
+        raise CommandFailed(f"The backup failed ({_reason(error)}).") from None
     except (CannotOpenStore, StoreFailed) as error:
         raise CommandFailed(str(error)) from None
     except DiskFull:
@@ -239,6 +239,10 @@ def _save_numbered(
     work.rename(target)
     sync_directory(folder)
     return target, saved
+
+
+def _reason(error: OSError) -> str:
+    return str(error.strerror) + (f": {error.filename}" if error.filename else "")
 
 
 def numbered(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -397,11 +401,11 @@ def add_restore_options(parser: ArgumentParser, _: str) -> None:
 
 def _restore(arguments: Namespace) -> Status:
     data = read_settings(arguments).data.absolute()
-    folder = _choose(arguments.folder)
-    manifest = read_manifest(folder)
-    if data.resolve().is_relative_to(folder.resolve()):
-        raise CommandFailed(f"{data} is in the backup: choose another by --data.")
     try:
+        folder = _choose(arguments.folder)
+        manifest = read_manifest(folder)
+        if data.resolve().is_relative_to(folder.resolve()):
+            raise CommandFailed(f"{data} is in the backup: choose another by --data.")
         with contextlib.ExitStack() as locks:
             is_there = _require_free(data, locks)
             work = _make_work_folder(data, locks)
@@ -413,7 +417,7 @@ def _restore(arguments: Namespace) -> Status:
                 shutil.rmtree(work, ignore_errors=True)
                 raise
     except OSError as error:
-        raise CommandFailed(f"The restore failed ({error.strerror}: {error.filename}).") from None
+        raise CommandFailed(f"The restore failed ({_reason(error)}).") from None
     except CannotOpenStore as error:
         raise CommandFailed(str(error)) from None
     _report_restored(folder, manifest, data)
