@@ -20,9 +20,11 @@ import socket
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TextIO
 
+import twisted.internet
 from twisted.scripts import twistd
 
 MODULES: Final = (
@@ -172,10 +174,22 @@ def become(command: list[str], folder: str, output: int) -> None:
     sys.path[0] = str(pathlib.Path(command[0]).parent)
 
 
+def import_modules() -> None:
+    """Import what a daemon imports, but make no reactor: forked processes would share its files.
+
+    Klein imports the reactor, but uses it only for a daemon of its own.
+    """
+    name = "twisted.internet.reactor"
+    sys.modules[name] = types.ModuleType(name)
+    for each in MODULES:
+        importlib.import_module(each)
+    del sys.modules[name]
+    vars(twisted.internet).pop("reactor", None)
+
+
 def main() -> None:
     """Serve until the other end is closed, or run `twistd` in a process that was forked."""
-    for name in MODULES:
-        importlib.import_module(name)
+    import_modules()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         is_new = serve(requests)
     if is_new:

@@ -58,3 +58,11 @@ def test_the_end_of_a_forked_process_is_known(tmp_path: pathlib.Path) -> None:
         assert "no-such-option" in process.stdout.read()
     assert process.wait(20) == 1
     assert process.poll() == 1
+
+
+def test_forked_processes_share_no_reactor(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path):
+        server = pathlib.Path(f"/proc/{fork_server()._process.pid}/fd")
+        files = [str(each.readlink()) for each in server.iterdir()]
+    assert any(each.startswith("socket:") for each in files)
+    assert not [each for each in files if "event" in each]

@@ -67,8 +67,8 @@ from treedbd.database.session_owners import MemoryOwner, OwnerFile, SessionOwner
 from treedbd.embedding.database import LocalDatabase
 from treedbd.embedding.requests import LocalAccess
 from treedbd.files import read_installation
-from treedbd.http1.connections import RequestLogging, ServerOptions
 from treedbd.http1.parser import Header
+from treedbd.http1.registry import RequestLogging, ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.loop import Turns, do_nothing

@@ -17,7 +17,7 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import alsoProvides
 
-from treedbd.http1.connections import DEFAULT_OPTIONS, NO_LOGGING, RequestLogging, ServerOptions
+from treedbd.http1.registry import DEFAULT_OPTIONS, NO_LOGGING, RequestLogging, ServerOptions
 from treedbd.http1.request import Request
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits

@@ -19,7 +19,7 @@ from tests.http1.peer import (
     send_small,
 )
 from tests.http1.test_direct_send import SocketTransport
-from treedbd.http1.connections import ServerOptions
+from treedbd.http1.registry import ServerOptions
 from treedbd.http1.request import Request
 from treedbd.limits import Limits
 

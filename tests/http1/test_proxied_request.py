@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.http1.peer import Peer, ScriptedResource, Server, send_small
-from treedbd.http1.connections import ServerOptions
 from treedbd.http1.proxies import ProxiedRequest
+from treedbd.http1.registry import ServerOptions
 from treedbd.http1.request import Request
 from treedbd.limits import Limits
 from treedbd.names import parse_trusted_proxies

@@ -8,7 +8,7 @@ import pytest
 from tests.http1.peer import ScriptedResource, Server
 from tests.http1.test_reply import RecordedLog, raise_error
 from treedbd.http1.adapter import AdaptedRequest
-from treedbd.http1.connections import RequestLogging
+from treedbd.http1.registry import RequestLogging
 from treedbd.http1.request import IHttp1Request, choose_request_id, is_trusted_peer
 from treedbd.operating.log import FIELDS
 

@@ -14,8 +14,8 @@ from twisted.internet.task import Clock
 from tests.access import secret_of
 from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
 from treedbd.database.data_directory import stored_bytes
-from treedbd.http1.connections import ServerOptions
 from treedbd.http1.parser import HeadMemory
+from treedbd.http1.registry import ServerOptions
 from treedbd.http1.request import shown_path
 from treedbd.http1.server import Http1Factory
 from treedbd.names import DatabaseName

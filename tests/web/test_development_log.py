@@ -16,7 +16,7 @@ from twisted.logger import capturedLogs, eventAsText
 from tests.access import secret_of
 from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
 from treedbd.config.endpoints import LocalNetwork
-from treedbd.http1.connections import RequestLogging, ServerOptions
+from treedbd.http1.registry import RequestLogging, ServerOptions
 from treedbd.http1.request import Request
 from treedbd.http1.server import Http1Factory
 from treedbd.rules.ruleset import parse_rules

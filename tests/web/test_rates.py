@@ -23,7 +23,7 @@ from tests.websocket_frames import CONTINUATION, PING, PONG, TEXT, parse_frame, 
 from treedbd.config.settings import HttpSettings, ProjectSettings
 from treedbd.counting import Levels
 from treedbd.database.requests import ProjectSpec
-from treedbd.http1.connections import ServerOptions
+from treedbd.http1.registry import ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import PROJECT_RATES, Limits, RateLimits
 from treedbd.loop import network_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from tests.web.tree_server import SETTINGS, TreeServer
-from treedbd.http1.connections import ServerOptions
+from treedbd.http1.registry import ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.web.activity import MAX_OTHERS, Activity, RequestCounts
 

@@ -13,7 +13,7 @@ from tests.http1.peer import Peer
 from tests.http1.test_reply import RecordedLog
 from tests.web.tree_server import SETTINGS, TreeServer
 from treedbd.errors import BUDGET_LINES, BUDGET_S
-from treedbd.http1.connections import NO_LOGGING, ServerOptions
+from treedbd.http1.registry import NO_LOGGING, ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.web.auth.identity import Identity
 from treedbd.web.request import RequestParser

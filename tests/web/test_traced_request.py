@@ -8,7 +8,7 @@ from typing import Any
 from twisted.web.server import NOT_DONE_YET
 
 from tests.http1.peer import ScriptedResource, Server
-from treedbd.http1.connections import ServerOptions
+from treedbd.http1.registry import ServerOptions
 from treedbd.traces import NO_ATTRIBUTES, Attributes
 from treedbd.web.request_log import traced
 

@@ -19,7 +19,7 @@ from treedbd.database.answers import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ProjectSpec
 from treedbd.database.runtime import RunInThread, Runtime
-from treedbd.http1.connections import ServerOptions
+from treedbd.http1.registry import ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits, StreamLimits
 from treedbd.rules.ruleset import OPEN, RuleSet

@@ -2,6 +2,6 @@
 
 service       starts, follows hints, reports, stops; the lease of the owner of sessions
 files         the copies of the databases, and where the rules of projects are stored
-replica       one database: its copy, when it may be written, commits in doubt
+replica       one database: when its copy follows, when it may be written, commits in doubt
 connections   the connections of a daemon, threads to wait in, shared reads of states
 """

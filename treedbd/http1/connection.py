@@ -69,7 +69,6 @@ from treedbd.counting import (
     HeldAccount,
     HeldBytesRefused,
 )
-from treedbd.http1.connections import Connections, HeldBody, log_request
 from treedbd.http1.content import Buffer, ContentReader
 from treedbd.http1.parser import (
     BODY_TIMEOUT,
@@ -82,6 +81,7 @@ from treedbd.http1.parser import (
     Http1Parser,
     ProtocolError,
 )
+from treedbd.http1.registry import Connections, HeldBody, log_request
 from treedbd.http1.request import Request
 from treedbd.http1.senders import (
     ContentSender,

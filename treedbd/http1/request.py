@@ -69,7 +69,7 @@ from treedbd.traces import Trace
 
 if TYPE_CHECKING:
     from treedbd.http1.connection import Http1Connection
-    from treedbd.http1.connections import Connections
+    from treedbd.http1.registry import Connections
 
 
 class IHttp1Request(IRequest, IConsumer):

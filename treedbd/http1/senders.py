@@ -43,7 +43,7 @@ else:
 
 if TYPE_CHECKING:
     from treedbd.http1.connection import ConnectionWriter, Http1Connection
-    from treedbd.http1.connections import Connections
+    from treedbd.http1.registry import Connections
     from treedbd.http1.request import IHttp1Request, Request
 
 _log = Logger()

@@ -37,9 +37,9 @@ from twisted.web.resource import IResource
 from zope.interface import implementer
 
 from treedbd.http1.connection import Http1Connection
-from treedbd.http1.connections import DEFAULT_OPTIONS, Connections, ServerOptions
 from treedbd.http1.parser import CutOff
 from treedbd.http1.proxies import InvalidProxyHeader, read_proxy_header
+from treedbd.http1.registry import DEFAULT_OPTIONS, Connections, ServerOptions
 from treedbd.limits import Limits
 
 _WARN_S: Final = 60.0

@@ -7,7 +7,7 @@ edit        writes as lists of changes: parsed bodies, server values, and their 
 overlay     the tree after edits, as a view over the tree before them
 fragments   large documents and long strings, in pieces that can be parsed one by one
 query       queries, `where` and shallow reads: which children a read selects, in which order
-window      the children that a query with a limit shows, and who enters and leaves
+window      one window as a value: the children that a query with a limit shows, who enters, leaves
 event       the events that one write is for each listener
 hashes      entity tags, lists of them in If-Match, hashes of the real-time protocol
 """

@@ -23,7 +23,7 @@ from twisted.web.http import SWITCHING
 
 from treedbd.counting import Histogram
 from treedbd.database.requests import PermissionDenied
-from treedbd.http1.connections import AnsweredRequest
+from treedbd.http1.registry import AnsweredRequest
 from treedbd.http1.request import IHttp1Request, shown_path
 from treedbd.names import DatabaseName
 from treedbd.tree.path import format_path

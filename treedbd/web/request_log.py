@@ -38,8 +38,8 @@ from treedbd.database.database import Database
 from treedbd.database.requests import PermissionDenied, TooLarge
 from treedbd.errors import LineBudget, find_similar, in_one_line
 from treedbd.http1.connection import Http1Connection
-from treedbd.http1.connections import NO_LOGGING, RequestLogging
 from treedbd.http1.parser import Http1Parser, decode_leniently
+from treedbd.http1.registry import NO_LOGGING, RequestLogging
 from treedbd.http1.request import (
     HIDDEN,
     IHttp1Request,

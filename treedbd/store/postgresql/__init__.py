@@ -4,7 +4,7 @@ engine       the engine over one database: PostgreSQL decides and keeps, a local
 commits      one commit: what it compares and adds, how it is sent, and doubt about it resolved
 connection   connections with deadlines, their settings, pools and pipelines
 schema       the tables, created and migrated
-fetching     what a copy lacks, read at one moment
+fetching     catch-up: what a copy lacks, read at one moment
 cluster      what daemons share: projects, rules, the read index, hints, leases, their state
 moving       a move of all databases in or out: what it changes there, and how it is compared
 """

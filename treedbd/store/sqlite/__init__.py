@@ -6,7 +6,7 @@ writer    the writing connection: transactions, checkpoints, room on the disk, a
 file      the file: created, recognised, connected to; page check sums; what errors of SQLite mean
 history   whether changes are missing that the file once held: the mark, frames of the log
 convert   files and rows of older formats brought to the present one
-shared    which of several processes may write a file, and whether others have committed
+shared    the lock of one file between processes, and whether others have committed
 check     damage looked for in a whole file, at once or while it is in use
 copy      a copy of a file at one moment, for backups
 """

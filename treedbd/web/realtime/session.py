@@ -32,9 +32,9 @@ from treedbd.database.requests import Caller, PermissionDenied, Write
 from treedbd.database.rights import ReadRequest
 from treedbd.database.watched_queries import SharedWindow
 from treedbd.database.watchers import Notification
-from treedbd.http1.connections import HeldBody
 from treedbd.http1.content import WaitingBytesRefused
 from treedbd.http1.parser import Headers
+from treedbd.http1.registry import HeldBody
 from treedbd.http1.request import IHttp1Request
 from treedbd.http1.senders import UpgradedConnection
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CLAIM_LEVELS

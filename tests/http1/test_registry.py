@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from tests.database.world import TurnClock
 from tests.http1.peer import BODY, GET, ScriptedResource, Server, send_small
-from treedbd.http1.connections import SWEPT_AT_ONCE, Connections
 from treedbd.http1.parser import CutOff
+from treedbd.http1.registry import SWEPT_AT_ONCE, Connections
 from treedbd.limits import Limits
 
 LIMITS = Limits(connections=3, connections_per_address=2)
