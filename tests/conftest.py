@@ -162,10 +162,11 @@ def lone_server() -> PostgresqlServers:
 
 
 @pytest.fixture
-def clean_server(lone_server: PostgresqlServers) -> PostgresqlServers:
-    """The one server, without any tables of treedb."""
+def clean_server(lone_server: PostgresqlServers) -> Iterator[PostgresqlServers]:
+    """The one server, without any tables of treedb, before the test and after it."""
     lone_server.primary.query("DROP SCHEMA IF EXISTS treedb CASCADE")
-    return lone_server
+    yield lone_server
+    lone_server.primary.query("DROP SCHEMA IF EXISTS treedb CASCADE")
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ from treedbd.cli.options import (
     parse_url,
 )
 from treedbd.cli.watch import INTERVAL, SILENT_KEEP_ALIVES
-from treedbd.limits import MIB
+from treedbd.limits import MIB, StreamLimits
 from treedbd.tree.path import format_path, rank_key
 from treedbd.tree.types import PRIORITY, Path
 from treedbd.tree.value import NULL, compact
@@ -72,8 +72,8 @@ NOT_FOLLOWED: Final = (
 )
 SOURCE: Final = "The source"
 STREAM_HEADERS: Final = {"Accept": "text/event-stream"}
-KEEP_ALIVE_S: Final = 30.0
-"""How often a hosted service sends something on a stream, and treedb by default."""
+USUAL_S: Final = StreamLimits().keep_alive_s
+"""The keep-alive interval of a treedb, unless it is set otherwise, and of a hosted service."""
 
 
 @attrs.define(eq=False)
@@ -337,8 +337,8 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         "--keep-alive",
         metavar="SECONDS",
         type=INTERVAL,
-        default=KEEP_ALIVE_S,
-        help=f"the keep-alive interval of the source ({KEEP_ALIVE_S:g})",
+        default=USUAL_S,
+        help=f"the keep-alive interval of the source ({USUAL_S:g})",
     )
     add_flag(parser, "--quiet", "print no progress and no summary")
     add_config_option(parser)
