@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, unquote
 import attrs
 import orjson
 
+from treedbd.cli import options
 from treedbd.cli.data import (
     CONDITION_FAILED,
     FORBIDDEN,
@@ -38,21 +39,6 @@ from treedbd.cli.http_client import (
     add_online_options,
     make_source_client,
 )
-from treedbd.cli.options import (
-    DEFAULT_TRIES,
-    LOCALHOST,
-    OVERRIDE,
-    SUFFIX,
-    InvalidUrl,
-    Url,
-    add_address,
-    add_flag,
-    add_tries_option,
-    is_local,
-    read_token,
-    split_url,
-    time_parameters,
-)
 from treedbd.tree.path import format_path
 from treedbd.tree.types import Path
 
@@ -63,8 +49,8 @@ _ONE_CHILD: Final = {"shallow": "true", "limitToFirst": "1"}
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    add_address(parser, "the path to copy from", "source", "SOURCE-URL")
-    add_address(parser, "the path to copy to", metavar="TARGET-URL")
+    options.add_address(parser, "the path to copy from", "source", "SOURCE-URL")
+    options.add_address(parser, "the path to copy to", metavar="TARGET-URL")
     parser.add_argument(
         "--export",
         action=argparse.BooleanOptionalAction,
@@ -86,19 +72,21 @@ def _copy(client: HttpClient, arguments: Namespace) -> None:
     if is_within(target, source):
         raise CommandFailed(f"{source} cannot be copied into itself.")
     parameters = {"format": "export"} if arguments.export else {}
-    address = source.to_json().with_parameters(parameters | time_parameters(arguments))
+    address = source.to_json().with_parameters(parameters | options.time_parameters(arguments))
     is_one_server = source.origin == target.origin  # a token is sent to no other server
-    token = read_token(arguments) if is_one_server and not arguments.source_token_file else None
+    token = (
+        options.read_token(arguments) if is_one_server and not arguments.source_token_file else None
+    )
     response = make_source_client(arguments, token).request("GET", address)
     body = Body(_all_but_nothing(response, source))
-    to = target.to_json().with_parameters({"print": "silent", **time_parameters(arguments)})
+    to = target.to_json().with_parameters({"print": "silent", **options.time_parameters(arguments)})
     written = client.send("PUT", to, JSON_HEADERS, body)
     if not written.is_success:
         hint = " treedb export and import copy values of any size."
         raise CommandFailed(written.read_error() + hint * (written.status == TOO_LARGE))
 
 
-def _all_but_nothing(response: UnreadResponse, source: Url) -> Iterator[bytes]:
+def _all_but_nothing(response: UnreadResponse, source: options.Url) -> Iterator[bytes]:
     """Return the pieces of a body; raise `CommandFailed` for `null`, which would remove a value."""
     pieces = response.pieces()
     begin = b""
@@ -112,24 +100,24 @@ def _all_but_nothing(response: UnreadResponse, source: Url) -> Iterator[bytes]:
     yield from pieces
 
 
-def database_of(url: Url) -> tuple[str, int, str, str]:
+def database_of(url: options.Url) -> tuple[str, int, str, str]:
     """Return what identifies the database of a URL, as far as the URL says it."""
     ns = dict(parse_qsl(url.query)).get("ns", "").lower()
     host = url.host.lower()
-    if is_local(host):
-        label, _, rest = host.rpartition(f".{LOCALHOST}")
-        ns, host = ns or ("" if rest else label), LOCALHOST
+    if options.is_local(host):
+        label, _, rest = host.rpartition(f".{options.LOCALHOST}")
+        ns, host = ns or ("" if rest else label), options.LOCALHOST
     return host, url.port, url.socket, ns
 
 
-def is_within(inner: Url, outer: Url) -> bool:
+def is_within(inner: options.Url, outer: options.Url) -> bool:
     """Return whether a path is that of another URL of the same database, or below it."""
     keys = _keys(outer)
     return database_of(inner) == database_of(outer) and _keys(inner)[: len(keys)] == keys
 
 
-def _keys(url: Url) -> list[str]:
-    return [key for key in unquote(url.path.removesuffix(SUFFIX)).split("/") if key]
+def _keys(url: options.Url) -> list[str]:
+    return [key for key in unquote(url.path.removesuffix(options.SUFFIX)).split("/") if key]
 
 
 class TargetExists(CommandFailed):
@@ -139,10 +127,10 @@ class TargetExists(CommandFailed):
 def add_mv_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
     parser.description = "Move the value at a path to another path of the same database."
-    add_address(parser, "the path to move from", "source", "SOURCE-URL")
-    add_address(parser, "the path to move to", metavar="TARGET-URL")
-    add_flag(parser, "-f", "--force", "replace what is at the target")
-    add_tries_option(parser)
+    options.add_address(parser, "the path to move from", "source", "SOURCE-URL")
+    options.add_address(parser, "the path to move to", metavar="TARGET-URL")
+    options.add_flag(parser, "-f", "--force", "replace what is at the target")
+    options.add_tries_option(parser)
     add_online_options(parser, _move, has_timeout=True)
 
 
@@ -153,14 +141,14 @@ def _move(client: HttpClient, arguments: Namespace) -> None:
             "remove for two of them."
         )
     try:
-        _, source = split_url(arguments.source, OVERRIDE)
-        root, target = split_url(arguments.url, OVERRIDE)
-    except InvalidUrl as error:
+        _, source = options.split_url(arguments.source, options.OVERRIDE)
+        root, target = options.split_url(arguments.url, options.OVERRIDE)
+    except options.InvalidUrl as error:
         raise CommandFailed(f"The URL {str(error).removesuffix('.')}.") from None
 
-    def url_of(path: Path, parameters: dict[str, str]) -> Url:
+    def url_of(path: Path, parameters: dict[str, str]) -> options.Url:
         url = root.below(path).to_json()
-        return url.with_parameters(parameters | time_parameters(arguments))
+        return url.with_parameters(parameters | options.time_parameters(arguments))
 
     try:
         Move(client, url_of, source, target).run(arguments.tries, replaces=arguments.force)
@@ -173,11 +161,11 @@ class Move:
     """The move of the value at `source` to `target`; `url_of` returns the URL of a path."""
 
     client: HttpClient
-    url_of: Callable[[Path, dict[str, str]], Url]
+    url_of: Callable[[Path, dict[str, str]], options.Url]
     source: Path
     target: Path
 
-    def run(self, tries: int = DEFAULT_TRIES, *, replaces: bool) -> None:
+    def run(self, tries: int = options.DEFAULT_TRIES, *, replaces: bool) -> None:
         """Move the value; with `replaces` a value at the target is replaced.
 
         Raises `TargetExists`, or `CommandFailed`: then nothing has changed, unless the connection

@@ -64,11 +64,7 @@ from twisted.protocols.tls import BufferingTLSTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.counting import (
-    SMALL_HELD_BYTES,
-    HeldAccount,
-    HeldBytesRefused,
-)
+from treedbd.counting import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
 from treedbd.http1.content import Buffer, ContentReader
 from treedbd.http1.parser import (
     BODY_TIMEOUT,

@@ -22,12 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.interfaces import (
-    IDelayedCall,
-    IPullProducer,
-    IPushProducer,
-    IReactorTime,
-)
+from twisted.internet.interfaces import IDelayedCall, IPullProducer, IPushProducer, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 

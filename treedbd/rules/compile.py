@@ -42,26 +42,8 @@ from typing import Any, Final, TypeAlias
 from treedbd.caches import short_cache
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
 from treedbd.loop import Steps, run_beside
+from treedbd.rules import grammar
 from treedbd.rules.context import EvaluationError, NullBound, Scope, Subtree
-from treedbd.rules.grammar import (
-    AstNode,
-    Binary,
-    Call,
-    Conditional,
-    Expression,
-    Index,
-    ListLiteral,
-    Literal,
-    Logical,
-    Member,
-    Pattern,
-    Prefix,
-    Type,
-    Variable,
-    Visit,
-    each,
-    fold,
-)
 from treedbd.rules.regex import Regex
 from treedbd.rules.typecheck import TypeTable
 from treedbd.tree.path import check_key
@@ -526,14 +508,14 @@ _PATH_WEIGHT: Final = 16
 
 
 def compile_rule(
-    expression: Expression, types: TypeTable, captures: Mapping[str, int]
+    expression: grammar.Expression, types: TypeTable, captures: Mapping[str, int]
 ) -> Steps[Callable[[Scope], bool]]:
     """Compile a rule that has been type-checked.
 
     `captures` maps the names of captures to their indices in the path of the rule.
     """
     compiler = _Compiler(types, captures)
-    return fold(compiler.visit, compiler.leaves, expression)
+    return grammar.fold(compiler.visit, compiler.leaves, expression)
 
 
 class _Compiler:
@@ -542,112 +524,116 @@ class _Compiler:
     def __init__(self, types: TypeTable, captures: Mapping[str, int]) -> None:
         self.types = types
         self.captures = captures
-        self.leaves: Final[Mapping[type[AstNode], Callable[[Any], Evaluate]]] = {
-            Literal: self.literal,
-            Pattern: self.not_a_value,
-            ListLiteral: self.not_a_value,
-            Variable: self.variable,
+        self.leaves: Final[Mapping[type[grammar.AstNode], Callable[[Any], Evaluate]]] = {
+            grammar.Literal: self.literal,
+            grammar.Pattern: self.not_a_value,
+            grammar.ListLiteral: self.not_a_value,
+            grammar.Variable: self.variable,
         }
 
-    def visit(self, node: Expression) -> Visit[Evaluate]:
+    def visit(self, node: grammar.Expression) -> grammar.Visit[Evaluate]:
         return _VISITORS[type(node)](self, node)
 
-    def literal(self, node: Literal) -> Evaluate:
+    def literal(self, node: grammar.Literal) -> Evaluate:
         value = node.value
         return (lambda _: value) if isinstance(value, str) else _constant(value)
 
-    def not_a_value(self, _: Pattern | ListLiteral) -> Evaluate:
+    def not_a_value(self, _: grammar.Pattern | grammar.ListLiteral) -> Evaluate:
         return _fail
 
-    def variable(self, node: Variable) -> Evaluate:
+    def variable(self, node: grammar.Variable) -> Evaluate:
         if node.name in self.captures:
             return _capture(self.captures[node.name])
         return _VARIABLES[node.name]
 
-    def member(self, node: Member) -> Visit[Evaluate]:
+    def member(self, node: grammar.Member) -> grammar.Visit[Evaluate]:
         result_type = self.types[node]
-        if result_type is Type.METHOD:
+        if result_type is grammar.Type.METHOD:
             return _fail
         target: Evaluate = yield node.target
-        if self.types[node.target] is Type.QUERY:
+        if self.types[node.target] is grammar.Type.QUERY:
             fact = attrgetter(_QUERY_FACTS[node.name])
             return lambda scope: fact(target(scope))
-        if result_type is Type.AUTH:
+        if result_type is grammar.Type.AUTH:
             return _auth_member_of(target, node.name)
         return _length_of(target)
 
-    def index(self, node: Index) -> Visit[Evaluate]:
-        target, index = yield from each((node.target, node.index))
+    def index(self, node: grammar.Index) -> grammar.Visit[Evaluate]:
+        target, index = yield from grammar.each((node.target, node.index))
         return lambda scope: auth_member(target(scope), index_name(index(scope)))
 
-    def call(self, node: Call) -> Visit[Evaluate]:
+    def call(self, node: grammar.Call) -> grammar.Visit[Evaluate]:
         callee = node.callee
-        assert isinstance(callee, Member)  # noqa: S101 - the type checker ensures it
+        assert isinstance(callee, grammar.Member)  # noqa: S101 - the type checker ensures it
         target: Evaluate = yield callee.target
-        if self.types[callee.target] is Type.SNAPSHOT:
+        if self.types[callee.target] is grammar.Type.SNAPSHOT:
             return (yield from self.snapshot_call(target, callee.name, node.arguments))
         if callee.name == "matches":
             (pattern,) = node.arguments
-            assert isinstance(pattern, Pattern)  # noqa: S101 - the type checker ensures it
+            assert isinstance(pattern, grammar.Pattern)  # noqa: S101 - the type checker ensures it
             return match_regex(target, pattern.regex)
-        arguments = yield from each(node.arguments)
+        arguments = yield from grammar.each(node.arguments)
         method = STRING_FUNCTIONS[callee.name]
         return call_string_method(target, method, arguments)
 
     def snapshot_call(
-        self, target: Evaluate, name: str, arguments: tuple[Expression, ...]
-    ) -> Visit[Evaluate]:
+        self, target: Evaluate, name: str, arguments: tuple[grammar.Expression, ...]
+    ) -> grammar.Visit[Evaluate]:
         if name == "hasChildren":
             return (yield from self.has_children(target, arguments))
         if not arguments:
             method = _SNAPSHOT_METHODS_WITHOUT_ARGUMENTS[name]
             return _call_snapshot_method(target, method)
-        (path,) = yield from each(arguments)
+        (path,) = yield from grammar.each(arguments)
         if name == "hasChild":
             return lambda scope: target(scope).has_child(_as_path(path(scope), scope))
         return _call_child(target, arguments[0], path)
 
-    def has_children(self, target: Evaluate, arguments: tuple[Expression, ...]) -> Visit[Evaluate]:
+    def has_children(
+        self, target: Evaluate, arguments: tuple[grammar.Expression, ...]
+    ) -> grammar.Visit[Evaluate]:
         if not arguments:
             return _call_snapshot_method(target, Snapshot.has_children)
         (names,) = arguments
-        assert isinstance(names, ListLiteral)  # noqa: S101 - the type checker ensures it
+        assert isinstance(names, grammar.ListLiteral)  # noqa: S101 - the type checker ensures it
         literals = [_literal_string(item) for item in names.items]
         known = [literal for literal in literals if literal is not None]
         if len(known) == len(literals):
             return _call_has_known_children(target, known)
-        return _call_has_children(target, (yield from each(names.items)))
+        return _call_has_children(target, (yield from grammar.each(names.items)))
 
-    def prefix(self, node: Prefix) -> Visit[Evaluate]:
+    def prefix(self, node: grammar.Prefix) -> grammar.Visit[Evaluate]:
         operand: Evaluate = yield node.operand
         if node.operator == "!":
             return lambda scope: not operand(scope)
         return lambda scope: negate(operand(scope))
 
-    def logical(self, node: Logical) -> Visit[Evaluate]:
-        return _join_terms(node.operator == "||", (yield from each(node.terms)))
+    def logical(self, node: grammar.Logical) -> grammar.Visit[Evaluate]:
+        return _join_terms(node.operator == "||", (yield from grammar.each(node.terms)))
 
-    def binary(self, node: Binary) -> Visit[Evaluate]:
-        terms = yield from each(node.terms)
+    def binary(self, node: grammar.Binary) -> grammar.Visit[Evaluate]:
+        terms = yield from grammar.each(node.terms)
         if len(terms) == 2:
             return _apply_operator(node, *terms)
         return _apply_operators(node.operators, terms)
 
-    def conditional(self, node: Conditional) -> Visit[Evaluate]:
-        conditions = yield from each(condition for condition, _ in node.arms)
-        results = yield from each(result for _, result in node.arms)
+    def conditional(self, node: grammar.Conditional) -> grammar.Visit[Evaluate]:
+        conditions = yield from grammar.each(condition for condition, _ in node.arms)
+        results = yield from grammar.each(result for _, result in node.arms)
         otherwise: Evaluate = yield node.otherwise
         return _choose(list(zip(conditions, results, strict=True)), otherwise)
 
 
-_VISITORS: Final[Mapping[type[AstNode], Callable[[_Compiler, Any], Visit[Evaluate]]]] = {
-    Member: _Compiler.member,
-    Index: _Compiler.index,
-    Call: _Compiler.call,
-    Prefix: _Compiler.prefix,
-    Logical: _Compiler.logical,
-    Binary: _Compiler.binary,
-    Conditional: _Compiler.conditional,
+_VISITORS: Final[
+    Mapping[type[grammar.AstNode], Callable[[_Compiler, Any], grammar.Visit[Evaluate]]]
+] = {
+    grammar.Member: _Compiler.member,
+    grammar.Index: _Compiler.index,
+    grammar.Call: _Compiler.call,
+    grammar.Prefix: _Compiler.prefix,
+    grammar.Logical: _Compiler.logical,
+    grammar.Binary: _Compiler.binary,
+    grammar.Conditional: _Compiler.conditional,
 }
 
 
@@ -671,9 +657,9 @@ def _as_path(value: Any, scope: Scope) -> str:
     return path
 
 
-def _literal_string(node: Expression) -> str | None:
+def _literal_string(node: grammar.Expression) -> str | None:
     """Return the value of a string literal, None for any other node."""
-    return node.value if isinstance(node, Literal) and isinstance(node.value, str) else None
+    return node.value if isinstance(node, grammar.Literal) and isinstance(node.value, str) else None
 
 
 @lru_cache(maxsize=1024, typed=True)
@@ -737,7 +723,7 @@ def _call_has_children(target: Evaluate, names: list[Evaluate]) -> Evaluate:
     return evaluate
 
 
-def _call_child(target: Evaluate, argument: Expression, path: Evaluate) -> Evaluate:
+def _call_child(target: Evaluate, argument: grammar.Expression, path: Evaluate) -> Evaluate:
     """Make `child(path)`; `argument` is the node that `path` was compiled from."""
     known = _literal_string(argument)
     if known is not None:
@@ -823,13 +809,13 @@ def _join_terms(stops_at: bool, terms: list[Evaluate]) -> Evaluate:
     return evaluate
 
 
-def _apply_operator(node: Binary, left: Evaluate, right: Evaluate) -> Evaluate:
+def _apply_operator(node: grammar.Binary, left: Evaluate, right: Evaluate) -> Evaluate:
     """Make a binary operation of two operands."""
     left_node, right_node = node.terms
     (operator,) = node.operators
-    is_null = isinstance(right_node, Literal) and right_node.value is None
+    is_null = isinstance(right_node, grammar.Literal) and right_node.value is None
     # A conditional may yield what is not a value, for which `equal` raises.
-    if is_null and operator[0] in "=!" and not isinstance(left_node, Conditional):
+    if is_null and operator[0] in "=!" and not isinstance(left_node, grammar.Conditional):
         if operator[0] == "!":
             return lambda scope: left(scope) is not None
         return lambda scope: left(scope) is None
@@ -839,7 +825,7 @@ def _apply_operator(node: Binary, left: Evaluate, right: Evaluate) -> Evaluate:
     operate = BINARY[operator]
     if operator == "+":
         return lambda scope: _count(scope, operate(left(scope), right(scope)))
-    if isinstance(right_node, Literal):
+    if isinstance(right_node, grammar.Literal):
         value = right_node.value
         return lambda scope: operate(left(scope), value)
     operation = _operation(operator)

@@ -13,72 +13,43 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 
 from treedbd.loop import Steps
+from treedbd.rules import grammar
 from treedbd.rules.document import ExpressionError
-from treedbd.rules.grammar import (
-    ABSORBING,
-    LIST_NAMES,
-    NUMBERS,
-    ORDERED,
-    PRIMITIVES,
-    QUERY_MEMBERS,
-    READS_ONLY,
-    SNAPSHOT_METHODS,
-    STRING_METHODS,
-    STRINGS,
-    USE_CHILD,
-    WRITE_PATTERN,
-    AstNode,
-    Binary,
-    Call,
-    Conditional,
-    Expression,
-    Index,
-    ListLiteral,
-    Literal,
-    Logical,
-    Member,
-    MethodSignature,
-    Pattern,
-    Prefix,
-    Type,
-    Variable,
-    Visit,
-    fold,
-    remedy_of_call,
-    remedy_of_condition,
-    remedy_of_member,
-    remedy_of_operand,
-    remedy_of_string,
-    remedy_of_target,
-    remedy_of_variable,
-)
 
-TypeTable: TypeAlias = Mapping[AstNode, Type]
+TypeTable: TypeAlias = Mapping[grammar.AstNode, grammar.Type]
 """The type of each node of an expression."""
 
 _VARIABLES: Final = {
-    "auth": Type.AUTH,
-    "now": Type.NUMBER,
-    "root": Type.SNAPSHOT,
-    "data": Type.SNAPSHOT,
-    "newData": Type.SNAPSHOT,
-    "query": Type.QUERY,
+    "auth": grammar.Type.AUTH,
+    "now": grammar.Type.NUMBER,
+    "root": grammar.Type.SNAPSHOT,
+    "data": grammar.Type.SNAPSHOT,
+    "newData": grammar.Type.SNAPSHOT,
+    "query": grammar.Type.QUERY,
 }
 _NO_MEMBERS: Final = frozenset(
-    {Type.BOOLEAN, Type.NUMBER, Type.NULL, Type.REGEX, Type.QUERY_VALUE, Type.MIXED, Type.METHOD}
+    {
+        grammar.Type.BOOLEAN,
+        grammar.Type.NUMBER,
+        grammar.Type.NULL,
+        grammar.Type.REGEX,
+        grammar.Type.QUERY_VALUE,
+        grammar.Type.MIXED,
+        grammar.Type.METHOD,
+    }
 )
 _LITERALS: Final = {
-    bool: Type.BOOLEAN,
-    int: Type.NUMBER,
-    float: Type.NUMBER,
-    str: Type.STRING,
-    type(None): Type.NULL,
+    bool: grammar.Type.BOOLEAN,
+    int: grammar.Type.NUMBER,
+    float: grammar.Type.NUMBER,
+    str: grammar.Type.STRING,
+    type(None): grammar.Type.NULL,
 }
-_MEMBERS: Final[Mapping[Type, Collection[str]]] = {
-    Type.SNAPSHOT: SNAPSHOT_METHODS,
-    Type.QUERY: QUERY_MEMBERS,
-    Type.STRING: (*STRING_METHODS, "length"),
-    Type.VALUE: (*STRING_METHODS, "length"),
+_MEMBERS: Final[Mapping[grammar.Type, Collection[str]]] = {
+    grammar.Type.SNAPSHOT: grammar.SNAPSHOT_METHODS,
+    grammar.Type.QUERY: grammar.QUERY_MEMBERS,
+    grammar.Type.STRING: (*grammar.STRING_METHODS, "length"),
+    grammar.Type.VALUE: (*grammar.STRING_METHODS, "length"),
 }
 """The members that can be suggested; `auth` and what is below it may have any."""
 _EQUALITY: Final = {"==": "==", "===": "==", "!=": "!=", "!==": "!="}
@@ -86,16 +57,16 @@ _ORDERINGS: Final = frozenset({"<", "<=", ">", ">="})
 
 
 def typecheck_rule(
-    expression: Expression, captures: Collection[str], *, for_read: bool
+    expression: grammar.Expression, captures: Collection[str], *, for_read: bool
 ) -> Steps[TypeTable]:
     """Return the types of the nodes of a rule in which the variables `captures` are bound.
 
     `for_read` says that it is a `.read` rule, which has no `newData`. Raises `ExpressionError`.
     """
     checker = _TypeChecker(captures, for_read, expression)
-    checked = yield from fold(checker.visit, checker.leaves, expression, checker.types)
-    if checked is not Type.BOOLEAN:
-        hint = remedy_of_condition(checked, expression)
+    checked = yield from grammar.fold(checker.visit, checker.leaves, expression, checker.types)
+    if checked is not grammar.Type.BOOLEAN:
+        hint = grammar.remedy_of_condition(checked, expression)
         raise ExpressionError(expression.offset, "Expression must evaluate to a boolean.", hint)
     return checker.types
 
@@ -103,71 +74,73 @@ def typecheck_rule(
 class _TypeChecker:
     """The check of one expression; each method returns the type of one form of node."""
 
-    def __init__(self, captures: Collection[str], for_read: bool, whole: Expression) -> None:
+    def __init__(
+        self, captures: Collection[str], for_read: bool, whole: grammar.Expression
+    ) -> None:
         self.whole = whole
         self.captures = captures
         self.for_read = for_read
-        self.types: dict[AstNode, Type] = {}
-        self.leaves: Final[Mapping[type[AstNode], Callable[[Any], Type]]] = {
-            Literal: self.literal,
-            Pattern: self.pattern,
-            Variable: self.variable,
-            ListLiteral: self.list_literal,
+        self.types: dict[grammar.AstNode, grammar.Type] = {}
+        self.leaves: Final[Mapping[type[grammar.AstNode], Callable[[Any], grammar.Type]]] = {
+            grammar.Literal: self.literal,
+            grammar.Pattern: self.pattern,
+            grammar.Variable: self.variable,
+            grammar.ListLiteral: self.list_literal,
         }
 
-    def visit(self, node: Expression) -> Visit[Type]:
+    def visit(self, node: grammar.Expression) -> grammar.Visit[grammar.Type]:
         return _VISITORS[type(node)](self, node)
 
-    def literal(self, node: Literal) -> Type:
+    def literal(self, node: grammar.Literal) -> grammar.Type:
         return _LITERALS[type(node.value)]
 
-    def pattern(self, _: Pattern) -> Type:
-        return Type.REGEX
+    def pattern(self, _: grammar.Pattern) -> grammar.Type:
+        return grammar.Type.REGEX
 
-    def list_literal(self, node: ListLiteral) -> Type:
+    def list_literal(self, node: grammar.ListLiteral) -> grammar.Type:
         raise ExpressionError(node.offset, "Unexpected array literal.")
 
-    def variable(self, node: Variable) -> Type:
+    def variable(self, node: grammar.Variable) -> grammar.Type:
         name = node.name
-        checked = Type.STRING if name in self.captures else _VARIABLES.get(name)
+        checked = grammar.Type.STRING if name in self.captures else _VARIABLES.get(name)
         if checked is None:
             known = (*_VARIABLES, *self.captures)
-            hint = remedy_of_variable(name, known, is_whole=node is self.whole)
+            hint = grammar.remedy_of_variable(name, known, is_whole=node is self.whole)
             raise ExpressionError(node.offset, f"Unknown variable '{name}'.", hint)
         if name == "newData" and self.for_read:
             text = "newData is invalid in .read expressions."
-            raise ExpressionError(node.offset, text, READS_ONLY)
+            raise ExpressionError(node.offset, text, grammar.READS_ONLY)
         return checked
 
-    def member(self, node: Member) -> Visit[Type]:
+    def member(self, node: grammar.Member) -> grammar.Visit[grammar.Type]:
         name = node.name
-        target: Type = yield node.target
+        target: grammar.Type = yield node.target
         if target in _NO_MEMBERS:
             text = "Invalid property access: target is not an object."
-            raise ExpressionError(node.name_offset, text, remedy_of_target(target))
+            raise ExpressionError(node.name_offset, text, grammar.remedy_of_target(target))
         found = _type_of_member(target, name)
         if found is None:
-            hint = remedy_of_member(name, _MEMBERS[target])
+            hint = grammar.remedy_of_member(name, _MEMBERS[target])
             raise ExpressionError(node.name_offset, f"No such method/property '{name}'.", hint)
         return found
 
-    def index(self, node: Index) -> Visit[Type]:
-        target = yield node.target
-        if target is not Type.AUTH:
-            hint = USE_CHILD if target is Type.SNAPSHOT else ""
+    def index(self, node: grammar.Index) -> grammar.Visit[grammar.Type]:
+        target: grammar.Type = yield node.target
+        if target is not grammar.Type.AUTH:
+            hint = grammar.USE_CHILD if target is grammar.Type.SNAPSHOT else ""
             raise ExpressionError(node.bracket_offset, "Invalid property access.", hint)
-        if (yield node.index) not in ORDERED:
+        if (yield node.index) not in grammar.ORDERED:
             raise ExpressionError(node.index.offset, "Invalid property access.")
-        return Type.AUTH
+        return grammar.Type.AUTH
 
-    def call(self, node: Call) -> Visit[Type]:
+    def call(self, node: grammar.Call) -> grammar.Visit[grammar.Type]:
         callee = node.callee
-        if (yield callee) is not Type.METHOD or not isinstance(callee, Member):
-            offset = callee.name_offset if isinstance(callee, Member) else callee.offset
+        if (yield callee) is not grammar.Type.METHOD or not isinstance(callee, grammar.Member):
+            offset = callee.name_offset if isinstance(callee, grammar.Member) else callee.offset
             text = "Type error: Function call on target that is not a function."
-            raise ExpressionError(offset, text, remedy_of_call(callee, self.types[callee]))
-        of_snapshot = self.types[callee.target] is Type.SNAPSHOT
-        method = (SNAPSHOT_METHODS if of_snapshot else STRING_METHODS)[callee.name]
+            raise ExpressionError(offset, text, grammar.remedy_of_call(callee, self.types[callee]))
+        of_snapshot = self.types[callee.target] is grammar.Type.SNAPSHOT
+        method = (grammar.SNAPSHOT_METHODS if of_snapshot else grammar.STRING_METHODS)[callee.name]
         _check_arity(node, callee, method)
         # Not strict: `hasChildren` may have no argument.
         pairs = zip(method.parameters, node.arguments, strict=False)
@@ -176,100 +149,112 @@ class _TypeChecker:
                 yield from self.child_names(argument)
             elif parameter == "regex":
                 yield argument
-                if not isinstance(argument, Pattern):
+                if not isinstance(argument, grammar.Pattern):
                     text = "matches() expects a regular expression literal argument."
-                    raise ExpressionError(argument.offset, text, WRITE_PATTERN)
-            elif (found := (yield argument)) not in STRINGS:
+                    raise ExpressionError(argument.offset, text, grammar.WRITE_PATTERN)
+            elif (found := (yield argument)) not in grammar.STRINGS:
                 text = _string_expected(callee.name, number)
-                raise ExpressionError(argument.offset, text, remedy_of_string(found))
+                raise ExpressionError(argument.offset, text, grammar.remedy_of_string(found))
         return method.returns
 
-    def child_names(self, argument: Expression) -> Visit[None]:
-        if not isinstance(argument, ListLiteral):
+    def child_names(self, argument: grammar.Expression) -> grammar.Visit[None]:
+        if not isinstance(argument, grammar.ListLiteral):
             yield argument
             text = "hasChildren() expects an array of child names."
-            raise ExpressionError(argument.offset, text, LIST_NAMES)
+            raise ExpressionError(argument.offset, text, grammar.LIST_NAMES)
         for item in argument.items:
             found = yield item
-            if found not in STRINGS:
+            if found not in grammar.STRINGS:
                 text = "hasChildren() expects an array of strings."
-                raise ExpressionError(item.offset, text, remedy_of_string(found))
+                raise ExpressionError(item.offset, text, grammar.remedy_of_string(found))
 
-    def prefix(self, node: Prefix) -> Visit[Type]:
-        operand = yield node.operand
+    def prefix(self, node: grammar.Prefix) -> grammar.Visit[grammar.Type]:
+        operand: grammar.Type = yield node.operand
         if node.operator == "!":
-            if operand is not Type.BOOLEAN:
-                hint = remedy_of_condition(operand, node.operand)
+            if operand is not grammar.Type.BOOLEAN:
+                hint = grammar.remedy_of_condition(operand, node.operand)
                 raise ExpressionError(node.offset, "! only operates on booleans.", hint)
-            return Type.BOOLEAN
-        if operand not in NUMBERS:
-            hint = remedy_of_operand(operand)
+            return grammar.Type.BOOLEAN
+        if operand not in grammar.NUMBERS:
+            hint = grammar.remedy_of_operand(operand)
             raise ExpressionError(node.offset, "- only operates on numbers.", hint)
-        return Type.NUMBER
+        return grammar.Type.NUMBER
 
-    def logical(self, node: Logical) -> Visit[Type]:
+    def logical(self, node: grammar.Logical) -> grammar.Visit[grammar.Type]:
         side = "Left"
         for term in node.terms:
             found = yield term
-            if found is not Type.BOOLEAN:
+            if found is not grammar.Type.BOOLEAN:
                 text = f"{side} operand of {node.operator} must be boolean."
-                raise ExpressionError(term.offset, text, remedy_of_condition(found, term))
+                raise ExpressionError(term.offset, text, grammar.remedy_of_condition(found, term))
             side = "Right"
-        return Type.BOOLEAN
+        return grammar.Type.BOOLEAN
 
-    def binary(self, node: Binary) -> Visit[Type]:
+    def binary(self, node: grammar.Binary) -> grammar.Visit[grammar.Type]:
         first, *rest = node.terms
-        left: Type = yield first
+        left: grammar.Type = yield first
         for operator, term in zip(node.operators, rest, strict=True):
             accepted, error_text = _operand_types(operator)
             if left not in accepted:
-                raise ExpressionError(node.offset, error_text("left"), remedy_of_operand(left))
+                raise ExpressionError(
+                    node.offset, error_text("left"), grammar.remedy_of_operand(left)
+                )
             right = yield term
             if right not in accepted:
-                raise ExpressionError(term.offset, error_text("right"), remedy_of_operand(right))
+                raise ExpressionError(
+                    term.offset, error_text("right"), grammar.remedy_of_operand(right)
+                )
             left = _result_type(operator, left, right)
         return left
 
-    def conditional(self, node: Conditional) -> Visit[Type]:
+    def conditional(self, node: grammar.Conditional) -> grammar.Visit[grammar.Type]:
         branches = []
         for condition, result in node.arms:
             found = yield condition
-            if found is not Type.BOOLEAN:
-                hint = remedy_of_condition(found, condition)
+            if found is not grammar.Type.BOOLEAN:
+                hint = grammar.remedy_of_condition(found, condition)
                 raise ExpressionError(condition.offset, "condition of ? must be boolean.", hint)
             branches.append((yield result))
-        joined: Type = yield node.otherwise
+        joined: grammar.Type = yield node.otherwise
         for branch in reversed(branches):
             if branch is not joined:
-                joined = Type.VALUE if {branch, joined} & ABSORBING else Type.MIXED
+                joined = (
+                    grammar.Type.VALUE
+                    if {branch, joined} & grammar.ABSORBING
+                    else grammar.Type.MIXED
+                )
         return joined
 
 
-_VISITORS: Final[Mapping[type[AstNode], Callable[[_TypeChecker, Any], Visit[Type]]]] = {
-    Member: _TypeChecker.member,
-    Index: _TypeChecker.index,
-    Call: _TypeChecker.call,
-    Prefix: _TypeChecker.prefix,
-    Logical: _TypeChecker.logical,
-    Binary: _TypeChecker.binary,
-    Conditional: _TypeChecker.conditional,
+_VISITORS: Final[
+    Mapping[type[grammar.AstNode], Callable[[_TypeChecker, Any], grammar.Visit[grammar.Type]]]
+] = {
+    grammar.Member: _TypeChecker.member,
+    grammar.Index: _TypeChecker.index,
+    grammar.Call: _TypeChecker.call,
+    grammar.Prefix: _TypeChecker.prefix,
+    grammar.Logical: _TypeChecker.logical,
+    grammar.Binary: _TypeChecker.binary,
+    grammar.Conditional: _TypeChecker.conditional,
 }
 
 
-def _type_of_member(target: Type, name: str) -> Type | None:
+def _type_of_member(target: grammar.Type, name: str) -> grammar.Type | None:
     """Return the type of a member, None if it has no such member."""
-    if target is Type.SNAPSHOT:
-        return Type.METHOD if name in SNAPSHOT_METHODS else None
-    if target is Type.QUERY:
-        return QUERY_MEMBERS.get(name)
-    if name in STRING_METHODS:
-        return Type.METHOD
-    if target is Type.AUTH:
-        return Type.AUTH
-    return Type.NUMBER if name == "length" else None
+    if target is grammar.Type.SNAPSHOT:
+        return grammar.Type.METHOD if name in grammar.SNAPSHOT_METHODS else None
+    if target is grammar.Type.QUERY:
+        return grammar.QUERY_MEMBERS.get(name)
+    if name in grammar.STRING_METHODS:
+        return grammar.Type.METHOD
+    if target is grammar.Type.AUTH:
+        return grammar.Type.AUTH
+    return grammar.Type.NUMBER if name == "length" else None
 
 
-def _check_arity(node: Call, callee: Member, method: MethodSignature) -> None:
+def _check_arity(
+    node: grammar.Call, callee: grammar.Member, method: grammar.MethodSignature
+) -> None:
     name = callee.name
     given, expected = len(node.arguments), len(method.parameters)
     if given == expected or (name == "hasChildren" and not given):
@@ -289,12 +274,12 @@ def _string_expected(name: str, number: int) -> str:
     return f"{name}() expects a string argument."
 
 
-def _operand_types(operator: str) -> tuple[frozenset[Type], Callable[[str], str]]:
+def _operand_types(operator: str) -> tuple[frozenset[grammar.Type], Callable[[str], str]]:
     """Return the types an operator accepts, and the error text for a side (left or right)."""
     if operator in _EQUALITY:
         shown = _EQUALITY[operator]
         return (
-            PRIMITIVES,
+            grammar.PRIMITIVES,
             lambda side: (
                 f"Invalid {shown} expression: {side} operand is not a number, boolean, string, "
                 f"{'' if (shown, side) == ('==', 'left') else 'or '}null."
@@ -302,20 +287,22 @@ def _operand_types(operator: str) -> tuple[frozenset[Type], Callable[[str], str]
         )
     if operator in _ORDERINGS:
         return (
-            ORDERED,
+            grammar.ORDERED,
             lambda side: (
                 f"Invalid {operator} expression: {side} operand must be a number or string."
             ),
         )
-    accepted, names = (ORDERED, "number or string") if operator == "+" else (NUMBERS, "number")
+    accepted, names = (
+        (grammar.ORDERED, "number or string") if operator == "+" else (grammar.NUMBERS, "number")
+    )
     return accepted, lambda side: f"Invalid {operator} expression: {side} operand is not a {names}."
 
 
-def _result_type(operator: str, left: Type, right: Type) -> Type:
+def _result_type(operator: str, left: grammar.Type, right: grammar.Type) -> grammar.Type:
     if operator in _EQUALITY or operator in _ORDERINGS:
-        return Type.BOOLEAN
+        return grammar.Type.BOOLEAN
     if operator != "+":
-        return Type.NUMBER
-    if Type.STRING in (left, right):
-        return Type.STRING
-    return Type.NUMBER if left is right is Type.NUMBER else Type.VALUE
+        return grammar.Type.NUMBER
+    if grammar.Type.STRING in (left, right):
+        return grammar.Type.STRING
+    return grammar.Type.NUMBER if left is right is grammar.Type.NUMBER else grammar.Type.VALUE

@@ -17,23 +17,9 @@ from typing import Any, Final
 
 import attrs
 
+from treedbd.store import indexes
 from treedbd.store.disconnect_rows import check_rows
 from treedbd.store.engine import DamagedRow, ReadView, Row
-from treedbd.store.indexes import (
-    DISCONNECT_END,
-    DISCONNECT_FIRST,
-    INDEX_END,
-    INDEX_FIRST,
-    STATE_KEY,
-    USAGE_KEY,
-    ChildIndex,
-    IndexStates,
-    decode_entry,
-    encode_entry,
-    find_collections,
-    look_up,
-    read_states,
-)
 from treedbd.store.nodes import Nodes
 from treedbd.store.pages import PAGE_BYTES, as_member, encode_page, is_child, raw_of
 from treedbd.store.rows import (
@@ -234,12 +220,15 @@ def _describe(key: bytes) -> str:
 def verify_indexes(view: ReadView) -> Iterator[str]:
     """Yield a sentence for each thing that is wrong with the indexes of a database."""
     try:
-        states = read_states(view)
+        states = indexes.read_states(view)
     except DamagedRow as error:
         yield f"The indexes cannot be checked: {error}"
         return
-    others = {STATE_KEY, USAGE_KEY}
-    for low, high in ((STATE_KEY, DISCONNECT_FIRST), (DISCONNECT_END, _BEYOND_STATES)):
+    others = {indexes.STATE_KEY, indexes.USAGE_KEY}
+    for low, high in (
+        (indexes.STATE_KEY, indexes.DISCONNECT_FIRST),
+        (indexes.DISCONNECT_END, _BEYOND_STATES),
+    ):
         if any(key not in others for key in view.scan_keys(low, high)):
             yield "There are rows that belong to nothing."
     yield from check_rows(view)
@@ -253,20 +242,20 @@ def verify_indexes(view: ReadView) -> Iterator[str]:
                 yield f"The index {state.index.name} cannot be checked: {error}"
 
 
-def _verify_unknown(view: ReadView, states: IndexStates) -> Iterator[str]:
+def _verify_unknown(view: ReadView, states: indexes.IndexStates) -> Iterator[str]:
     """Yield the entries of indexes that do not exist."""
-    low = INDEX_FIRST
+    low = indexes.INDEX_FIRST
     for begin, end in sorted(each.index.range for each in states.states):
         if next(view.scan_keys(low, begin), None) is not None:
             yield "There are entries of an index that does not exist."
         low = end
-    if next(view.scan_keys(low, INDEX_END), None) is not None:
+    if next(view.scan_keys(low, indexes.INDEX_END), None) is not None:
         yield "There are entries of an index that does not exist."
 
 
-def _verify(nodes: Nodes, index: ChildIndex, *, is_built: bool) -> Iterator[str]:
+def _verify(nodes: Nodes, index: indexes.ChildIndex, *, is_built: bool) -> Iterator[str]:
     counted = 0
-    for path in find_collections(nodes, index.pattern, ()):
+    for path in indexes.find_collections(nodes, index.pattern, ()):
         collection = index.collection(path)
         if collection is None:
             continue
@@ -285,23 +274,23 @@ def _verify(nodes: Nodes, index: ChildIndex, *, is_built: bool) -> Iterator[str]
 
 
 def _verify_collection(
-    nodes: Nodes, index: ChildIndex, path: Path, collection: bytes
+    nodes: Nodes, index: indexes.ChildIndex, path: Path, collection: bytes
 ) -> Iterator[str | None]:
     """Yield None for each entry of a collection that is right, else a sentence."""
     end = collection[:-1] + bytes((collection[-1] + 1,))
     for key, stored in nodes.rows.stored.scan(collection, end):
         try:
             content = unseal(key, stored)
-            child = decode_entry(collection, key, content).child
+            child = indexes.decode_entry(collection, key, content).child
         except (ValueError, IndexError):
             yield f"{_name(index, path)} has an entry that cannot be read."
             continue
-        exists, value = look_up(nodes, index.order, (*path, child))
-        if exists and encode_entry(collection, value, child) == (key, content):
+        exists, value = indexes.look_up(nodes, index.order, (*path, child))
+        if exists and indexes.encode_entry(collection, value, child) == (key, content):
             yield None
         else:
             yield f"{_name(index, path)} has a wrong entry of {child[:200]!r}."
 
 
-def _name(index: ChildIndex, path: Path) -> str:
+def _name(index: indexes.ChildIndex, path: Path) -> str:
     return f"The index {index.name} of {format_path(path)[:200]}"

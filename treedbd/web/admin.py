@@ -30,9 +30,7 @@ from treedbd.tree.query import parse_limit
 from treedbd.tree.types import PRIORITY, InvalidQuery, Json
 from treedbd.tree.value import compact
 from treedbd.web.activity import Activity, ProjectActivity
-from treedbd.web.listeners import (
-    SocketRegistry,
-)
+from treedbd.web.listeners import SocketRegistry
 from treedbd.web.reading import NO_RULES
 from treedbd.web.request import DataRequest, Dialect, Parameters, parse_choice
 from treedbd.web.response import Response, json_response, text_response

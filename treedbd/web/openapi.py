@@ -27,9 +27,7 @@ import orjson
 from treedbd import __version__
 from treedbd.http1.parser import joined
 from treedbd.http1.request import IHttp1Request
-from treedbd.limits import (
-    Limits,
-)
+from treedbd.limits import Limits
 from treedbd.tree.hashes import parse_etags
 from treedbd.web.response import JSON_TYPE, Response
 

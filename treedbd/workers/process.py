@@ -51,34 +51,7 @@ from treedbd.process import (
 from treedbd.service import TreeService
 from treedbd.store.directory_lock import DirectoryLock
 from treedbd.web.activity import ProjectActivity
-from treedbd.workers.protocol import (
-    BOARD,
-    CHANNEL,
-    DIRECTORY_LOCK,
-    RECEIVER,
-    SAMPLES,
-    AcquireRules,
-    Board,
-    Channel,
-    Damaged,
-    Failed,
-    FindActivity,
-    FindProblems,
-    ListeningSocket,
-    LoadRules,
-    Ready,
-    ReleaseRules,
-    Reload,
-    SharedLevels,
-    Stop,
-    WorkerStart,
-    begin_logging,
-    decode_activity,
-    decode_problems,
-    encode_activity,
-    encode_problems,
-    read_start,
-)
+from treedbd.workers import protocol
 
 _MAX_HINT_BYTES: Final = 256
 _HINTS_AT_ONCE: Final = 256
@@ -157,17 +130,19 @@ class OtherWorkers:
 
     """
 
-    def __init__(self, start: WorkerStart, settings: Settings, reactor: Any) -> None:
+    def __init__(self, start: protocol.WorkerStart, settings: Settings, reactor: Any) -> None:
         """Use the inherited descriptors."""
         self.checks_files: Final = start.checks_files
-        self.lock: Final = DirectoryLock.inherit(settings.data, DIRECTORY_LOCK)
-        self.counts: Final = Board(BOARD, start.number, start.workers, start.secret)
-        self.levels: Final = SharedLevels(BOARD, start.workers, start.secret)
+        self.lock: Final = DirectoryLock.inherit(settings.data, protocol.DIRECTORY_LOCK)
+        self.counts: Final = protocol.Board(
+            protocol.BOARD, start.number, start.workers, start.secret
+        )
+        self.levels: Final = protocol.SharedLevels(protocol.BOARD, start.workers, start.secret)
         others = [_adopt_socket(descriptor) for descriptor in start.others]
-        self.hints: Final = Hints(reactor, _adopt_socket(RECEIVER), others)
-        self.parent: Channel | None = None
+        self.hints: Final = Hints(reactor, _adopt_socket(protocol.RECEIVER), others)
+        self.parent: protocol.Channel | None = None
         self._reactor = reactor
-        self.samples: Final = SampleBoard(SAMPLES, start.number, start.workers)
+        self.samples: Final = SampleBoard(protocol.SAMPLES, start.number, start.workers)
         of_clients = len(settings.listen)
         self._listening = dict(zip(settings.listen, start.listening[:of_clients], strict=True))
         self._ops = dict(zip(settings.ops_listen, start.listening[of_clients:], strict=True))
@@ -185,7 +160,10 @@ class OtherWorkers:
         return self._adopt(self._ops[endpoint], factory, context)
 
     def _adopt(
-        self, inherited: ListeningSocket, factory: IProtocolFactory, context: ServerContext | None
+        self,
+        inherited: protocol.ListeningSocket,
+        factory: IProtocolFactory,
+        context: ServerContext | None,
     ) -> IListeningPort:
         if context is not None:
             factory = in_tls(factory, context)
@@ -200,18 +178,18 @@ class OtherWorkers:
 
     async def find_problems(self) -> list[Problem]:
         """Return the problems of the other workers."""
-        response = await self.call(FindProblems)
-        return decode_problems(response["problems"])
+        response = await self.call(protocol.FindProblems)
+        return protocol.decode_problems(response["problems"])
 
     async def find_activity(self, project: str) -> list[ProjectActivity]:
         """Return the activity of the other workers with the databases of a project."""
-        response = await self.call(FindActivity, project=project)
-        return [decode_activity(each) for each in response["activity"]]
+        response = await self.call(protocol.FindActivity, project=project)
+        return [protocol.decode_activity(each) for each in response["activity"]]
 
     def report_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
         """Report a damaged database to the others, which refuse it then."""
         if self.parent is not None:
-            self.parent.call(Damaged, label=name.label, refuses_reads=refuses_reads)
+            self.parent.call(protocol.Damaged, label=name.label, refuses_reads=refuses_reads)
 
     def rules_of(self, project: str) -> SharedRules:
         """Return the rules of a project, as all workers share them."""
@@ -236,7 +214,7 @@ class SharedRules:
     @asynccontextmanager
     async def lock(self) -> AsyncIterator[None]:
         """Hold the rules lock in a block: only its owner stores rules."""
-        await self._workers.call(AcquireRules)
+        await self._workers.call(protocol.AcquireRules)
         self._has_stored = False
         try:
             yield
@@ -250,19 +228,21 @@ class SharedRules:
         await self._release(has_stored=True)
 
     def _release(self, *, has_stored: bool) -> Deferred[Any]:
-        return self._workers.call(ReleaseRules, project=self._project, has_stored=has_stored)
+        return self._workers.call(
+            protocol.ReleaseRules, project=self._project, has_stored=has_stored
+        )
 
 
 def _adopt_socket(descriptor: int) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-class Worker(Channel):
+class Worker(protocol.Channel):
     """One worker, and its side of the connection to its parent."""
 
     _log = Logger()
 
-    def __init__(self, start: WorkerStart, settings: Settings, reactor: Any) -> None:
+    def __init__(self, start: protocol.WorkerStart, settings: Settings, reactor: Any) -> None:
         """Prepare; nothing is opened yet."""
         super().__init__()
         self._source = start.source
@@ -283,7 +263,7 @@ class Worker(Channel):
             self._service.privilegedStartService()
             self._service.startService()
         except CannotStart as error:
-            self.call(Failed, reason=str(error))
+            self.call(protocol.Failed, reason=str(error))
             return
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
@@ -292,7 +272,7 @@ class Worker(Channel):
         self._workers.hints.begin(self._service.catalog.hinted)
         self._polling.start(BEAT_S, now=False)
         freeze_objects()
-        self.call(Ready, has_open_rules=self._service.has_open_rules())
+        self.call(protocol.Ready, has_open_rules=self._service.has_open_rules())
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End at once: the parent has died, or this worker has stopped."""
@@ -301,7 +281,7 @@ class Worker(Channel):
             os._exit(1)
         super().connectionLost(reason)
 
-    @Stop.responder
+    @protocol.Stop.responder
     def stop(self) -> dict[str, object]:
         """Stop the service and end."""
         if not self._is_stopping:
@@ -309,7 +289,7 @@ class Worker(Channel):
             self._service.stopService().addBoth(self._end)
         return {}
 
-    @Reload.responder
+    @protocol.Reload.responder
     async def reload(self) -> dict[str, object]:
         """Read certificates, secrets, providers and rules files again."""
         settings = None
@@ -318,13 +298,13 @@ class Worker(Channel):
         is_valid = await self._service.reload(settings)
         return {"is_valid": is_valid}
 
-    @LoadRules.responder
+    @protocol.LoadRules.responder
     async def load_rules(self, project: str) -> dict[str, object]:
         """Put the stored rules of a project in force."""
         await self._service.catalog.load_rules(project)
         return {}
 
-    @Damaged.responder
+    @protocol.Damaged.responder
     def damaged(self, label: str, refuses_reads: bool) -> dict[str, object]:
         """Refuse a database that another worker has found damaged."""
         name = parse_label(label)
@@ -332,15 +312,19 @@ class Worker(Channel):
             self._service.catalog.note_damaged(name, refuses_reads=refuses_reads)
         return {}
 
-    @FindProblems.responder
+    @protocol.FindProblems.responder
     async def find_problems(self) -> dict[str, object]:
         """Return the problems of this worker."""
-        return {"problems": encode_problems(await self._service.catalog.find_own_problems())}
+        return {
+            "problems": protocol.encode_problems(await self._service.catalog.find_own_problems())
+        }
 
-    @FindActivity.responder
+    @protocol.FindActivity.responder
     def find_activity(self, project: str) -> dict[str, object]:
         """Return the activity of this worker with the databases of a project."""
-        return {"activity": [encode_activity(self._service.activity.of_this_process(project))]}
+        return {
+            "activity": [protocol.encode_activity(self._service.activity.of_this_process(project))]
+        }
 
     def _end(self, _: object) -> None:
         if self._service.has_given_up:
@@ -371,13 +355,13 @@ def end_with_parent(parent: int) -> None:
 def main() -> None:
     """Serve until the parent ends it."""
     try:
-        start = read_start()
+        start = protocol.read_start()
     except OSError:
         raise SystemExit("treedb: workers are started by treedb itself: run treedb.") from None
     end_with_parent(start.parent)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)  # of a terminal; the parent sends commands
-    begin_logging()
+    protocol.begin_logging()
     reactor = namedAny("twisted.internet.reactor")
     use_monotonic_clock(reactor)
     raise_open_file_limit()
@@ -386,7 +370,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: reactor.callFromThread(worker.stop))
     factory = Factory.forProtocol(lambda: worker)
     factory.noisy = False
-    reactor.callWhenRunning(reactor.adoptStreamConnection, CHANNEL, socket.AF_UNIX, factory)
+    reactor.callWhenRunning(
+        reactor.adoptStreamConnection, protocol.CHANNEL, socket.AF_UNIX, factory
+    )
     reactor.run(installSignalHandlers=False)
 
 

@@ -39,38 +39,7 @@ from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.sqlite.shared import can_share
 from treedbd.web.activity import add_up
-from treedbd.workers.protocol import (
-    BOARD,
-    CHANNEL,
-    DIRECTORY,
-    DIRECTORY_LOCK,
-    FIRST_FREE,
-    RECEIVER,
-    SAMPLES,
-    START,
-    AcquireRules,
-    Board,
-    Channel,
-    Damaged,
-    Failed,
-    FindActivity,
-    FindProblems,
-    ListeningSocket,
-    LoadRules,
-    Ready,
-    ReleaseRules,
-    Reload,
-    SettingsSource,
-    Stop,
-    WorkerLog,
-    WorkerStart,
-    create_board,
-    create_sample_board,
-    decode_activity,
-    decode_problems,
-    encode_activity,
-    encode_problems,
-)
+from treedbd.workers import protocol
 
 _WORKER_MODULE: Final = "treedbd.workers.process"
 
@@ -138,7 +107,7 @@ class Inheritance:
     families, in the order of the endpoints.
     """
 
-    source: SettingsSource
+    source: protocol.SettingsSource
     secret: bytes
     board: int
     samples: int
@@ -146,18 +115,20 @@ class Inheritance:
     hints: list[tuple[socket.socket, socket.socket]]
     listening: list[tuple[int, int]]
 
-    def describe(self, number: int, *, checks_files: bool) -> tuple[WorkerStart, dict[int, int]]:
+    def describe(
+        self, number: int, *, checks_files: bool
+    ) -> tuple[protocol.WorkerStart, dict[int, int]]:
         """Return the start of a worker, and the descriptors that it inherits.
 
         The keys of the descriptors are their numbers in the worker.
         """
         inherited = {
-            BOARD: self.board,
-            SAMPLES: self.samples,
-            RECEIVER: self.hints[number][0].fileno(),
-            **dict(zip((DIRECTORY_LOCK, DIRECTORY), self.locks, strict=True)),
+            protocol.BOARD: self.board,
+            protocol.SAMPLES: self.samples,
+            protocol.RECEIVER: self.hints[number][0].fileno(),
+            **dict(zip((protocol.DIRECTORY_LOCK, protocol.DIRECTORY), self.locks, strict=True)),
         }
-        at = FIRST_FREE
+        at = protocol.FIRST_FREE
         others, listening = [], []
         for other, (_, sender) in enumerate(self.hints):
             if other != number:
@@ -166,9 +137,9 @@ class Inheritance:
                 at += 1
         for descriptor, family in self.listening:
             inherited[at] = descriptor
-            listening.append(ListeningSocket(at, family))
+            listening.append(protocol.ListeningSocket(at, family))
             at += 1
-        start = WorkerStart(
+        start = protocol.WorkerStart(
             parent=os.getpid(),
             number=number,
             workers=len(self.hints),
@@ -217,7 +188,7 @@ class WorkerProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             descriptors: dict[int, int | str] = {0: "w", 1: "r", 2: "r"}
-            descriptors |= {CHANNEL: theirs.fileno(), START: record, **inherited}
+            descriptors |= {protocol.CHANNEL: theirs.fileno(), protocol.START: record, **inherited}
             command = [sys.executable, "-m", _WORKER_MODULE]
             self._process = self._reactor.spawnProcess(
                 _Output(self), sys.executable, command, env=None, childFDs=descriptors
@@ -255,7 +226,7 @@ class _Output(ProcessProtocol):
 
     def __init__(self, worker: WorkerProcess) -> None:
         self._worker = worker
-        self._log = WorkerLog(worker.number + 1)
+        self._log = protocol.WorkerLog(worker.number + 1)
 
     def childDataReceived(self, _: int, data: bytes) -> None:
         self._log.receive(data)
@@ -265,7 +236,7 @@ class _Output(ProcessProtocol):
         self._worker.ended(reason)
 
 
-class _WorkerChannel(Channel):
+class _WorkerChannel(protocol.Channel):
     """The connection to a worker."""
 
     def __init__(self, worker: WorkerProcess) -> None:
@@ -273,35 +244,35 @@ class _WorkerChannel(Channel):
         self._worker = worker
         self._supervisor = worker.supervisor
 
-    @Ready.responder
+    @protocol.Ready.responder
     def ready(self, has_open_rules: bool) -> dict[str, object]:
         self._worker.is_ready = True
         self._supervisor.worker_ready(self._worker, has_open_rules=has_open_rules)
         return {}
 
-    @Failed.responder
+    @protocol.Failed.responder
     def failed(self, reason: str) -> dict[str, object]:
         self._supervisor.worker_failed(self._worker, reason)
         return {}
 
-    @AcquireRules.responder
+    @protocol.AcquireRules.responder
     def acquire_rules(self) -> Deferred[dict[str, object]]:
         return self._supervisor.acquire_rules(self._worker)
 
-    @ReleaseRules.responder
+    @protocol.ReleaseRules.responder
     def release_rules(self, project: str, has_stored: bool) -> Deferred[dict[str, object]]:
         return self._supervisor.release_rules(self._worker, project, has_stored=has_stored)
 
-    @Damaged.responder
+    @protocol.Damaged.responder
     def damaged(self, label: str, refuses_reads: bool) -> dict[str, object]:
         self._supervisor.worker_found_damaged(self._worker, label, refuses_reads=refuses_reads)
         return {}
 
-    @FindProblems.responder
+    @protocol.FindProblems.responder
     async def find_problems(self) -> dict[str, object]:
         return await self._supervisor.find_problems(self._worker)
 
-    @FindActivity.responder
+    @protocol.FindActivity.responder
     async def find_activity(self, project: str) -> dict[str, object]:
         return await self._supervisor.find_activity(self._worker, project)
 
@@ -324,7 +295,7 @@ class Supervisor(Service):
     _log = Logger()
     has_given_up = False
 
-    def __init__(self, settings: Settings, reactor: Any, source: SettingsSource) -> None:
+    def __init__(self, settings: Settings, reactor: Any, source: protocol.SettingsSource) -> None:
         """Open nothing yet. Workers load their settings from `source`."""
         self.ready: Final[Deferred[bool]] = Deferred()
         self._settings = settings
@@ -333,7 +304,7 @@ class Supervisor(Service):
         self._ports = Ports(settings, reactor)
         self._lock: DirectoryLock | None = None
         self._inheritance: Inheritance | None = None
-        self._board: Board | None = None
+        self._board: protocol.Board | None = None
         self._workers = [WorkerProcess(n, self, reactor) for n in range(settings.workers)]
         self._deaths = dict.fromkeys(range(settings.workers), 0)
         self._restarts: dict[int, IDelayedCall] = {}
@@ -373,13 +344,13 @@ class Supervisor(Service):
         self._inheritance = Inheritance(
             source=self._source,
             secret=secret,
-            board=create_board(len(self._workers)),
-            samples=create_sample_board(),
+            board=protocol.create_board(len(self._workers)),
+            samples=protocol.create_sample_board(),
             locks=self._lock.descriptors,
             hints=create_hint_pairs(len(self._workers)),
             listening=self._ports.sockets(),
         )
-        self._board = Board(self._inheritance.board, -1, len(self._workers), secret)
+        self._board = protocol.Board(self._inheritance.board, -1, len(self._workers), secret)
         self._start(self._workers[0])
         self._looked_at = self._reactor.seconds()
         self._looking.start(LOOK_S, now=False)
@@ -397,7 +368,7 @@ class Supervisor(Service):
         self._ports.close()
         for worker in self._workers:
             if worker.is_ready:
-                worker.call(Stop).addErrback(ignore_end)
+                worker.call(protocol.Stop).addErrback(ignore_end)
             else:
                 worker.kill()
         late = self._reactor.callLater(STOP_S, self._kill_all)
@@ -419,7 +390,7 @@ class Supervisor(Service):
         """
         del settings
         calls = [
-            worker.call(Reload).addCallback(lambda response: bool(response["is_valid"]))
+            worker.call(protocol.Reload).addCallback(lambda response: bool(response["is_valid"]))
             for worker in self._workers
             if worker.is_ready
         ]
@@ -431,7 +402,9 @@ class Supervisor(Service):
     def worker_ready(self, worker: WorkerProcess, *, has_open_rules: bool) -> None:
         """Record that a worker serves."""
         for label, refuses_reads in self._damaged.items():
-            worker.call(Damaged, label=label, refuses_reads=refuses_reads).addErrback(ignore_end)
+            worker.call(protocol.Damaged, label=label, refuses_reads=refuses_reads).addErrback(
+                ignore_end
+            )
         if self.ready.called:
             self._log.info("Worker {number} serves again.", number=worker.number + 1)
         elif all(each.is_ready for each in self._workers):
@@ -507,7 +480,7 @@ class Supervisor(Service):
                 )
                 worker.kill()  # it loads the rules when it starts again
 
-        loading: Deferred[None] = worker.call(LoadRules, project=project)
+        loading: Deferred[None] = worker.call(protocol.LoadRules, project=project)
         return loading.addErrback(kill)
 
     def worker_found_damaged(
@@ -517,24 +490,26 @@ class Supervisor(Service):
         self._damaged[label] = refuses_reads
         for other in self._workers:
             if other is not worker and other.is_ready:
-                other.call(Damaged, label=label, refuses_reads=refuses_reads).addErrback(ignore_end)
+                other.call(protocol.Damaged, label=label, refuses_reads=refuses_reads).addErrback(
+                    ignore_end
+                )
 
     async def find_problems(self, worker: WorkerProcess) -> dict[str, object]:
         """Return the problems of all other workers."""
         found: dict[Problem, None] = {}
-        for response in await self._call_others(worker, FindProblems):
-            found.update(dict.fromkeys(decode_problems(response["problems"])))
-        return {"problems": encode_problems(list(found))}
+        for response in await self._call_others(worker, protocol.FindProblems):
+            found.update(dict.fromkeys(protocol.decode_problems(response["problems"])))
+        return {"problems": protocol.encode_problems(list(found))}
 
     async def find_activity(self, worker: WorkerProcess, project: str) -> dict[str, object]:
         """Return the activity of all other workers with a project's databases."""
         found = [
-            decode_activity(each)
-            for response in await self._call_others(worker, FindActivity, project=project)
+            protocol.decode_activity(each)
+            for response in await self._call_others(worker, protocol.FindActivity, project=project)
             for each in response["activity"]
         ]
         # One value of AMP has no room for those of many workers.
-        return {"activity": [encode_activity(add_up(found))] if found else []}
+        return {"activity": [protocol.encode_activity(add_up(found))] if found else []}
 
     async def _call_others(
         self, worker: WorkerProcess, command: type[Command], **arguments: object

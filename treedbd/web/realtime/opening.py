@@ -33,11 +33,7 @@ from treedbd.web.auth.identity import ANONYMOUS, Identity
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.session import RealtimeContext, RealtimeSession
 from treedbd.web.realtime.socket import accept_upgrade
-from treedbd.web.realtime.wire import (
-    WEBSOCKET_VERSION,
-    CannotUpgrade,
-    WrongVersion,
-)
+from treedbd.web.realtime.wire import WEBSOCKET_VERSION, CannotUpgrade, WrongVersion
 from treedbd.web.request import AllowedMethods, Location, check_method, find_parameter
 from treedbd.web.response import Response, counted_address_of
 

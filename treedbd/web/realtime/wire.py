@@ -27,13 +27,7 @@ from typing import Final, TypeAlias
 import attrs
 from websockets.frames import Frame, Opcode
 
-from treedbd.http1.content import (
-    Buffer,
-    Content,
-    FrameReader,
-    JoinedContent,
-    WaitingBytes,
-)
+from treedbd.http1.content import Buffer, Content, FrameReader, JoinedContent, WaitingBytes
 from treedbd.limits import KIB
 from treedbd.tree.types import Chunks
 

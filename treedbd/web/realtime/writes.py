@@ -41,13 +41,7 @@ from treedbd.web.realtime.messages import (
     value_of,
 )
 from treedbd.web.realtime.socket import Pending
-from treedbd.web.write import (
-    FREE_BYTES,
-    LARGE_BODY_BYTES,
-    LARGE_BODY_NODES,
-    Admission,
-    parse_whole,
-)
+from treedbd.web.write import FREE_BYTES, LARGE_BODY_BYTES, LARGE_BODY_NODES, Admission, parse_whole
 
 if TYPE_CHECKING:
     from treedbd.web.realtime.session import RealtimeSession
