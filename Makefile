@@ -31,7 +31,7 @@ test: $(TESTABLE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/audit treedb tests
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 develop: $(TESTABLE)
 
