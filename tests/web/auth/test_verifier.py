@@ -451,8 +451,10 @@ async def test_a_cached_token_is_refused_once_its_key_is_withdrawn(
 async def test_a_token_without_kid_is_valid_if_there_is_one_key(
     issuer: OidcProvider, project: Verifier
 ) -> None:
-    found = await verify_later(project, issuer.token(header={"kid": None}))
-    assert found == await verify_later(project, issuer.token())
+    now = int(time.time())
+    claims: dict[str, Any] = {"iat": now, "exp": now + 3600}
+    found = await verify_later(project, issuer.token(header={"kid": None}, **claims))
+    assert found == await verify_later(project, issuer.token(**claims))
 
 
 @pytest_twisted.ensureDeferred
