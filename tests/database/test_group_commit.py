@@ -754,7 +754,7 @@ def note_state(commits: GroupCommit, seen: list[State]) -> Steps:
 def test_no_maintenance_is_begun_before_a_failed_store_is_recovered() -> None:
     world = BatchedWorld()
     world.engine.can_recover = False
-    world.begin(put(1, "a"))
+    failed = world.begin(put(1, "a"))
     world.advance()
     steps: list[Transaction] = []
 
@@ -766,6 +766,7 @@ def test_no_maintenance_is_begun_before_a_failed_store_is_recovered() -> None:
 
     world.database._group_commit._maintenance.add(fail)
     world.disk.fail(StoreFailed("a sync failed"))
+    assert isinstance(result(failed), Unavailable)
     for _ in range(20):
         world.advance()
         world.disk.finish_all()

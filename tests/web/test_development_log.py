@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -49,6 +50,7 @@ def server(tmp_path: pathlib.Path) -> TreeServer:
 
 @pytest.fixture
 def log() -> Iterator[list[Any]]:
+    gc.collect()  # what other tests have left is not logged meanwhile
     with capturedLogs() as captured:
         yield cast(list[Any], captured)
 
