@@ -12,6 +12,7 @@ that of a daemon. This module loads no Twisted, so `treedb rules test` starts wi
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from time import monotonic, perf_counter
 from typing import Final, Protocol, TypeVar
 
@@ -195,9 +196,10 @@ class Authorisation:
         Only what pauses finds that the deadline has passed. `view` may be older if it is held, or
         has edits laid over it.
         """
+        seconds, end = self._seconds, inf if deadline is None else deadline
 
         def check() -> None:
-            if deadline is not None and self._seconds() >= deadline:
+            if seconds() >= end:
                 raise DeadlinePassed("the rules were evaluated")
             pause()
 

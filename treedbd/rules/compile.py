@@ -57,6 +57,13 @@ CACHED_PATH: Final = 256
 """Characters of the longest path that is split once for all requests."""
 
 
+_NUMBERS: Final[frozenset[Any]] = frozenset({int, float})
+_STRINGS: Final[frozenset[Any]] = frozenset({str})
+_BOOLEANS: Final[frozenset[Any]] = frozenset({bool})
+_ANY_NODE: Final = _NUMBERS | _STRINGS | _BOOLEANS | {Container}
+"""What `type_at` of a view returns for a node that exists."""
+
+
 class Snapshot:
     """A node of a view.
 
@@ -94,15 +101,18 @@ class Snapshot:
         if self.excess or excess:
             return False
         path = self.path + keys
-        return len(path) <= MAX_DEPTH and exists_at(self.view, path)
+        return len(path) <= MAX_DEPTH and self.view.type_at(path) is not None
 
     def val(self) -> Any:
         """Return the leaf, a `Subtree` for a container, None for an absent node."""
-        return None if self.excess else leaf_or_subtree_at(self.view, self.path)
+        if self.excess:
+            return None
+        value = self.view.peek(self.path)
+        return Subtree(self.view, self.path) if value is CONTAINER else value
 
     def exists(self) -> bool:
         """Return whether the node exists."""
-        return not self.excess and exists_at(self.view, self.path)
+        return not self.excess and self.view.type_at(self.path) in _ANY_NODE
 
     def has_child(self, path: str) -> bool:
         """Return whether a node exists at a slash path below."""
@@ -118,42 +128,15 @@ class Snapshot:
 
     def is_number(self) -> bool:
         """Return whether the value is a number."""
-        return not self.excess and is_number_at(self.view, self.path)
+        return not self.excess and self.view.type_at(self.path) in _NUMBERS
 
     def is_string(self) -> bool:
         """Return whether the value is a string."""
-        return not self.excess and is_string_at(self.view, self.path)
+        return not self.excess and self.view.type_at(self.path) in _STRINGS
 
     def is_boolean(self) -> bool:
         """Return whether the value is true or false."""
-        return not self.excess and is_boolean_at(self.view, self.path)
-
-
-def leaf_or_subtree_at(view: View, path: Path) -> Any:
-    """Return the leaf at a valid path, a `Subtree` for a container, None for an absent node."""
-    value = view.peek(path)
-    return Subtree(view, path) if value is CONTAINER else value
-
-
-def exists_at(view: View, path: Path) -> bool:
-    """Return whether a node exists at a valid path."""
-    return view.type_at(path) is not None
-
-
-def is_number_at(view: View, path: Path) -> bool:
-    """Return whether the value at a valid path is a number."""
-    value_type = view.type_at(path)
-    return value_type is int or value_type is float
-
-
-def is_string_at(view: View, path: Path) -> bool:
-    """Return whether the value at a valid path is a string."""
-    return view.type_at(path) is str
-
-
-def is_boolean_at(view: View, path: Path) -> bool:
-    """Return whether the value at a valid path is true or false."""
-    return view.type_at(path) is bool
+        return not self.excess and self.view.type_at(self.path) in _BOOLEANS
 
 
 def split_path(path: str) -> tuple[Path, int]:
@@ -313,6 +296,14 @@ def _bare(value: Value) -> Any:
     return value[VALUE] if isinstance(value, dict) else value
 
 
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
 def _ordering(name: str, test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     """Return an ordering of numbers and of strings; `name` is for its error."""
 
@@ -417,10 +408,7 @@ def negate(value: Any) -> int | float:
 EQUALITIES: Final[Mapping[str, bool]] = {"==": True, "===": True, "!=": False, "!==": False}
 """The operators that compare by `equal`, and its result that makes them true."""
 BINARY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "<": _ordering("<", operator.lt),
-    "<=": _ordering("<=", operator.le),
-    ">": _ordering(">", operator.gt),
-    ">=": _ordering(">=", operator.ge),
+    **{name: _ordering(name, test) for name, test in _ORDERS.items()},
     "+": add,
     "-": _arithmetic("-", operator.sub),
     "*": _arithmetic("*", operator.mul),
@@ -482,13 +470,12 @@ _SNAPSHOT_METHODS_WITHOUT_ARGUMENTS: Final[Mapping[str, Callable[[Snapshot], Any
     "isString": Snapshot.is_string,
     "isBoolean": Snapshot.is_boolean,
 }
-# The same methods for the node at the place of the rule, without making a snapshot of it.
-_METHODS_AT_PATH: Final[Mapping[Callable[[Snapshot], Any], Callable[[View, Path], Any]]] = {
-    Snapshot.val: leaf_or_subtree_at,
-    Snapshot.exists: exists_at,
-    Snapshot.is_number: is_number_at,
-    Snapshot.is_string: is_string_at,
-    Snapshot.is_boolean: is_boolean_at,
+# What a method tests of the node at the place of the rule, without making a snapshot of it.
+_TYPES_TESTED: Final[Mapping[Callable[[Snapshot], Any], frozenset[Any]]] = {
+    Snapshot.exists: _ANY_NODE,
+    Snapshot.is_number: _NUMBERS,
+    Snapshot.is_string: _STRINGS,
+    Snapshot.is_boolean: _BOOLEANS,
 }
 # All string methods but `matches`.
 STRING_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -690,12 +677,29 @@ def _auth_member_of(target: Evaluate, name: str) -> Evaluate:
 
 def _call_snapshot_method(target: Evaluate, method: Callable[[Snapshot], Any]) -> Evaluate:
     """Make a call of a snapshot method without arguments."""
-    at_path = _METHODS_AT_PATH.get(method)
-    if at_path is not None and target is _VARIABLES["newData"]:
-        return lambda scope: at_path(scope.after, scope.path)
-    if at_path is not None and target is _VARIABLES["data"]:
-        return lambda scope: at_path(scope.before, scope.path)
-    return lambda scope: method(target(scope))
+    is_after = target is _VARIABLES["newData"]
+    if not (is_after or target is _VARIABLES["data"]):
+        return lambda scope: method(target(scope))
+    if method is Snapshot.val:
+        return _leaf_or_subtree_after if is_after else _leaf_or_subtree_before
+    types = _TYPES_TESTED.get(method)
+    if types is None:
+        return lambda scope: method(target(scope))
+    if is_after:
+        return lambda scope: scope.after.type_at(scope.path) in types
+    return lambda scope: scope.before.type_at(scope.path) in types
+
+
+def _leaf_or_subtree_after(scope: Scope) -> Any:
+    """Evaluate `newData.val()`."""
+    value = scope.after.peek(scope.path)
+    return Subtree(scope.after, scope.path) if value is CONTAINER else value
+
+
+def _leaf_or_subtree_before(scope: Scope) -> Any:
+    """Evaluate `data.val()`."""
+    value = scope.before.peek(scope.path)
+    return Subtree(scope.before, scope.path) if value is CONTAINER else value
 
 
 def _call_has_known_children(target: Evaluate, names: list[str]) -> Evaluate:
@@ -821,15 +825,43 @@ def _apply_operator(node: grammar.Binary, left: Evaluate, right: Evaluate) -> Ev
         return lambda scope: left(scope) is None
     expected = EQUALITIES.get(operator)
     if expected is not None:
-        return lambda scope: equal(left(scope), right(scope), scope) is expected
+        return _compare(left, right, expected)
     operate = BINARY[operator]
     if operator == "+":
         return lambda scope: _count(scope, operate(left(scope), right(scope)))
     if isinstance(right_node, grammar.Literal):
-        value = right_node.value
-        return lambda scope: operate(left(scope), value)
+        return _operate_on_literal(operator, left, right_node.value)
     operation = _operation(operator)
     return lambda scope: operation(left(scope), right(scope), scope)
+
+
+def _compare(left: Evaluate, right: Evaluate, expected: bool) -> Evaluate:
+    """Make `==` or `!=`; two short strings, which cost nothing, are compared here."""
+
+    def evaluate(scope: Scope) -> bool:
+        one, other = left(scope), right(scope)
+        if type(one) is str and type(other) is str and len(one) <= _FREE_COMPARISON:
+            return (one == other) is expected
+        return equal(one, other, scope) is expected
+
+    return evaluate
+
+
+def _operate_on_literal(operator: str, left: Evaluate, value: Any) -> Evaluate:
+    """Make an operation whose right operand is a literal; two numbers are ordered here."""
+    operate = BINARY[operator]
+    order = _ORDERS.get(operator)
+    if order is None or not is_number(value):
+        return lambda scope: operate(left(scope), value)
+    test = order
+
+    def evaluate(scope: Scope) -> Any:
+        one = left(scope)
+        if type(one) is int or type(one) is float:
+            return test(one, value)
+        return operate(one, value)  # which raises
+
+    return evaluate
 
 
 def _apply_operators(operators: tuple[str, ...], terms: list[Evaluate]) -> Evaluate:

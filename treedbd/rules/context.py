@@ -143,7 +143,7 @@ class Context:
     between two evaluations; what it raises ends them. `exceeded` is called with the location and
     the position of a rule that would have read more than the budget of the request. `kept` are
     expensive reads of `view`, or of a state in which they have the same results. With
-    `slow_rules` the rules are measured (`evaluate.TimedEvaluation`). With `at_once` they are
+    `slow_rules` the rules are measured, and slow ones reported. With `at_once` they are
     evaluated in one turn of the reactor, so they have half the budget, and patterns cost more.
 
     `reader` is set by the first rules that are evaluated: `view` as all rules of the request read

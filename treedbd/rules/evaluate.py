@@ -27,13 +27,12 @@ from treedbd.rules.context import (
     KnownScope,
     Scope,
     SlowRules,
-    SlowRulesReport,
     TracedRead,
 )
 from treedbd.rules.document import TextPosition
 from treedbd.tree.path import format_path
-from treedbd.tree.types import STORED, Change, Container, Json, Path, Value
-from treedbd.tree.value import members
+from treedbd.tree.types import PRIORITY, STORED, Change, Container, Json, Path, Value
+from treedbd.tree.value import container_of
 
 READ: Final = ".read"
 WRITE: Final = ".write"
@@ -43,6 +42,8 @@ READ_WHOLE_BYTES: Final = 65_536
 
 MAX_SHOWN_CHARACTERS: Final = 100
 """Characters of a string that a rule read."""
+_NOT_EVALUATED: Final = (0.0, 0)
+"""Seconds and number of the evaluations of a rule, before the first."""
 _TYPES_SHOWN: Final[dict[object, str]] = {
     str: "string",
     int: "number",
@@ -190,6 +191,7 @@ class Evaluation:
         "_reads",
         "_results",
         "_scope",
+        "_spent",
         "_trace",
         "reads_time",
     )
@@ -205,7 +207,8 @@ class Evaluation:
         """Evaluate in the scope that `make_scope` returns; rules that are constant need none.
 
         With `reads`, to which the views of that scope add what is read, a trace is kept; `shared`
-        keeps results, for rules that several changes share.
+        keeps results, for rules that several changes share. The rules are measured if the context
+        says whom slow ones are reported to.
         """
         self._context: Final = context
         self._check = context.check
@@ -215,6 +218,8 @@ class Evaluation:
         self._trace: list[RuleResult] | None = None if reads is None else []
         self.reads_time = False
         self._results: Final[dict[tuple[Rule, Path], bool] | None] = {} if shared else None
+        is_measured = context.slow_rules is not None
+        self._spent: Final[dict[Rule, tuple[float, int]] | None] = {} if is_measured else None
 
     def verdict(self, allowed: bool, dependencies: Dependencies | None = None) -> Verdict:
         """Return the verdict, with what was kept on the way to it."""
@@ -225,23 +230,29 @@ class Evaluation:
     def allows_read(self, node: RuleNode | None, path: Path) -> bool:
         """Return whether the rules from `node`, the root, allow reading `path`."""
         depth = 0
-        while node is not None:
-            rule = node.read
-            if rule is not None and self._is_true(rule, path[:depth]):
-                return True
-            if depth == len(path):
-                return False
-            node = node.literals.get(path[depth], node.capture)
-            depth += 1
+        try:
+            while node is not None:
+                rule = node.read
+                if rule is not None and self._is_true(rule, path[:depth]):
+                    return True
+                if depth == len(path):
+                    return False
+                node = node.literals.get(path[depth], node.capture)
+                depth += 1
+        finally:
+            self._report_slow()
         return False
 
     def allows_write(self, root: RuleNode, changes: Sequence[Change]) -> bool:
         """Return whether the rules allow each of the changes."""
-        for change in changes:
-            if self._check is not None:
-                self._check()
-            if not self._allows_change(root, change):
-                return False
+        try:
+            for at, change in enumerate(changes):
+                if at and self._check is not None:
+                    self._check()
+                if not self._allows_change(root, change):
+                    return False
+        finally:
+            self._report_slow()
         return True
 
     def _allows_change(self, root: RuleNode, change: Change) -> bool:
@@ -291,9 +302,7 @@ class Evaluation:
     def _validate_below(self, top: RuleNode, path: Path, value: Value) -> bool:
         """Return whether every `.validate` is true at the nodes below `path`, which has `value`."""
         pending = [(top, path, value)]
-        while pending:
-            if self._check is not None:
-                self._check()
+        while True:
             node, path, value = pending.pop()
             for key, child, rules in _matching(node, value):
                 below = (*path, key)
@@ -301,38 +310,61 @@ class Evaluation:
                     return False
                 if rules.validates_below:
                     pending.append((rules, below, child))
-        return True
+            if not pending:
+                return True
+            if self._check is not None:
+                self._check()
 
     def _is_true(self, rule: Rule, path: Path) -> bool:
         """Return whether a rule is true at a node."""
-        if self._results is None:
-            return self._evaluate(rule, path)
-        result = self._results.get((rule, path))
-        if result is None:
-            result = self._results[rule, path] = self._evaluate(rule, path)
-        return result
-
-    def _evaluate(self, rule: Rule, path: Path) -> bool:
-        if rule.constant is not None and self._trace is None:
+        trace, results = self._trace, self._results
+        if rule.constant is not None and trace is None:
             return rule.constant
+        if results is not None and (rule, path) in results:
+            return results[rule, path]
         if self._check is not None:
             self._check()
         scope = self._scope or self._get_scope()
         scope.path = path
-        if self._trace is not None:
+        if trace is not None:
             self._reads.clear()  # of what was read between two rules
         result: bool | str
+        began = perf_counter()
         try:
             result = is_true = rule.test(scope)
         except EvaluationError as error:
             result, is_true = str(error), False
             if isinstance(error, BudgetExceeded) and self._context.exceeded is not None:
                 self._context.exceeded(rule.location, rule.position)
+        if self._spent is not None:
+            seconds, count = self._spent.get(rule, _NOT_EVALUATED)
+            self._spent[rule] = seconds + perf_counter() - began, count + 1
         if rule.reads_time:
             self.reads_time = True
-        if self._trace is not None:
-            self._trace.append(self._explain(rule, path, result))
+        if results is not None:
+            results[rule, path] = is_true
+        if trace is not None:
+            trace.append(self._explain(rule, path, result))
         return is_true
+
+    def _report_slow(self) -> None:
+        """Report the rules if they were slow; not counted is what others do in pauses between."""
+        spent, report = self._spent, self._context.slow_rules
+        if not spent or report is None:
+            return
+        seconds = sum([seconds for seconds, _ in spent.values()])
+        if seconds >= report.least_s:
+            rule = max(spent, key=spent.__getitem__)
+            slowest_s, count = spent[rule]
+            report.report(
+                SlowRules(
+                    seconds=seconds,
+                    location=rule.location,
+                    position=rule.position,
+                    slowest_s=slowest_s,
+                    count=count,
+                )
+            )
 
     def _explain(self, rule: Rule, path: Path, result: bool | str) -> RuleResult:
         """Return the result of a rule that was evaluated, with what it read."""
@@ -360,86 +392,17 @@ class Evaluation:
 
 def _matching(node: RuleNode, value: Value) -> list[tuple[str, Value, RuleNode]]:
     """Return the children of a value that have rules: key, child, rule node."""
-    if not isinstance(value, dict):
+    children = container_of(value)
+    if children is None:
         return []
-    if node.capture is None:
-        literals = node.literals.items()
-        return [(key, value[key], rules) for key, rules in literals if key in value]
-    return [(key, child, node.literals.get(key, node.capture)) for key, child in members(value)]
-
-
-class TimedEvaluation(Evaluation):
-    """An evaluation that measures its rules, and reports them if they are slow.
-
-    Only the rules themselves count, not what others do in pauses between them. It costs two
-    readings of the clock for each rule, so it is used only if slow rules are to be reported.
-    """
-
-    __slots__ = ("_paused_s", "_report", "_spent", "_wait")
-
-    def __init__(
-        self,
-        report: SlowRulesReport,
-        context: Context,
-        make_scope: Callable[[], Scope],
-        *,
-        reads: dict[TracedRead, None] | None,
-        shared: bool = False,
-    ) -> None:
-        """Evaluate as an `Evaluation` with the same arguments."""
-        super().__init__(context, make_scope, reads=reads, shared=shared)
-        self._report = report
-        self._paused_s = 0.0
-        self._spent: dict[Rule, tuple[float, int]] = {}
-        self._wait = self._check
-        if self._wait is not None:
-            self._check = self._pause
-
-    def allows_read(self, node: RuleNode | None, path: Path) -> bool:
-        """Return whether the rules from `node`, the root, allow reading `path`."""
-        try:
-            return super().allows_read(node, path)
-        finally:
-            self._end()
-
-    def allows_write(self, root: RuleNode, changes: Sequence[Change]) -> bool:
-        """Return whether the rules allow each of the changes."""
-        try:
-            return super().allows_write(root, changes)
-        finally:
-            self._end()
-
-    def _evaluate(self, rule: Rule, path: Path) -> bool:
-        paused, began = self._paused_s, perf_counter()
-        try:
-            return super()._evaluate(rule, path)
-        finally:
-            spent = perf_counter() - began - (self._paused_s - paused)
-            seconds, count = self._spent.get(rule, (0.0, 0))
-            self._spent[rule] = seconds + spent, count + 1
-
-    def _pause(self) -> None:
-        began = perf_counter()
-        try:
-            if self._wait is not None:
-                self._wait()
-        finally:
-            self._paused_s += perf_counter() - began
-
-    def _end(self) -> None:
-        seconds = sum(spent for spent, _ in self._spent.values())
-        if self._spent and seconds >= self._report.least_s:
-            rule = max(self._spent, key=self._spent.__getitem__)
-            slowest_s, count = self._spent[rule]
-            self._report.report(
-                SlowRules(
-                    seconds=seconds,
-                    location=rule.location,
-                    position=rule.position,
-                    slowest_s=slowest_s,
-                    count=count,
-                )
-            )
+    literals, capture = node.literals, node.capture
+    if capture is None:
+        return [(key, children[key], rules) for key, rules in literals.items() if key in children]
+    return [
+        (key, child, literals.get(key, capture))
+        for key, child in children.items()
+        if key != PRIORITY
+    ]
 
 
 def explanation(

@@ -69,7 +69,6 @@ from treedbd.rules.evaluate import (
     Evaluation,
     Rule,
     RuleNode,
-    TimedEvaluation,
     Verdict,
 )
 from treedbd.rules.grammar import Binary, Literal, Member, Pattern, Type, Variable, parse_expression
@@ -162,7 +161,7 @@ class RuleSet:
                 view = TracedView(view, "data", reads)
             return Scope(context, view, view, budget)
 
-        evaluation = _make_evaluation(context, make_scope, reads)
+        evaluation = Evaluation(context, make_scope, reads=reads)
         allowed = evaluation.allows_read(self._root, path)
         if not record:
             return evaluation.verdict(allowed)
@@ -196,7 +195,7 @@ class RuleSet:
                 changed = TracedView(changed, "newData", reads)
             return Scope(context, before, changed, budget)
 
-        evaluation = _make_evaluation(context, make_scope, reads, shared=len(changes) > 1)
+        evaluation = Evaluation(context, make_scope, reads=reads, shared=len(changes) > 1)
         return evaluation.verdict(evaluation.allows_write(self._root, changes))
 
     def _reader(self, context: Context) -> tuple[View, Budget]:
@@ -250,19 +249,6 @@ class RuleSet:
             if node.capture is not None:
                 pending.append(((*path, None), node.capture))
         return frozenset(found)
-
-
-def _make_evaluation(
-    context: Context,
-    make_scope: Callable[[], Scope],
-    reads: dict[TracedRead, None] | None,
-    *,
-    shared: bool = False,
-) -> Evaluation:
-    report = context.slow_rules
-    if report is None:
-        return Evaluation(context, make_scope, reads=reads, shared=shared)
-    return TimedEvaluation(report, context, make_scope, reads=reads, shared=shared)
 
 
 def parse_rules(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> RuleSet:
@@ -370,6 +356,8 @@ def _find_change(root: RuleNode, change: Change, scope: KnownScope) -> bool | No
     while node is not None:
         if allowed is False and node.write is not None:
             allowed = _find_result(node.write, scope)
+            if allowed is None:
+                return None
         if node.validate is not None:
             validations.append(node.validate)
         if depth == len(path):

@@ -77,6 +77,9 @@ class _OverlayNode:
         self.peeked: Leaf | Container | _NotRead | None = _NOT_READ
 
 
+_NOTHING_CHANGED: Final[tuple[None, Value]] = (None, None)
+
+
 class Overlay:
     """A `View` of `base` with the changes of one edit applied."""
 
@@ -86,6 +89,8 @@ class Overlay:
         self._top: _OverlayNode | None = None
         self._only_path: Path | None = None
         self._only_node = _OverlayNode()
+        self._found_at: Path | None = None
+        self._found: tuple[_OverlayNode | None, Value] = _NOTHING_CHANGED
         if len(self._changes) == 1 and not self._changes[0].place.is_priority:
             (change,) = self._changes
             self._only_path = change.place.path
@@ -122,46 +127,46 @@ class Overlay:
 
     def get(self, path: Path) -> Value:
         """Return the whole subtree at `path` with its priorities."""
-        node, rest = self._find(path)
+        node, value = self._find(path)
         if node is None:
             return self._base.get(path)
         if node.replaced:
-            return value_at(node.value, rest)
+            return value
         return _combine(self._base.get(path), node)
 
     def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
         """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
-        node, rest = self._find(path)
+        node, value = self._find(path)
         if node is None:
             return self._base.peek(path, charge)
         if node.replaced:
-            return leaf_of(value_at(node.value, rest))
+            return leaf_of(value)
         return self._peek_changed(path, node)
 
     def type_at(self, path: Path, charge: Charge = free) -> type[Leaf] | type[Container] | None:
         """Return the type of what `peek` returns."""
-        node, _ = self._find(path)
+        node, value = self._find(path)
         if node is None:
             return self._base.type_at(path, charge)
-        found = self.peek(path, charge)
+        found = leaf_of(value) if node.replaced else self._peek_changed(path, node)
         return None if found is None else type(found)
 
     def size(self, path: Path, limit: int) -> int:
         """Return the approximate bytes of the subtree at `path`: the base plus the changes."""
-        node, rest = self._find(path)
+        node, value = self._find(path)
         if node is None:
             return self._base.size(path, limit)
         if node.replaced:
-            return len(compact(value_at(node.value, rest)))
+            return len(compact(value))
         return self._base.size(path, limit) + _size_of_changes(node)
 
     def priority(self, path: Path, charge: Charge = free) -> Priority | None:
         """Return the priority of the node at `path`."""
-        node, rest = self._find(path)
+        node, value = self._find(path)
         if node is None:
             return self._base.priority(path, charge)
         if node.replaced:
-            return priority_of(value_at(node.value, rest))
+            return priority_of(value)
         if self._peek_changed(path, node) is None:
             return None
         if isinstance(node.priority, _Unchanged):
@@ -170,11 +175,11 @@ class Overlay:
 
     def keys(self, path: Path) -> Iterator[str]:
         """Iterate over the keys of the children of `path` in key order."""
-        node, rest = self._find(path)
+        node, value = self._find(path)
         if node is None:
             return self._base.keys(path)
         if node.replaced:
-            return iter([key for key, _ in members(value_at(node.value, rest))])
+            return iter([key for key, _ in members(value)])
         below = node.below
         changed = [
             key
@@ -184,27 +189,31 @@ class Overlay:
         kept = (key for key in self._base.keys(path) if key not in below)
         return merge(kept, sorted(changed, key=rank_key), key=rank_key)
 
-    def _find(self, path: Path) -> tuple[_OverlayNode | None, Path]:
-        """Return the node of the changes to read for `path`, and the rest of the path below it.
+    def _find(self, path: Path) -> tuple[_OverlayNode | None, Value]:
+        """Return the node of the changes to read for `path`; of a replaced one, the value there.
 
         The node is None if no change is at, above or below the path.
         """
         only = self._only_path
         if only is not None:
+            if path is self._found_at:  # a rule often reads the node at its place several times
+                return self._found
             depth = len(only)
             if path[:depth] == only:
-                return self._only_node, path[depth:]
+                node = self._only_node
+                self._found_at, self._found = path, (node, value_at(node.value, path[depth:]))
+                return self._found
             if only[: len(path)] != path:
-                return None, ()
+                return _NOTHING_CHANGED
         node = self._top or self._make_top()
         for depth, key in enumerate(path):
             if node.replaced:
-                return node, path[depth:]
+                return node, value_at(node.value, path[depth:])
             child = node.below.get(key)
             if child is None:
-                return None, ()
+                return _NOTHING_CHANGED
             node = child
-        return node, ()
+        return node, node.value
 
     def _peek_changed(self, path: Path, node: _OverlayNode) -> Leaf | Container | None:
         if node.replaced:
@@ -341,7 +350,7 @@ class EditedTree(Overlay):
     def _is_above_unknown(self, path: Path) -> bool:
         return any(is_at_or_above(path, each) for each in self._unknown)
 
-    def _find(self, path: Path) -> tuple[_OverlayNode | None, Path]:
+    def _find(self, path: Path) -> tuple[_OverlayNode | None, Value]:
         if self._unknown:
             for each in self._unknown:
                 if is_at_or_above(each, path) or is_at_or_above(path, each):
