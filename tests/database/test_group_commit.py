@@ -35,6 +35,7 @@ from treedbd.database.requests import (
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Steps
 from treedbd.database.watchers import Notification
+from treedbd.loop import do_nothing
 from treedbd.rules.context import KeptReads
 from treedbd.store.changelog import commit_of
 from treedbd.store.engine import DiskFull, StoreFailed, Transaction
@@ -438,7 +439,7 @@ def test_what_is_kept_in_memory_is_brought_up_to_date_before_a_writer_is_answere
             leave=lambda: rows.advance() is not None,
         ),  # type: ignore[arg-type]
         rows,
-        SimpleNamespace(apply=_apply),  # type: ignore[arg-type]
+        SimpleNamespace(apply=_apply, finish=do_nothing),  # type: ignore[arg-type]
         Runtime(clock, bytes, disk.run),
     )
     for name in ("a", "b"):

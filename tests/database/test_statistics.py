@@ -12,6 +12,7 @@ from tests.database.world import Disk
 from treedbd.database.group_commit import GroupCommit
 from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.runtime import Runtime, Statistics
+from treedbd.loop import do_nothing
 from treedbd.operating.metrics import METRICS, Sources, read_samples
 from treedbd.store.changelog import commit_of
 from treedbd.store.engine import DiskFull, Transaction
@@ -37,7 +38,7 @@ def queue(statistics: Statistics, disk: Disk, clock: Clock) -> Callable[[str], o
             leave=lambda: engine.advance() is not None,
         ),  # type: ignore[arg-type]
         engine,
-        SimpleNamespace(apply=apply),  # type: ignore[arg-type]
+        SimpleNamespace(apply=apply, finish=do_nothing),  # type: ignore[arg-type]
         Runtime(clock, bytes, disk.run, statistics=statistics),
     )
     return lambda key: commits.submit(Write(make_put(Place((key,)), 1, 100), 0, ADMIN))

@@ -501,6 +501,51 @@ def test_a_node_whose_own_row_is_damaged_can_be_replaced_and_removed(value: Valu
     assert NodeWriter(transaction).get(("c",)) == large
 
 
+def test_writes_of_siblings_that_share_a_writer_write_their_page_once_or_twice() -> None:
+    transaction = MemoryEngine().begin()
+    NodeWriter(transaction).apply(
+        make_put(Place(("u",)), dict.fromkeys(map(str, range(900)), 1)).changes
+    )
+    NodeWriter(transaction).apply(
+        make_put(Place(("v",)), {f"k{at}": at for at in range(900)}).changes
+    )
+    puts: list[bytes] = []
+    put_row = transaction.put
+    transaction.put = lambda key, value: (puts.append(key), put_row(key, value))  # type: ignore[method-assign, assignment, func-returns-value]
+    writer = NodeWriter(transaction)
+    for at in range(20):
+        writer.change([Change(Place(("v", f"zz{at:02}")), at)])
+        assert writer.peek(("v", f"zz{at:02}")) == at
+        assert writer.peek(("v", f"zz{at:02}", "below")) is None
+    writer.flush()
+    assert 1 <= len(puts) <= 3
+    assert Nodes(transaction).peek(("v", "zz19")) == 19
+
+
+def shorten(writer: NodeWriter, numbers: Iterable[int]) -> None:
+    for at in numbers:
+        writer.change([Change(Place((f"k{at:03}",)), "y")])
+
+
+def test_damage_beside_a_page_fails_the_change_that_meets_it() -> None:
+    transaction = MemoryEngine().begin()
+    NodeWriter(transaction).apply(
+        [Change(Place(()), {f"k{at:03}": "x" * 100 for at in range(100)})]
+    )
+    pages_of = [key for key, _ in transaction.scan(FIRST, END)]
+    transaction.put(pages_of[1], b"damaged")
+    writer = NodeWriter(transaction)
+    writer.change([Change(Place(("k000",)), "y" * 100)])
+    writer.change([Change(Place(("k001",)), "y" * 100)])
+    with pytest.raises(DamagedRow):
+        shorten(writer, range(20))
+    writer = NodeWriter(transaction)
+    writer.change([Change(Place(("k000",)), "z" * 100)])
+    writer.change([Change(Place(("k001",)), "z" * 100)])
+    writer.flush()  # it has nothing to join, so it reads nothing
+    assert Nodes(transaction).peek(("k000",)) == "z" * 100
+
+
 @pytest.mark.parametrize("is_priority", [True, False])
 def test_a_change_in_a_long_row_is_divided_into_steps(
     nodes: NodeWriter, monkeypatch: pytest.MonkeyPatch, *, is_priority: bool

@@ -280,6 +280,31 @@ def test_a_patch_leaves_the_rows_that_its_changes_leave_one_by_one(
     assert single_rows(together) == single_rows(apart)
 
 
+@settings(bounded, max_examples=400)
+@given(
+    commits=commits,
+    are_read=st.lists(st.booleans(), min_size=1, max_size=4),
+    row_bytes=row_limits,
+    page_bytes=page_limits,
+)
+def test_writes_that_share_a_writer_leave_the_rows_of_writers_of_their_own(
+    commits: list[Commit], are_read: list[bool], row_bytes: int, page_bytes: int
+) -> None:
+    together, apart = MemoryEngine(), MemoryEngine()
+    transaction = together.begin()
+    writer, model = NodeWriter(transaction, row_bytes, page_bytes), None
+    for commit, is_read in zip(commits, itertools.cycle(are_read), strict=False):
+        write(apart, commit, row_bytes, page_bytes)
+        writer.change(commit)
+        model = apply(model, commit)
+        if is_read:
+            assert_reads_like(writer.rows, model, {change.place.path for change in commit})
+    writer.flush()
+    transaction.commit()
+    assert single_rows(together) == single_rows(apart)
+    assert together.read(verify) == []
+
+
 @bounded
 @given(commits=commits)
 def test_what_removes_everything_leaves_no_row(commits: list[Commit]) -> None:

@@ -8,9 +8,10 @@
 4. The rows are changed, and counted for the quotas.
 5. The quotas are checked, and the entry is appended to the change log.
 
-An error refuses this write alone; the other writes of the batch are not affected. A large body
-(`AppliedBody`) takes another order, since it is never in memory as a whole: step 4 comes first, and
-whatever refuses the write afterwards ends its transaction, in which it is alone.
+An error refuses this write alone; the other writes of the batch are not affected. All writes of a
+batch change the tree through one writer, which stores a page that several of them change once. A
+large body (`AppliedBody`) takes another order, since it is never in memory as a whole: step 4 comes
+first, and whatever refuses the write afterwards ends its transaction, in which it is alone.
 
 What writes keep up to date is first made in the background: indexes are built (`Indexes`), and what
 a database holds is counted (`Quotas`).
@@ -105,7 +106,7 @@ class WriteApplier:
         self._database = database
         self._runtime = runtime
         self._retain_events = retain_events
-        self._make_writer = WriterMaker().make  # which keeps the indexes
+        self._writers = WriterMaker()  # which keep the indexes
 
     def apply(self, transaction: Transaction, write: Write) -> Outcome:
         """Do one write in a transaction; raise the error that refuses it."""
@@ -117,9 +118,13 @@ class WriteApplier:
 
     def judge(self, transaction: Transaction, write: Write) -> None:
         """Raise what would refuse a write by its rules or its server values; apply nothing."""
-        nodes = self._make_writer(transaction)
+        nodes = self._writers.make(transaction)
         self._database.rights.check_write(nodes, write, resolve(write.edit, write.now, nodes), None)
         self._check_time(write)
+
+    def finish(self) -> None:
+        """Store what the writes of a batch have left in memory, before it is committed."""
+        self._writers.finish()
 
     def apply_edit(self, transaction: Transaction, write: Write) -> Outcome:
         """Do a write in a transaction, without its task."""
@@ -127,7 +132,7 @@ class WriteApplier:
             return self._apply_large(transaction, write, write.large)
         database = self._database
         counted = None if database.quotas is None else database.quotas.begin(transaction)
-        nodes = self._make_writer(transaction if counted is None else counted.rows)
+        nodes = self._writers.make(transaction if counted is None else counted.rows)
         edit = resolve(write.edit, write.now, nodes)
         may_read = database.rights.check_write(nodes, write, edit, None)
         if write.condition is not None:
@@ -141,7 +146,7 @@ class WriteApplier:
         if has_effect(edit, nodes):
             nodes.check_room([each.place.path for each in edit.changes if each.value is not None])
             database.kept_reads.note_changes(transaction, edit.changes)
-            nodes.apply(edit.changes)
+            (nodes.change if counted is None else nodes.apply)(edit.changes)
             sequence, op_id, size = self._log(transaction, write, edit, counted=counted)
             commit = changelog.commit_of(sequence, edit, op_id, size)
         echo = None
@@ -155,7 +160,7 @@ class WriteApplier:
         """Do a write whose body is applied before the rules are evaluated; it pauses."""
         database, quotas = self._database, self._database.quotas
         counted = None if quotas is None else quotas.begin(transaction, is_large=True)
-        nodes = self._make_writer(transaction if counted is None else counted.rows)
+        nodes = self._writers.make(transaction if counted is None else counted.rows)
         nodes.checks_room = True
         with closing(database.hold()) as before:
             applied = AppliedBody(

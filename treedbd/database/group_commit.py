@@ -448,6 +448,7 @@ class GroupCommit:
                 self._queue.put_back(batch[at + 1 :])
                 del batch[at + 1 :]
                 break
+        self._applier.finish()
         return None
 
     # Committing.

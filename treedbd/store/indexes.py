@@ -650,19 +650,25 @@ def make_writer(
 
 
 class WriterMaker:
-    """Makes the writers of a database, which keep its indexes; they are read once a transaction."""
+    """Makes the writers of a database, which keep its indexes: one for each transaction."""
 
     def __init__(self) -> None:
         """Begin without a transaction."""
         self._transaction: Transaction | None = None
-        self._kept: tuple[ChildIndex, ...] = ()
+        self._writer: NodeWriter | None = None
 
     def make(self, transaction: Transaction) -> NodeWriter:
-        """Return a writer into the open transaction."""
-        if transaction is not self._transaction:
-            self._kept = read_states(transaction).kept
+        """Return the writer into the open transaction; nothing else may change the tree in it."""
+        if self._writer is None or transaction is not self._transaction:
+            self._writer = make_writer(transaction, read_states(transaction).kept)
             self._transaction = transaction
-        return make_writer(transaction, self._kept)
+        return self._writer
+
+    def finish(self) -> None:
+        """Store what the writer has kept in memory, and forget it."""
+        writer, self._writer, self._transaction = self._writer, None, None
+        if writer is not None:
+            writer.flush()
 
 
 BATCH_CHILDREN: Final = 64

@@ -53,6 +53,7 @@ from treedbd.store.rows import (
     Cover,
     RowEditor,
     below,
+    count_keys,
     encode_priority_row,
     encode_row,
     is_plain_string,
@@ -151,6 +152,14 @@ class NodeWriter(Nodes):
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply the changes one after the other, as `tree.edit.apply` defines them."""
+        self.change(changes)
+        self._transaction.flush()
+
+    def change(self, changes: Sequence[Change]) -> None:
+        """Do as `apply`, but keep a page that was changed in memory for the changes that follow.
+
+        Only `flush` stores it. That reads nothing, so damage nearby fails the changes that meet it.
+        """
         if self.indexes is not None:
             self.indexes.note(changes)
         for change, following in zip_longest(changes, changes[1:]):
@@ -167,10 +176,14 @@ class NodeWriter(Nodes):
             pause()
         if self._editor is not None:
             self._write_back()
-        self._transaction.flush()
+        self._transaction.flush_if_short()
         self._empty = self._count = None
         if self.indexes is not None:
             self.indexes.update()
+
+    def flush(self) -> None:
+        """Store what `change` has kept in memory."""
+        self._transaction.flush()
 
     def add_children(self, path: Path, children: dict[str, Value]) -> None:
         """Set children of a container, in key order; fast if nothing is there or between them."""
@@ -201,6 +214,9 @@ class NodeWriter(Nodes):
         else:
             self._set_value(path, value, empty)
 
+    def _is_spread(self, encoded: bytes) -> bool:
+        return self._transaction.has_open_run(encoded) or super()._is_spread(encoded)
+
     def _find_replaced(self, path: Path) -> tuple[bytes, Cover | None]:
         """Find the row of a node that is replaced as a whole, so that the row may be damaged."""
         try:
@@ -229,12 +245,16 @@ class NodeWriter(Nodes):
         if cover is not None:
             self._set_inside(path, cover, value)
             return
-        was_spread = self._is_spread(encoded)
+        container = self._transaction.container_around(encoded)
+        if container is not None:
+            self._insert_below(container, path, value)
+            return
+        after = next(self.rows.scan_keys(encoded, END), None)
+        was_spread = after is not None and after.startswith(encoded) and self._is_spread(encoded)
         if was_spread:
             self._remove_below(encoded)
-        before = self.rows.floor(encoded)
-        after = next(self.rows.scan_keys(encoded, END), None)
-        self._insert(path, value, before and before[0], after)
+            after = next(self.rows.scan_keys(encoded, END), None)
+        self._insert(path, value, self._transaction.key_before(encoded), after)
         if was_spread:
             self._empty = None
             self._merge_above(path)
@@ -292,11 +312,23 @@ class NodeWriter(Nodes):
             self._store(FIRST, nest(path, value))
             return
         depth = max(shared_keys(path, key) for key in (before, after) if key is not None)
-        container = encode_path(path[:depth])
-        self._add_children(container, [(path[depth], nest(path[depth + 1 :], value))])
-        child = container + encode_key(path[depth])
+        child = self._insert_below(encode_path(path[:depth]), path, value)
         if len(child) <= ROW_KEY_BYTES:
             self._empty = EmptyRange(child + BEYOND, after)
+
+    def _insert_below(self, container: bytes, path: Path, value: Value) -> bytes:
+        """Put a value below its deepest spread ancestor; return the encoded path of its child.
+
+        `container` is the encoded path of the ancestor.
+        """
+        depth = count_keys(container)
+        name, child = path[depth], nest(path[depth + 1 :], value)
+        key = container + encode_key(name)
+        if len(key) <= ROW_KEY_BYTES:
+            self._store(key, child)
+        else:
+            self._add_children(container, [(name, child)])
+        return key
 
     def _store(self, key: bytes, value: Value) -> None:
         """Store `value` at an encoded path that has no rows below it."""

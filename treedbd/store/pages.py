@@ -61,6 +61,7 @@ from treedbd.store.rows import (
 from treedbd.tree.path import BEYOND
 
 _MARK: Final = MARK[0]
+_AFTER: Final = b"\0"
 _MAYBE_MARKED: Final = b'":' + MARK
 PAGE_BYTES: Final = 4040
 """Bytes of the key and the content of a page. With its check sum it is stored in one page of
@@ -282,7 +283,8 @@ def _shifted(entries: bytes, shift: int) -> bytes:
 class Run:
     """Members that follow each other, and what they are stored in, which `flush` replaces.
 
-    `bound` is the key of what is stored next after them, None until it is needed.
+    `bound` is the key of what is stored next after them, None until it is needed. `size` are the
+    bytes of the members, `loaded` of those that were stored.
     """
 
     container: bytes
@@ -290,6 +292,7 @@ class Run:
     members: dict[bytes, Member] = attrs.field(factory=dict)
     stored: dict[bytes, bytes] = attrs.field(factory=dict)
     size: int = 0
+    loaded: int = 0
     is_appended: bool = False
     bound: bytes | None = None
 
@@ -304,6 +307,7 @@ class Run:
         self.keys[at:at] = keys
         self.members.update(zip(keys, members, strict=True))
         self.size += size
+        self.loaded += size
 
     def set(self, member: Member) -> None:
         """Add or replace a member."""
@@ -411,8 +415,45 @@ class PageWriter(PagedRows):
             low = self._bound(run).removesuffix(PAGE_END)
             if low >= high:
                 return
+            yield low  # if only this one is needed, the run stays open
+            low += _AFTER
         self.flush()
         yield from super().scan_keys(low, high, reverse=reverse)
+
+    def scan_stored(self, low: bytes, high: bytes) -> Iterator[Row]:
+        """Iterate over the stored rows and pages of a range, without their check sums."""
+        self.flush()
+        yield from super().scan_stored(low, high)
+
+    def has_open_run(self, container: bytes) -> bool:
+        """Return whether members of a container are in the open run."""
+        return self._run is not None and self._run.container == container
+
+    def container_around(self, key: bytes) -> bytes | None:
+        """Return the encoded path of the container that has members on both sides of `key`.
+
+        None if there is no page with both. No member may be at `key` or above it: so nothing is
+        there, or below it.
+        """
+        run = self._run and self._run_around(key)
+        if run is not None:
+            container, last = run.container, run.keys[-1]
+        else:
+            found = self._look_up(key)
+            if found is None or not is_page(found[0]):
+                return None
+            page = Page(*found)
+            container, last = page.container, page.last_key
+        is_around = key.startswith(container) and key < container + last
+        return container if is_around else None
+
+    def key_before(self, key: bytes) -> bytes | None:
+        """Return the key of the row before `key`, or of a member of the same page, None without."""
+        run = self._run and self._run_around(key)
+        if run is not None:
+            return run.container + run.keys[0]
+        found = self._look_up(key)
+        return None if found is None else found[0]
 
     def put(self, key: bytes, raw: bytes) -> None:
         """Set the row at `key`."""
@@ -499,9 +540,20 @@ class PageWriter(PagedRows):
         run, self._run = self._run, None
         if run is None:
             return
-        if run.keys and 2 * run.size < self._page_bytes:
+        if self._may_join(run):
             self._join_neighbours(run)
         self._store(run.stored, encode_run(run, self._page_bytes))
+
+    def flush_if_short(self) -> None:
+        """Store the open run if that reads its neighbours, and forget a long row that was read."""
+        if self._run is not None and (not self._run.keys or self._may_join(self._run)):
+            self.flush()
+        found = self._found and self._found[1]
+        if found is not None and len(found[1]) > LONG_ROW_BYTES:
+            self._found = None
+
+    def _may_join(self, run: Run) -> bool:
+        return bool(run.keys) and run.size < run.loaded and 2 * run.size < self._page_bytes
 
     def _look_up(self, key: bytes) -> Row | None:
         """Return what holds the row `key` or the last one before it, without its check sum.
@@ -623,8 +675,6 @@ class PageWriter(PagedRows):
 
     def _join_neighbours(self, run: Run) -> None:
         """Add what is stored next to a run that has become short, if it fits."""
-        if sum(map(len, run.stored.values())) <= run.size:
-            return  # it has not become shorter
         first = min([run.container + run.keys[0], *run.stored])
         after = self._bound(run)
         neighbours: list[Row] = []

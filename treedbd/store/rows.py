@@ -168,6 +168,15 @@ def end_of_key(encoded: bytes, at: int) -> int:
     return encoded.find(TEXT_END, at) + 1
 
 
+def count_keys(encoded: bytes) -> int:
+    """Return how many keys an encoded path has."""
+    count = end = 0
+    while end < len(encoded):
+        end = end_of_key(encoded, end)
+        count += 1
+    return count
+
+
 def decode_key(segment: bytes) -> str:
     """Return the key that was encoded; `segment` is one encoded key."""
     if segment[0] == TEXT_TAG:  # most keys are
@@ -648,6 +657,14 @@ class Page:
         """The encoded keys of the members within the container, joined."""
         return self.content[self._keys : self.entries_at]
 
+    @property
+    def last_key(self) -> bytes:
+        """The encoded key of the last member within the container."""
+        content, start, end = self.content, self._keys, self.entries_at
+        if content[start] == INT_TAG:
+            return content[end - INT_BYTES : end]
+        return content[content.rfind(_TEXT, start, end) : end]
+
     def find(self, segment: bytes) -> bytes | None:
         """Return the row of the member with an encoded key; None if there is none."""
         number = self.number_of(segment)
@@ -805,11 +822,11 @@ class PagedRows:
         """Return the rows of the page that begins before `low` if it ends at or after that."""
         if low == FIRST or (low[-1:] == LOWEST_TAG and len(low) < ROW_KEY_BYTES):
             return None  # what is below a container begins with a row or a page
-        found = self.stored.floor(low)
-        if found is None or not is_page(found[0]):
+        found = self._look_up(low)
+        if found is None or not is_page(found[0]) or found[0] >= low:
             return None
-        rows = Page(found[0], unseal(*found)).rows()
-        return rows if rows[-1][0] >= low else None
+        page = Page(*found)
+        return page.rows() if page.container + page.last_key >= low else None
 
 
 def _find_member(page: Page, key: bytes) -> Row | None:
