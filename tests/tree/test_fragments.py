@@ -72,7 +72,24 @@ def test_the_fragments_of_a_document_are_all_of_it(
     document: Any, limit: int, step: int, is_indented: bool
 ) -> None:
     text = orjson.dumps(document, option=orjson.OPT_INDENT_2 if is_indented else None)
-    assert assemble(split(text, limit, step)) == as_objects(document)
+    fragments = split(text, limit, step)
+    assert assemble(fragments) == as_objects(document)
+    for each in fragments:
+        assert each.parsed in (None, orjson.loads(each.json))
+
+
+@pytest.mark.parametrize("bio", ["short, but with a comma", "[", '"}],{"', "\\"])
+@pytest.mark.parametrize("is_indented", [False, True])
+def test_the_records_of_a_collection_are_parsed_once(bio: str, is_indented: bool) -> None:
+    record = {"age": 36, "bio": bio, "tags": {"a": True}, "list": [1, [2]]}
+    records = {f"k{at}": record for at in range(500)}
+    document = {"users": records, "teams": [record] * 500, "last": 1}
+    text = orjson.dumps(document, option=orjson.OPT_INDENT_2 if is_indented else None)
+    fragments = split(text, 4000, 4096)
+    assert assemble(fragments) == as_objects(document)
+    parsed = sum(each.parsed is not None for each in fragments)
+    has_brackets = bio[0] in '["'
+    assert (parsed > 0.8 * len(fragments)) is not has_brackets
 
 
 DAMAGE = [b",", b"]", b"}", b"[", b"{", b'"', b":", b"x", b" 1", b"[1]", b'{"x":1}', b'"x":[1]']

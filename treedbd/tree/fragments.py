@@ -8,6 +8,13 @@ each with some of its members. The inside of members is not parsed: what is wron
 when the fragments are parsed. All else that is wrong is found here, so a document is valid if
 `finish` has returned and all fragments are valid.
 
+Following every bracket costs several times what a parser takes. So once something has been cut
+off, text is added without being followed until it is enough for a fragment. Where the last of its
+members ends is guessed from the numbers of brackets, and the parser decides: text that it accepts
+between the brackets of the container is whole members of it. Else, as when a string has brackets in
+it or the container has ended, the same text is followed. The result of the parser is kept for
+`Fragment.parse`.
+
 What a fragment costs to parse and write depends on its members more than on its bytes. They count,
 too (`NODE_BYTES`), so a fragment is never much work, whatever the shape of the document.
 
@@ -53,12 +60,17 @@ _IN_OBJECT: Final = re.compile(rb"(?>(?:%b|(,)){0,64})([{}\[\]])?" % _ELEMENT, r
 """Members, up to the next bracket if it is near: the last comma and that bracket."""
 _ELSEWHERE: Final = re.compile(rb"(?>(?:%b){0,8})(?:(?!)())?([{}\[\],])?" % _ELEMENT, re.DOTALL)
 """What comes before the next bracket or comma, and that."""
+_KEY_FOLLOWS: Final = re.compile(rb'[ \t\n\r]*"')
 _PLAIN: Final = re.compile(rb'[^"{}\[\],]*')
 _QUOTE: Final = b'"'[0]
 _BLANK: Final = b" \t\n\r"
 """White space in JSON (RFC 8259, section 2): less than that of Python."""
 _COMMA: Final = b","[0]
 _OPEN: Final = b"{["
+_MAX_GUESSES: Final = 2048
+"""Commas that are looked at for the end of a member."""
+_LONGEST_WAIT: Final = 1024
+"""Steps that are followed at most before the end of a member is guessed again."""
 _BRACE: Final = b"}"[0]
 _CLOSING: Final = {b"{"[0]: b"}"[0], b"["[0]: b"]"[0]}
 _WRAPPED: Final = {b"}"[0]: b"{%b}", b"]"[0]: b"[%b]"}
@@ -73,12 +85,14 @@ class Fragment(NamedTuple):
     the first and the last one are the text of a long string, the only thing in the fragment.
     `begun` is how many of the containers from the top down to this one had fragments before: if any
     had not, what is at `path[:begun]` is an earlier member of the same name, and does not count.
+    `parsed` is the value of the JSON if it is known, None if it is not.
     """
 
     path: Path
     parts: tuple[bytes, ...]
     first: int
     begun: int
+    parsed: Json = None
 
     @property
     def json(self) -> bytes:
@@ -96,7 +110,12 @@ class Fragment(NamedTuple):
         return self.parts[1:-1]
 
     def parse(self) -> Json:
-        """Parse the JSON, with pauses if it is long; raise `InvalidData`."""
+        """Return the value of the JSON, parsed with pauses if it is long; raise `InvalidData`.
+
+        It may be the same object each time.
+        """
+        if self.parsed is not None:
+            return self.parsed
         if len(self.parts) == 1:
             return parse(self.parts[0])
         around = parse(self.parts[0] + self.parts[-1])  # with an empty string
@@ -140,19 +159,22 @@ class Splitter:
         self._long: LongString | None = None  # of which the text has the quotation marks only
         self._open: list[_OpenContainer] = []
         self._is_over = False  # the document has ended, but for white space
+        self._step = max(1, limit // _STEP_SHARE)
+        self._ahead = -1  # where the text begins that waits to be followed, -1 if none does
+        self._held = 0  # bytes of it that are not in the text while it is followed
+        self._wait = self._next_wait = 1  # steps to follow before the next guess
 
     def feed(self, data: bytes) -> Iterator[Fragment]:
         """Yield the fragments that are complete; raise `InvalidData`."""
-        step = max(1, self._limit // _STEP_SHARE)
-        for at in range(0, len(data), step):
-            self._add(data[at : at + step])
-            if not self._is_in_string:
-                yield from self._follow()
-                yield from self._cut(self._limit)
-                yield from self._bound_token()
+        for at in range(0, len(data), self._step):
+            yield from self._take(data[at : at + self._step])
+            if self._ahead >= 0 and self._weight > self._limit:
+                yield from self._cut_ahead()
 
     def finish(self) -> Iterator[Fragment]:
         """Yield what is left, after the whole document was fed; raise `InvalidData`."""
+        while self._ahead >= 0:
+            yield from self._follow_ahead()
         if not self._is_over and not self._is_in_string:
             yield from self._follow()
         if self._open or self._is_in_string:
@@ -165,7 +187,90 @@ class Splitter:
     @property
     def unread(self) -> int:
         """How many bytes of what was fed come after what has been followed."""
-        return len(self._text) - self._at
+        return len(self._text) - self._at + self._held
+
+    def _take(self, data: bytes) -> Iterator[Fragment]:
+        """Add data, and follow it unless it is to wait."""
+        self._add(data)
+        if self._ahead >= 0:
+            return
+        if not self._is_in_string:
+            yield from self._follow()
+            yield from self._cut(self._limit)
+            yield from self._bound_token()
+        self._wait = max(0, self._wait - 1)
+        if not self._wait and self._can_guess:
+            self._ahead = len(self._text)
+
+    @property
+    def _can_guess(self) -> bool:
+        """Whether the text begins with members of a container, in which no fragment is cut."""
+        depth = self._cut_depth
+        return depth >= 0 and not self._long and not self._open[depth].is_past
+
+    @property
+    def _cut_depth(self) -> int:
+        """The depth of the innermost open container of which something was cut off; -1 for none."""
+        return sum([each.is_cut for each in self._open]) - 1
+
+    def _cut_ahead(self) -> Iterator[Fragment]:
+        """Cut off the members in the text, or follow it if it is not known where they end."""
+        fragment = self._guess()
+        if fragment is None:
+            self._wait = self._next_wait
+            self._next_wait = min(2 * self._wait, _LONGEST_WAIT)
+            yield from self._follow_ahead()
+        else:
+            self._next_wait = 1
+            yield fragment
+            pause()
+
+    def _guess(self) -> Fragment | None:
+        """Return the members in the text as a fragment; None if their end is not found."""
+        depth = self._cut_depth
+        container = self._open[depth]
+        end = _find_last_comma(self._text, container)
+        if not end:
+            return None
+        json = _WRAPPED[container.closing] % self._text[container.start : end]
+        try:
+            parsed = orjson.loads(json)
+        except orjson.JSONDecodeError:
+            return None
+        if not parsed:
+            return None
+        del self._open[depth + 1 :]
+        fragment = Fragment(
+            path=self._keys(depth),
+            parts=(json,),
+            first=container.first,
+            begun=depth + 1,
+            parsed=parsed,
+        )
+        container.first += len(parsed)  # of an array; otherwise it has no meaning
+        container.count, container.key = container.first, None
+        container.start = container.member = self._at = self._ahead = 0
+        self._quote = -1
+        self._text = self._text[end + 1 :]
+        self._weight = _weigh(self._text)
+        return fragment
+
+    def _follow_ahead(self) -> Iterator[Fragment]:
+        """Follow text that waits, until the next guess may come to another result."""
+        text, at = self._text, self._ahead
+        self._replace(at, b"")
+        self._ahead = -1
+        has_cut = False
+        while at < len(text) and (self._ahead < 0 or not has_cut):
+            self._ahead = -1
+            piece = text[at : at + self._step]
+            at += len(piece)
+            self._held = len(text) - at
+            for fragment in self._take(piece):
+                has_cut = True
+                yield fragment
+        self._held = 0
+        self._replace(len(self._text), text[at:])
 
     def _add(self, data: bytes) -> None:
         """Add to the text, or to the long string that has begun up to its end."""
@@ -327,12 +432,16 @@ class Splitter:
     def _fragment(self, depth: int, end: int) -> Fragment:
         """Return the members of an open container from its start on as a fragment."""
         container = self._open[depth]
-        keys = [self._find_key(level) for level in range(depth)]
+        keys = self._keys(depth)
         begun = sum(each.is_cut for each in self._open[: depth + 1])
         for each in self._open[: depth + 1]:
             each.is_cut = True
         json = _WRAPPED[container.closing] % self._text[container.start : end]
-        return Fragment(tuple(keys), self._parts(json), container.first, begun)
+        return Fragment(keys, self._parts(json), container.first, begun)
+
+    def _keys(self, depth: int) -> Path:
+        """Return the path of an open container."""
+        return tuple([self._find_key(level) for level in range(depth)])
 
     def _parts(self, json: bytes) -> tuple[bytes, ...]:
         """Return JSON as the parts of a fragment: with the long string where it has none."""
@@ -382,6 +491,30 @@ class Splitter:
         """Put something else in place of the text from a position on."""
         self._weight += _weigh(rest) - _weigh(self._text[at:])
         self._text = self._text[:at] + rest
+
+
+def _find_last_comma(text: bytes, container: _OpenContainer) -> int:
+    """Return where the last comma between members of a container seems to be; 0 if nowhere.
+
+    `text` has its members from `container.start` on, and brackets in strings are taken for others.
+    """
+    begin, end = container.start, len(text)
+    level = _count_open(text, begin, end)
+    for _ in range(_MAX_GUESSES):
+        at = text.rfind(b",", begin, end)
+        if at < 0:
+            return 0
+        level -= _count_open(text, at, end)
+        if not level and (container.closing != _BRACE or _KEY_FOLLOWS.match(text, at + 1)):
+            return at
+        end = at
+    return 0
+
+
+def _count_open(text: bytes, begin: int, end: int) -> int:
+    """Return how many brackets open more than close in a part of a text."""
+    opening = text.count(b"{", begin, end) + text.count(b"[", begin, end)
+    return opening - text.count(b"}", begin, end) - text.count(b"]", begin, end)
 
 
 def _weigh(text: bytes) -> int:
