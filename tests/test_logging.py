@@ -353,6 +353,27 @@ def test_the_sample_is_of_the_ids_and_has_all_errors_of_the_server(tmp_path: pat
     assert len(logged) < len(ids)
 
 
+def test_what_was_sent_of_a_stream_includes_its_events(tmp_path: pathlib.Path) -> None:
+    config = '[http]\naccess_log = true\n[log]\nformat = "json"\n'
+    with make_daemon(tmp_path, config) as daemon, Tree(daemon, "shop") as tree:
+        with Wire(daemon.http) as client:
+            client.send(print_request("GET", "/a.json", None, EVENTS, HOST))
+            client.receive_head()
+            received = 0
+            for number in range(5):
+                assert tree.request("PUT", "/a.json", body=str(number)).status == 200
+                while True:
+                    line = client.file.readline()
+                    received += len(line)
+                    if b'"data":%d' % number in line:
+                        break
+                received += len(client.file.readline())
+        daemon.await_line(r'.*"disconnected":true.*')
+        assert daemon.stop() == 0
+        (logged,) = (each for each in Logged(daemon, [], []).requests if each.get("stream"))
+    assert logged["sent"] == received
+
+
 def test_without_an_access_log_only_errors_of_the_server_have_an_id(tmp_path: pathlib.Path) -> None:
     with make_daemon(tmp_path, "") as daemon, Tree(daemon, "shop") as tree:
         assert "X-Request-Id" not in tree.request("GET", "/a.json").headers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -13,6 +14,7 @@ from tests.expected import QueryModel
 from tests.realtime import RealtimeClient
 from tests.realtime_copy import Copy, normalised
 from tests.rest import Client
+from treedbd.web.realtime.listens import KEPT_TAGS
 
 PEOPLE: dict[str, Any] = {
     "10": {"age": 30, "name": {"first": "Zoe"}},
@@ -160,6 +162,23 @@ def test_two_queries_of_one_place_have_their_tags(people: Client) -> None:
         assert list(first.value) == ["aaa"]
         assert list(last.value) == ["zzz"]
         assert len(whole.value) == len(PEOPLE) + 2
+
+
+def test_clients_of_one_query_have_their_own_tags_however_many_there_are(people: Client) -> None:
+    query = {"i": "age", "l": 1, "vf": "l"}
+    tags = [*range(1, KEPT_TAGS + 3), 1, 2, KEPT_TAGS + 2]
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RealtimeClient(people)) for _ in tags]
+        copies = [
+            Copy("people", client.listen("people", query, tag))
+            for client, tag in zip(clients, tags, strict=True)
+        ]
+        people.put("/people/aaa.json", {"age": None, "x": 1})
+        for client, copy, tag in zip(clients, copies, tags, strict=True):
+            client.put("end", tag)
+            assert [push.body.get("t") for push in client.pushed[1:]] == [tag]
+            apply_all(copy, client, tag)
+            assert list(copy.value) == ["aaa"]
 
 
 def test_ending_a_query_ends_only_that_one(people: Client) -> None:

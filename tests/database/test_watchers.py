@@ -9,7 +9,13 @@ from types import FrameType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.database.watchers import PAUSE_AFTER, Delivery, Notification, Watchers
+from treedbd.database.watchers import (
+    NOTIFIED_AT_ONCE,
+    PAUSE_AFTER,
+    Delivery,
+    Notification,
+    Watchers,
+)
 from treedbd.store.changelog import commit_of
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.event import Commit, Event, Position
@@ -22,8 +28,9 @@ class RecordingWatcher:
     def __init__(self) -> None:
         self.notifications: list[Notification] = []
 
-    def notify(self, notification: Notification) -> None:
+    def notify(self, notification: Notification) -> bool | None:
         self.notifications.append(notification)
+        return None
 
     @property
     def events(self) -> list[tuple[int, Event]]:
@@ -34,9 +41,17 @@ class RecordingWatcher:
 class FailingWatcher(RecordingWatcher):
     """Raises at every notification."""
 
-    def notify(self, notification: Notification) -> None:
+    def notify(self, notification: Notification) -> bool | None:
         super().notify(notification)
         raise RuntimeError("a watcher of a test")
+
+
+class SendingWatcher(RecordingWatcher):
+    """Only sends bytes."""
+
+    def notify(self, notification: Notification) -> bool | None:
+        super().notify(notification)
+        return True
 
 
 def follow(watchers: Watchers, commits: Sequence[Commit]) -> Iterator[None]:
@@ -126,6 +141,14 @@ def test_writes_of_unrelated_clients_are_one_notification_each() -> None:
     assert [len(each.notifications) for each in (one, other)] == [1, 1]
 
 
+def test_a_write_elsewhere_is_notified_after_those_before_it_and_with_those_after_it() -> None:
+    watchers, one, other = Watchers(), RecordingWatcher(), RecordingWatcher()
+    watchers.add(("a",), one, 0, group="client")
+    watchers.add(("b",), other, 0, group="client")
+    notify(watchers, [put(1, "a"), put(2, "b"), put(3, "b")])
+    assert [len(each.notifications) for each in (one, other)] == [1, 1]
+
+
 def test_watchers_without_a_group_are_called_once_for_a_batch_beside_groups() -> None:
     watchers, alone = Watchers(), RecordingWatcher()
     watchers.add(("a",), alone, 0)
@@ -202,16 +225,42 @@ def test_a_watcher_that_is_added_again_starts_again_and_counts_once() -> None:
     assert watchers.count == 1
 
 
-def test_each_watcher_is_notified_in_a_step_of_its_own() -> None:
+def count_in_steps(registered: Sequence[RecordingWatcher]) -> list[int]:
+    """Return how many watchers of a path have been notified of a write after each step."""
     watchers = Watchers()
-    registered = [RecordingWatcher() for _ in range(5)]
     for watcher in registered:
         watchers.add(("a",), watcher, 0)
-    received = [
+    return [
         sum(len(watcher.notifications) for watcher in registered)
         for _ in follow(watchers, [put(1, "a")])
     ]
-    assert received == [0, 1, 2, 3, 4, 5]
+
+
+def test_each_watcher_is_notified_in_a_step_of_its_own() -> None:
+    assert count_in_steps([RecordingWatcher() for _ in range(5)]) == [0, 1, 2, 3, 4, 5]
+
+
+def test_some_watchers_that_only_send_are_notified_in_one_step() -> None:
+    registered = [SendingWatcher() for _ in range(2 * NOTIFIED_AT_ONCE + 1)]
+    assert count_in_steps(registered) == [0, NOTIFIED_AT_ONCE, 2 * NOTIFIED_AT_ONCE]
+    assert all(watcher.notifications for watcher in registered)
+
+
+def test_a_watcher_that_does_more_ends_the_step() -> None:
+    kinds = (SendingWatcher, SendingWatcher, RecordingWatcher, FailingWatcher, SendingWatcher)
+    registered = [kind() for kind in kinds]
+    assert count_in_steps(registered) == [0, 3, 4]
+    assert registered[-1].notifications
+
+
+def test_of_a_group_in_two_places_a_write_elsewhere_waits_for_the_one_before() -> None:
+    """The groups of a place are looked at when another place follows."""
+    watchers, log = Watchers(), list[int]()
+    for path in (("a",), ("b",)):
+        watchers.add(path, LoggingWatcher(log), 0, group="client")
+        watchers.add(path, LoggingWatcher([]), 0, group=path)
+    notify(watchers, [put(number, "ab"[number % 2]) for number in range(1, 7)])
+    assert log == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_keys_of_a_large_patch_are_followed_in_many_steps() -> None:

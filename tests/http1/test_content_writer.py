@@ -11,17 +11,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address
+from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 from tests.http1.peer import GET, ScriptedResource, Server, parse_replies
 from tests.http1.test_direct_send import SocketTransport
+from treedbd.database.slices import Slices
 from treedbd.http1.content import Content, WaitingBytes
 from treedbd.http1.request import Request
-from treedbd.http1.senders import ContentWriter
+from treedbd.http1.senders import FrameSender
 
 PEER = IPv4Address("TCP", "192.0.2.1", 4321)
 EVENT = b"0123456789"
+
+
+class Sender(FrameSender):
+    """Sends what a test writes, and has nothing else to send."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request, Slices(Clock()))
+
+    write = FrameSender._write
+    write_content = FrameSender._send_whole
+
+    def _next_chunk(self) -> None:
+        """Return None."""
+
+    def _next_frame(self) -> None:
+        """Return None."""
+
+    def _fail(self, error: Exception) -> None:
+        raise error
 
 
 class Reply:
@@ -40,7 +61,7 @@ class Reply:
         self.request: Request = resource.requests[0]
         self.request.notifyFinish().addErrback(lambda _: None)
         self.request.start(200, (), closes_connection=closes_connection)
-        self.writer = ContentWriter(self.request)
+        self.writer = Sender(self.request)
         self.written = b""
         self.received = b""
         self.through = 0
@@ -99,6 +120,7 @@ def test_what_goes_past_the_request_is_counted(reply: Reply) -> None:
         assert reply.server.factory.connections.bytes_sent == len(reply.received)
         reply.write_content()
         assert reply.server.factory.connections.bytes_sent > len(reply.received)
+        assert reply.writer.sent_bytes == len(reply.written)
         if number == 3:
             reply.write(b"other")
     reply.writer.end_direct()
@@ -164,7 +186,7 @@ def test_over_another_transport_content_goes_through_the_request() -> None:
     assert isinstance(peer.transport, StringTransport)
     peer.send(GET)
     resource.requests[0].start(200, (), closes_connection=True)
-    writer = ContentWriter(resource.requests[0])
+    writer = Sender(resource.requests[0])
     for _ in range(3):
         writer.write_content(Content(WaitingBytes(0), EVENT))
     assert peer.transport.value().endswith(b"\r\n\r\n" + EVENT * 3)

@@ -67,6 +67,8 @@ _LONGEST_SIGN_BYTES: Final = 16
 """Bytes by which what is searched overlaps: more than what is searched for has."""
 PAUSE_AFTER: Final = 64
 """Keys of a PATCH that are followed in one step."""
+NOTIFIED_AT_ONCE: Final = 8
+"""Watchers that are notified in one step, if each only sends bytes."""
 _NO_GROUPS: Final[dict[Watcher, object]] = {}
 """The groups of an audience without any."""
 
@@ -93,8 +95,12 @@ class Notification:
 class Watcher(Protocol):
     """Receives what is written at a path."""
 
-    def notify(self, notification: Notification) -> None:
-        """Receive what was written."""
+    def notify(self, notification: Notification) -> bool | None:
+        """Receive what was written.
+
+        Returns True if that took microseconds, as sending bytes does: others may be notified in the
+        same step. No value is read then, and no rule evaluated.
+        """
         ...
 
 
@@ -512,16 +518,23 @@ class Audience:
     def notify(self, watchers: Sequence[Watcher], notification: Notification) -> Steps:
         """Notify some watchers of what they have not seen."""
         first, last = (notification.events[at][0].sequence for at in (0, -1))
+        started_from, notified = self.watchers, 0
         for watcher in watchers:
-            since = self.watchers.get(watcher)
+            since = started_from.get(watcher)
             if since is None or since >= last:
                 continue
+            is_short: bool | None = False
             try:
-                watcher.notify(notification if since < first else _after(since, notification))
+                is_short = watcher.notify(
+                    notification if since < first else _after(since, notification)
+                )
             except Exception:
                 self._log.failure("A watcher failed and is removed.")
                 self.drop(watcher)
-            yield
+            notified += 1
+            if not is_short or notified >= NOTIFIED_AT_ONCE:
+                notified = 0
+                yield
 
 
 class Delivery:
@@ -531,6 +544,8 @@ class Delivery:
         self._alone: _Found = {}
         self._in_groups: _Found = {}
         self._audience_of_group: dict[object, Audience] = {}
+        # Those in `_in_groups` whose groups are not noted: of one audience that is not needed.
+        self._not_noted: list[Audience] = []
         self._is_shared = False
         self._notifications: dict[tuple[tuple[int, int], ...], Notification] = {}
 
@@ -558,10 +573,17 @@ class Delivery:
     def _add_to_groups(self, audience: Audience, event: tuple[Position, Event]) -> None:
         if audience not in self._in_groups:
             self._in_groups[audience] = []
+            self._not_noted.append(audience)
+            if len(self._in_groups) > 1:
+                self._note_groups()
+        self._in_groups[audience].append(event)
+
+    def _note_groups(self) -> None:
+        noted, self._not_noted = self._not_noted, []
+        for audience in noted:
             for group in audience.groups.values():
                 if self._audience_of_group.setdefault(group, audience) is not audience:
                     self._is_shared = True
-        self._in_groups[audience].append(event)
 
     def _is_elsewhere(self, audience: Audience) -> bool:
         """Return whether a group of this audience must receive events of another one first."""
@@ -569,14 +591,15 @@ class Delivery:
             return False
         if self._is_shared:
             return True
+        if not self._in_groups or audience in self._in_groups:
+            return False
+        self._note_groups()
         seen = self._audience_of_group
-        return audience not in self._in_groups and any(
-            group in seen for group in audience.groups.values()
-        )
+        return any(group in seen for group in audience.groups.values())
 
     def _deliver_to_groups(self) -> Steps:
         found, self._in_groups = self._in_groups, {}
-        self._audience_of_group, self._is_shared = {}, False
+        self._audience_of_group, self._not_noted, self._is_shared = {}, [], False
         for audience, events in found.items():
             yield from audience.notify(list(audience.groups), self._make(events))
 
@@ -614,6 +637,8 @@ class ReadGrant:
     _request: ReadRequest
     _revoked: Callable[[], None]
     _uncertain: Callable[[], None]
+    checked_under: RuleSet | None = attrs.field(default=None, init=False)
+    """While these rules are in force, only a write can revoke the grant; None if time can."""
     _depends_on: Dependencies = attrs.field(default=_NOTHING, init=False)
     _rules: RuleSet | None = attrs.field(default=None, init=False)
 
@@ -632,10 +657,7 @@ class ReadGrant:
     @property
     def must_be_checked(self) -> bool:
         """Whether time or other rules may have revoked the grant since it was checked."""
-        # Called for each stream and event: `is_outdated` and `is_timed`, without further calls.
-        return self._depends_on.reads_time or (
-            self._rules is not self._grants.rules.current and self in self._grants.held
-        )
+        return self.is_timed or self.is_outdated
 
     def held_through(
         self, checked: int, nodes: Nodes, written: WrittenPaths, rules: Iterable[str]
@@ -679,6 +701,7 @@ class ReadGrant:
             raise PermissionDenied("this read")
         grants.held.add(self)
         self._depend_on(depends_on)
+        self.checked_under = None if depends_on.reads_time else rules
 
     def check_again(self, view: View) -> None:
         """Evaluate the rules against an older state, then the present one; see `check`."""
@@ -716,6 +739,7 @@ class ReadGrant:
 
     def close(self) -> None:
         """Release the grant."""
+        self.checked_under = None
         self._grants.held.discard(self)
         self._depend_on(_NOTHING)
 

@@ -3,9 +3,8 @@
 - Content is sent as its client reads it (`ContentSender`): what the client has not read stays in
   the one shared copy.
 - Content that flows is sent as it is made (`FlowSender`), in a content coding if it has one.
-- The frames of a stream or a WebSocket are sent in chunks (`FrameSender`).
-- An event goes to each of its streams by a `ContentWriter`, past the request, its connection and
-  the transport, while nothing waits in the connection.
+- The frames of a stream or a WebSocket are sent in chunks (`FrameSender`). An event goes past the
+  request, its connection and the transport, while nothing waits in the connection.
 
 The connections whose clients have sent more requests than are rendered at once, and those whose
 clients read long replies as fast as these are sent, go on in one `Ring`, which has a share of each
@@ -253,14 +252,72 @@ CHUNK_BYTES: Final = 16 * KIB
 
 
 class FrameSender(ChunkSender):
-    """Sends frames, each from readers of its parts; a chunk may contain several."""
+    """Sends frames, each from readers of its parts; a chunk may contain several.
 
-    __slots__ = ("_sending",)
+    It writes the body of one reply that ends with its connection, or over a connection that was
+    upgraded, and nothing else may write to it. Short content that many replies share, such as an
+    event, is sent as a whole.
 
-    def __init__(self, slices: Slices) -> None:
+    Theory of operation. As long as the client keeps up, nothing waits in the connection between two
+    writes. Then content goes to the socket directly. That touches none of the objects in between,
+    which are the request, its connection and the transport: those of a thousand streams do not fit
+    into the caches of a processor, and reading them took longer than the work. So the bytes that
+    were sent directly are added to those of the request when that state ends.
+
+    Any other write ends it, and so does a socket that did not accept all. The next content is then
+    written the usual way, and after it the state is looked up again.
+    """
+
+    __slots__ = ("_connections", "_direct", "_direct_bytes", "_request", "_sending")
+
+    def __init__(self, request: IHttp1Request | UpgradedConnection, slices: Slices) -> None:
+        """Write to `request`, or to a connection that was upgraded."""
         super().__init__(slices)
+        self._request = request
+        self._direct: DirectSend | None = None
+        self._direct_bytes = 0
+        self._connections: Connections | None = None
         # There are many idle senders, so they have no queue.
         self._sending: deque[FrameReader] | None = None
+
+    @property
+    def sent_bytes(self) -> int:
+        """How many bytes of the body were sent so far."""
+        sent: int = self._request.sentLength
+        return sent + self._direct_bytes
+
+    def end_direct(self, rest: bytes = b"") -> None:
+        """End the direct sending, and write the rest of content.
+
+        Must be called before anything else is done with the request.
+        """
+        if self._direct is not None:
+            self._direct = None
+            self._request.sentLength += self._direct_bytes
+            self._direct_bytes = 0
+            self._request.continue_after(rest)
+
+    def _write(self, chunk: bytes) -> None:
+        self.end_direct()
+        self._request.write(chunk)
+
+    def _send_whole(self, content: Content) -> None:
+        """Send short content; nothing may wait before it."""
+        # Called for each stream and event.
+        send, connections = self._direct, self._connections
+        if send is None or connections is None:
+            self._request.write_content(content)
+            self._direct, self._connections = self._request.find_free_send()
+            return
+        data = content.whole()
+        try:
+            sent = send(data)
+        except OSError:  # full or not connected: the transport handles it
+            sent = 0
+        connections.sent_past_bytes += sent
+        self._direct_bytes += content.size
+        if sent < content.size:
+            self.end_direct(data[sent:])
 
     def _gather(self) -> bytes:
         """Return the next chunk of the frame that is being sent, and of those after it."""
@@ -442,60 +499,6 @@ class FlowSender(ChunkSender):
         self._request.unregisterProducer()
         self.stopProducing()
         self._request.abort(reason)
-
-
-class ContentWriter:
-    """Writes the body of one reply, above all content that many replies share, such as events.
-
-    Theory of operation. A reply that ends with its connection is sent as it is written. As long as
-    its client keeps up, nothing waits in the connection between two writes. Then content goes to
-    the socket directly. That touches none of the objects in between, which are the request, its
-    connection and the transport: those of a thousand streams do not fit into the caches of a
-    processor, and reading them took longer than the work.
-
-    Any other write to the reply goes through this writer and ends that state, and so does a socket
-    that did not accept all. The next content is then written the usual way, and after it the state
-    is looked up again. Nothing else may write to the reply.
-    """
-
-    __slots__ = ("_connections", "_request", "_send")
-
-    def __init__(self, request: IHttp1Request | UpgradedConnection) -> None:
-        """Write to `request`, or to a connection that was upgraded."""
-        self._request = request
-        self._send: DirectSend | None = None
-        self._connections: Connections | None = None
-
-    def write(self, data: bytes) -> None:
-        """Write a piece of the body."""
-        self.end_direct()
-        self._request.write(data)
-
-    def write_content(self, content: Content) -> None:
-        """Write a short piece of the body that other replies contain too."""
-        send, connections = self._send, self._connections
-        if send is None or connections is None:
-            self._request.write_content(content)
-            self._send, self._connections = self._request.find_free_send()
-            return
-        data = content.whole()
-        try:
-            sent = send(data)
-        except OSError:  # full or not connected: the transport handles it
-            sent = 0
-        connections.sent_past_bytes += sent
-        self._request.sentLength += content.size
-        if sent < content.size:
-            self.end_direct(data[sent:])
-
-    def end_direct(self, rest: bytes = b"") -> None:
-        """End the direct sending, and write the rest of content.
-
-        Must be called before anything else is done with the request.
-        """
-        if self._send is not None:
-            self._send = None
-            self._request.continue_after(rest)
 
 
 class UpgradedConnection:

@@ -58,7 +58,7 @@ from treedbd.http1.content import (
 )
 from treedbd.http1.parser import CutOff, Header
 from treedbd.http1.request import IHttp1Request
-from treedbd.http1.senders import CHUNK_BYTES, ContentWriter, FrameSender
+from treedbd.http1.senders import CHUNK_BYTES, FrameSender
 from treedbd.limits import Limits
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
@@ -183,7 +183,6 @@ class SendQueue(FrameSender):
         "_then",
         "_waiting",
         "_waiting_bytes",
-        "_writer",
         "has_overflowed",
         "is_held",
         "last_sent",
@@ -203,11 +202,10 @@ class SendQueue(FrameSender):
         What waits is sent in `slices`, which the streams of a service share, and is counted for the
         client's `address`. `owner` refills the queue, and is called after an exception.
         """
-        super().__init__(slices)
+        super().__init__(request, slices)
         self.has_overflowed = False
         self.is_held = False
         self.last_sent = clock.seconds()
-        self._writer = ContentWriter(request)
         self._limit = limit
         self._owner: Stream | None = owner
         self._clock = clock
@@ -229,7 +227,7 @@ class SendQueue(FrameSender):
             self._wait(frames)
         elif frames.size <= CHUNK_BYTES:
             self.last_sent = self._clock.seconds()
-            self._writer.write_content(frames)
+            self._send_whole(frames)
             return True
         else:
             try:
@@ -271,7 +269,7 @@ class SendQueue(FrameSender):
         """Drop everything, and forget the owner."""
         self.is_held = True  # nothing is sent from now on
         self._owner = None
-        self._writer.end_direct()
+        self.end_direct()
         self.has_overflowed = False
         self._then = None
         self._drop_waiting()
@@ -340,7 +338,7 @@ class SendQueue(FrameSender):
 
     def _write(self, chunk: bytes) -> None:
         self.last_sent = self._clock.seconds()
-        self._writer.write(chunk)
+        super()._write(chunk)
 
 
 class _HeldEvents(Content):
@@ -622,8 +620,7 @@ class Stream:
     @property
     def sent_bytes(self) -> int:
         """How many bytes were sent so far."""
-        sent: int = self._request.sentLength
-        return sent
+        return self._queue.sent_bytes
 
     def start(self, headers: tuple[Header, ...], last_received: Position | None) -> None:
         """Begin with what was missed since `last_received` if known, else with a first `put`.
@@ -681,19 +678,21 @@ class Stream:
         request.has_own_timeout = True
         request.registerProducer(self, True)
 
-    def notify(self, notification: Notification) -> None:
-        """Send what was written."""
-        # Called for each stream and event, so it makes few calls.
+    def notify(self, notification: Notification) -> bool:
+        """Send what was written; return whether nothing had to be checked or read for it."""
+        # Called for each stream and event, so it makes few calls and uses few objects.
         try:
-            if self._is_over or (
-                (self._can_expire or self._grant.must_be_checked) and not self._may_continue()
-            ):
-                return None
+            is_short = (
+                self._grant.checked_under is self._database.rules.current and not self._can_expire
+            )
+            if self._is_over or not (is_short or self._may_continue()):
+                return False
             queue, with_ids = self._queue, self._with_ids
             if queue.has_overflowed:
-                return None
+                return True
             if notification.is_missed:
-                return self._read_again()
+                self._read_again()
+                return False
             data: Content | None = notification.shared.get(with_ids)
             if data is None:
                 data = content_of(notification, self._reads.memory, with_ids)
@@ -702,10 +701,12 @@ class Stream:
             registry.event_bytes += data.size
             if data.size and not queue.send(data):
                 registry.overflowed += 1
+            return is_short
         except PermissionDenied:
             self.revoke()
         except Exception:
             self.fail()
+        return False
 
     def keep_alive(self) -> None:
         """Send a keep-alive, unless something is waiting to be sent anyway."""

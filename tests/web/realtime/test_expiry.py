@@ -15,6 +15,7 @@ from tests.web.tree_server import WALL, TreeServer, make_verifier
 from tests.websocket_frames import TEXT, print_frame
 from treedbd.rules.ruleset import parse_rules
 from treedbd.web.auth import jwt
+from treedbd.web.auth.identity import ANONYMOUS
 
 SECRET = "s" * 32
 RULES = parse_rules(b'{"rules": {".read": "auth != null", ".write": "auth != null"}}')
@@ -51,3 +52,43 @@ def test_no_request_is_done_after_the_token_has_expired(
     monkeypatch.setattr(tree_server, "WALL", WALL + 1000)
     assert ask(server, peer, 3, action, body) == "permission_denied"
     assert b"expired_token" in peer.transport.value()
+
+
+RECHECKED = parse_rules(b'{"rules": {".read": "auth != null", ".write": true}}')
+
+
+def open_listener(server: TreeServer) -> Peer:
+    """Open a socket of a user whose token expires after five seconds, and listen."""
+    peer = open_socket(server)
+    token = jwt.mint(SECRET.encode(), {"uid": "ada"}, now=WALL, ttl_s=5)
+    assert ask(server, peer, 1, "auth", {"cred": token}) == "ok"
+    assert ask(server, peer, 2, "q", {"p": "a", "h": ""}) == "ok"
+    peer.transport.clear()
+    server.write("PUT", "/a", "first")
+    assert b'"first"' in peer.transport.value()
+    peer.transport.clear()
+    return peer
+
+
+def test_no_event_is_sent_after_the_token_has_expired(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier = make_verifier(SECRET)
+    server = TreeServer(tmp_path, RECHECKED, verifier=lambda _: verifier)
+    peer = open_listener(server)
+    monkeypatch.setattr(tree_server, "WALL", WALL + 1000)
+    server.write("PUT", "/a", "second")
+    assert b'"second"' not in peer.transport.value()
+    assert b"expired_token" in peer.transport.value()
+
+
+def test_no_event_is_sent_to_another_caller_before_it_is_judged(tmp_path: pathlib.Path) -> None:
+    """Many listens are judged again in slices, between which a write may be notified."""
+    verifier = make_verifier(SECRET)
+    server = TreeServer(tmp_path, RECHECKED, verifier=lambda _: verifier)
+    peer = open_listener(server)
+    (session,) = server.resource.realtime._open
+    session._become(ANONYMOUS)
+    server.write("PUT", "/a", "second")
+    assert b'"second"' not in peer.transport.value()
+    assert b'"a":"c"' in peer.transport.value()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
@@ -17,6 +18,7 @@ from treedbd.web.realtime.wire import (
     UnframedMessage,
     contents_of,
     frame_message,
+    text_frame,
 )
 
 
@@ -46,6 +48,12 @@ def joined(sent: bytes) -> bytes:
         assert len(piece) <= PIECE_BYTES
         piece.decode()
     return b"".join(pieces)
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 2**16 - 1, 2**16, 2**17])
+def test_a_frame_is_the_one_that_the_library_would_make(size: int) -> None:
+    text = b"x" * size
+    assert text_frame(text) == Frame(Opcode.TEXT, text).serialize(mask=False)
 
 
 def test_a_message_that_fits_is_one_frame() -> None:

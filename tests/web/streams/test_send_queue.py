@@ -232,7 +232,9 @@ def test_what_is_sent_past_the_request_is_counted_for_it(sender: Sender) -> None
         sender.send()
     assert sender.sent == b"<1>"
     assert sender.request.sent_directly == b"<2><3>"
-    assert sender.request.sentLength == 6
+    assert sender.queue.sent_bytes == 6
+    sender.queue.close()
+    assert (sender.request.sentLength, sender.queue.sent_bytes) == (6, 6)
 
 
 def test_after_a_frame_that_went_past_the_request_the_request_sends_again(sender: Sender) -> None:

@@ -33,7 +33,7 @@ from treedbd.store.nodes import Nodes, spell_chunks
 from treedbd.store.rows import parse_stored
 from treedbd.tree.hashes import data_hash
 from treedbd.tree.query import Query, bytes_of
-from treedbd.tree.types import Json, Path, Place
+from treedbd.tree.types import Chunks, Json, Path, Place
 from treedbd.tree.value import compact, from_export
 from treedbd.web.reading import (
     FirstValue,
@@ -218,8 +218,13 @@ ListenKey: TypeAlias = tuple[Path, bytes | None]
 
 LISTEN_BYTES: Final = 2 * KIB
 """Bytes of a listen besides its path and its query."""
-_SHARED: Final = "realtime"
-"""The key under which the listens of a path share a printed notification."""
+_EVENTS: Final = "realtime events"
+"""The key under which the listens of a path share the printed events of a notification."""
+_CONTENTS: Final = "realtime"
+"""The key under which they share the messages, by the tags that these end with."""
+_NO_CONTENTS: Final[dict[int | None, list[Content]]] = {}
+KEPT_TAGS: Final = 16
+"""Tags whose messages are shared; SDKs number the queries of each client from 1 on."""
 
 
 class Listen:
@@ -331,23 +336,32 @@ class Listen:
             self._refuse(error)
             return ()
 
-    def notify(self, notification: Notification) -> None:
-        """Send what was written."""
+    def notify(self, notification: Notification) -> bool:
+        """Send what was written; return whether nothing had to be checked or read for it."""
+        # Called for each listen and event, so it makes few calls and uses few objects.
+        session, is_short = self._session, False
         try:
-            for part in self._session.in_order(notification):
-                if self.is_closed or self.is_stale or not self._may_continue():
-                    return
+            for part in session.in_order(notification):
+                is_short = (
+                    self._grant.checked_under is session.database.rules.current
+                    and self._caller is session.caller
+                    and not session.can_expire
+                )
+                if self.is_closed or self.is_stale or not (is_short or self._may_continue()):
+                    return False
                 if part.is_missed:
                     self._read_again()
-                    return
+                    return False
                 self._send(part)
         except Exception:
             self.fail()
+        return is_short
 
     def _send(self, notification: Notification) -> None:
         outbox, registry = self._session.outbox, self._session.context.registry
         registry.events_sent += len(notification.events)
-        for content in self._print(notification):
+        contents = notification.shared.get(_CONTENTS, _NO_CONTENTS).get(self._tag)
+        for content in contents or self._print(notification):
             registry.event_bytes += content.size
             outbox.send_event(content, self)
 
@@ -421,20 +435,18 @@ class Listen:
         return self._first.render(nodes)
 
     def _print(self, notification: Notification) -> list[Content]:
-        """Return the events as messages, printed once for all listens without a tag."""
-        shared = notification.shared.get(_SHARED)
-        if shared is None:
+        """Return the events as messages; they are made once for all listens with the same tag."""
+        shared = notification.shared
+        events: list[Chunks] | None = shared.get(_EVENTS)
+        if events is None:
             events = [messages.print_event(self.path, event) for _, event in notification.events]
-            shared = notification.shared[_SHARED] = [events, None]
-        events, contents = shared
-        if contents is None or self._tag is not None:
-            end = messages.value_end(self._tag)
-            memory = self._session.context.reads.memory
-            contents = contents_of([(*event, end) for event in events], memory)
-            if self._tag is None:
-                shared[1] = contents
-        found: list[Content] = contents
-        return found
+            shared[_EVENTS] = events
+        end, memory = messages.value_end(self._tag), self._session.context.reads.memory
+        contents = contents_of([(*event, end) for event in events], memory)
+        of_tags = shared.setdefault(_CONTENTS, {})
+        if len(of_tags) < KEPT_TAGS:
+            of_tags[self._tag] = contents
+        return contents
 
     def _read_again(self) -> None:
         """Send the present value in place of an event that is too large.

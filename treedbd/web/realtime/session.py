@@ -15,7 +15,7 @@ or until a listen of the session is about to send a later event.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
@@ -186,6 +186,7 @@ class RealtimeSession:
         inbox, outbox: messages from the client, and messages to it.
         identity: its identity at present.
         caller: the identity as the rules see it; another object after each change.
+        can_expire: whether the identity ends with time.
         is_over: whether the connection has ended.
         ended: fires when the connection has ended and the writes that the client set for its end
             are done.
@@ -219,7 +220,6 @@ class RealtimeSession:
         self._writes: SessionWrites
         self._answers: Final[deque[_WaitingAnswer]] = deque()
         self._body = HeldBody(context.reads.held, context.limits, address)
-        self._connection: UpgradedConnection
         self._socket: RealtimeSocket
         self._paused_at: float | None = None
         self._refused: WaitingBytesRefused | None = None
@@ -235,7 +235,6 @@ class RealtimeSession:
         context = self.context
         self._listens = SessionListens(self)
         self._writes = SessionWrites(self)
-        self._connection = connection
         self.outbox = Outbox(
             connection=connection,
             limit=context.buffer_bytes,
@@ -363,7 +362,7 @@ class RealtimeSession:
         rates = self.context.rates
         if rates is None or not rates.counts_bytes:
             return
-        total: int = self._connection.sentLength + self._socket.received
+        total = self.outbox.sent_bytes + self._socket.received
         count, self._counted_bytes = total - self._counted_bytes, total
         if count:
             rates.note_bytes(self.address, self.name.project, self.identity.uid, count)
@@ -378,7 +377,7 @@ class RealtimeSession:
         """Return whether the session goes on; first end the identity of an expired token."""
         if self.is_over:
             return False
-        if self.identity.expires_at is not None:
+        if self.can_expire:
             self._check_expiry(self.context.now_ms() / 1000)
         return True
 
@@ -398,6 +397,7 @@ class RealtimeSession:
     def _become(self, identity: Identity, *, is_overridden: bool = False) -> None:
         self.identity = identity
         self.caller = Caller(identity.auth, identity.is_admin)
+        self.can_expire = identity.expires_at is not None
         self._is_overridden = is_overridden
 
     async def _identify(self, body: dict[str, Any]) -> None:
@@ -661,11 +661,11 @@ class RealtimeSession:
         self._explain_denial(error, lambda: explain_read(self.database, read))
         self.answer(number, *status_of(error))
 
-    def in_order(self, notification: Notification) -> Iterator[Notification]:
-        """Yield a notification in parts; before each, send the answers that precede it."""
-        if not self._answers:
-            yield notification
-            return
+    def in_order(self, notification: Notification) -> Iterable[Notification]:
+        """Return a notification in parts; before each, send the answers that precede it."""
+        return self._in_parts(notification) if self._answers else (notification,)
+
+    def _in_parts(self, notification: Notification) -> Iterator[Notification]:
         events, begun = notification.events, 0
         for at, (position, _) in enumerate(events):
             last = self._last_before(position.sequence)

@@ -44,7 +44,7 @@ from treedbd.http1.content import (
     WaitingBytesRefused,
 )
 from treedbd.http1.parser import Header
-from treedbd.http1.senders import CHUNK_BYTES, ContentWriter, FrameSender, UpgradedConnection
+from treedbd.http1.senders import CHUNK_BYTES, FrameSender, UpgradedConnection
 from treedbd.limits import KIB, Limits
 from treedbd.web.realtime.wire import (
     BadHandshake,
@@ -110,7 +110,6 @@ class Outbox(FrameSender):
         "_limit",
         "_session",
         "_waiting",
-        "_writer",
     )
 
     def __init__(
@@ -125,8 +124,7 @@ class Outbox(FrameSender):
 
         What waits is sent in `slices`, which all sockets share.
         """
-        super().__init__(slices)
-        self._writer = ContentWriter(connection)
+        super().__init__(connection, slices)
         self._limit = limit
         self._session = session
         self._address = address
@@ -152,7 +150,7 @@ class Outbox(FrameSender):
         if self._waiting or self._sending or self.is_paused or self._is_held:
             self._wait_event(frames, owner)
         elif frames.size <= CHUNK_BYTES:
-            self._writer.write_content(frames)
+            self._send_whole(frames)
         else:
             self._wait_event(frames, owner)
             self.resume()
@@ -162,7 +160,7 @@ class Outbox(FrameSender):
         if self._is_closed:
             return
         if len(frames) <= CHUNK_BYTES and self.is_idle:
-            self._writer.write(frames)
+            self._write(frames)
             return
         self._append(frames)
         self._answer_bytes += len(frames)
@@ -217,7 +215,7 @@ class Outbox(FrameSender):
             return
         self._is_closed = True
         del self._session
-        self._writer.end_direct()
+        self.end_direct()
         waiting, self._waiting = self._waiting, None
         for item in waiting or ():
             if isinstance(item, _Event):
@@ -276,9 +274,6 @@ class Outbox(FrameSender):
             self._session.set_reading(is_reading)
 
     # Sending.
-
-    def _write(self, chunk: bytes) -> None:
-        self._writer.write(chunk)
 
     def _fail(self, error: Exception) -> None:
         if self._is_closed:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 import attrs
-from websockets.frames import Frame, Opcode
+from websockets.frames import Opcode
 
 from treedbd.http1.content import Buffer, Content, FrameReader, JoinedContent, WaitingBytes
 from treedbd.limits import KIB
@@ -58,6 +58,7 @@ FRAGMENT_BYTES: Final = 16 * KIB
 _FIN: Final = 0x80
 _RESERVED_OR_CONTROL: Final = 0x78
 _MASKED: Final = 0x80
+_TEXT: Final = _FIN | Opcode.TEXT
 _MASK_BYTES: Final = 4
 _ENDLESS: Final = 2**64
 _LENGTHS: Final = {126: struct.Struct(">H"), 127: struct.Struct(">Q")}
@@ -332,8 +333,12 @@ def contents_of(messages: Iterable[Chunks], waiting: WaitingBytes) -> list[Conte
 
 
 def text_frame(text: bytes) -> bytes:
-    """Return one text frame."""
-    return Frame(Opcode.TEXT, text).serialize(mask=False)
+    """Return one text frame of a server, which is not masked (RFC 6455, section 5.2)."""
+    size = len(text)
+    if size < min(_LENGTHS):
+        return b"%c%c%b" % (_TEXT, size, text)
+    length = 126 if size < 2**16 else 127
+    return b"%c%c%b%b" % (_TEXT, length, _LENGTHS[length].pack(size), text)
 
 
 def frame_message(message: bytes) -> bytes:
