@@ -1,4 +1,6 @@
-"""Caches of results by what callers send: bounded, and emptied together when a load is over.
+"""Caches by what callers send: bounded, and emptied together when a load is over.
+
+Results of functions are cached by decorators; a cache of another kind is added by `empty_together`.
 
 What they hold is little. But it is among what the load had allocated, and the allocator of the
 interpreter gives back only MiB in which nothing is left.
@@ -21,7 +23,13 @@ CACHED_BYTES: Final = MIB
 _ENTRY_BYTES: Final = 200
 """What an entry takes beside these."""
 
-_caches: Final[WeakSet[_lru_cache_wrapper[Any]]] = WeakSet()
+
+_caches: Final[WeakSet[Any]] = WeakSet()
+
+
+def empty_together(cache: Any) -> None:
+    """Call `cache_clear` of a cache whenever the others are emptied."""
+    _caches.add(cache)
 
 
 def short_cache(entries: int) -> Callable[[Callable[..., T]], _lru_cache_wrapper[T]]:
@@ -64,7 +72,7 @@ def bounded_cache(entries: int) -> Callable[[Callable[P, T]], _lru_cache_wrapper
 
 
 def empty_caches() -> None:
-    """Forget the results of all functions that are cached by this module."""
+    """Forget everything that is cached by this module."""
     for each in list(_caches):
         each.cache_clear()
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.http1.parser import Http1Parser, ProtocolError
+from treedbd.caches import CACHED_BYTES, empty_caches
+from treedbd.http1.parser import HeadCache, HeaderBlocks, Http1Parser, ProtocolError
 from treedbd.limits import Limits
 
 LIMITS = Limits()
@@ -491,6 +492,129 @@ def test_requests_are_the_same_however_their_bytes_are_split(cuts: list[int]) ->
     whole = describe(parse_all(STREAM))
     assert len(whole) == 6
     assert describe(parse_all(*pieces)) == whole
+
+
+MIXED = (
+    GET_A,
+    GET_B,
+    b"PUT /b HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /a HTTP/1.0\r\nHost: x\r\n\r\n",
+    b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+    *(
+        b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\n\r\n%b" % (number, body)
+        for number, body in (
+            (b"0", b""),
+            (b"1", b"1"),
+            (b"2", b"22"),
+            (b"02", b"33"),
+            (b"9", GET_A[:9]),
+        )
+    ),
+    b"PUT /a HTTP/1.1\r\ncontent-length: 3\r\nHost: x\r\n\r\n333",
+    b"PUT /a HTTP/1.1\r\nHost: x\r\nUpgrade: x\r\nConnection: upgrade\r\n"
+    b"Content-Length: 2\r\n\r\n\r\n",
+    b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nT: u\r\n\r\n",
+    b"PUT /a HTTP/1.1\r\nHost: x\r\nUpgrade: x\r\nConnection: close, upgrade\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n1\r\nc\r\n0\r\n\r\n",
+)
+"""Requests whose heads have much in common."""
+REFUSED = (
+    b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n",
+    b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"PUT /a HTTP/1.1\r\nHost: x\r\n Content-Length: 2\r\n\r\n",
+    b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2, 2\r\n\r\n",
+    b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
+    b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n",
+    b"PUT /a HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(MIXED), st.integers(0, 80)), max_size=30),
+    st.sampled_from(REFUSED),
+)
+@settings(max_examples=200, deadline=None)
+def test_what_others_have_sent_makes_no_difference(
+    sent: list[tuple[int, bytes, int]], refused: bytes
+) -> None:
+    blocks = HeaderBlocks(LIMITS)
+    parsers = [Http1Parser(LIMITS, blocks) for _ in range(3)]
+    for number, data, cut in sent:
+        parser = parsers[number]
+        whole = parser.receive(data[:cut]) or parser.receive(data[cut:])
+        assert whole
+        assert describe([parser]) == describe([parse_one(data)])
+    for parser in parsers:
+        with pytest.raises(ProtocolError) as caught:
+            parser.receive(refused)
+        assert error_of(refused) == (caught.value.reply.status, caught.value.reply.code)
+
+
+def test_several_requests_that_arrive_together_have_their_own_heads() -> None:
+    blocks = HeaderBlocks(LIMITS)
+    for _ in range(2):
+        parser = Http1Parser(LIMITS, blocks)
+        found = []
+        complete = parser.receive(b"".join(MIXED))
+        while complete:
+            found.append(snapshot(parser))
+            complete = parser.unread_bytes > 0 and parser.receive()
+        assert describe(found) == describe([parse_one(each) for each in MIXED])
+
+
+def test_header_blocks_are_parsed_once_whatever_the_target_and_the_length_of_the_body() -> None:
+    blocks = HeaderBlocks(LIMITS)
+    for number in range(1, 40):
+        put = b"PUT /%d HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (number, number)
+        parser = Http1Parser(LIMITS, blocks)
+        assert parser.receive(put + b"1" * number)
+        assert parser.headers[b"content-length"] == [b"%d" % number]
+        assert Http1Parser(LIMITS, blocks).receive(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number)
+    assert len(blocks) == 2
+
+
+def test_header_blocks_of_many_clients_take_a_bounded_memory() -> None:
+    blocks = HeaderBlocks(LIMITS)
+    for number in range(5000):
+        head = b"GET / HTTP/1.1\r\nCookie: %d%b\r\n\r\n" % (number, b"c" * (number % 2500))
+        assert Http1Parser(LIMITS, blocks).receive(head)
+        assert blocks.size <= CACHED_BYTES
+    assert 100 < len(blocks) < 5000
+    empty_caches()
+    assert (len(blocks), blocks.size) == (0, 0)
+
+
+def size_of(key: str, value: int) -> int:
+    return len(key) + value
+
+
+def test_what_is_used_again_stays_and_all_of_it_is_bounded() -> None:
+    cache = HeadCache(1000, size_of)
+    cache.add("often", 10)
+    for number in range(500):
+        assert cache.find(f"{number}") is None
+        cache.add(f"{number}", 20)
+        assert cache.find("often") == 10
+        assert cache.size <= 1000
+        assert len(cache) <= 50
+    assert cache.find("499") == 20
+    assert cache.find("1") is None
+
+
+def test_what_is_larger_than_a_generation_is_not_kept() -> None:
+    cache = HeadCache(1000, size_of)
+    cache.add("large", 600)
+    assert cache.find("large") is None
+    assert cache.size == 0
+
+
+def test_a_head_cache_is_emptied_with_the_others() -> None:
+    cache = HeadCache(1000, size_of)
+    cache.add("a", 10)
+    empty_caches()
+    assert cache.find("a") is None
+    assert cache.size == 0
 
 
 def test_a_stream_may_arrive_byte_by_byte() -> None:

@@ -76,6 +76,31 @@ def test_each_request_of_a_connection_has_its_own_client() -> None:
     assert requests[2].head_memory is not requests[1].head_memory
 
 
+def test_a_client_that_sends_the_head_of_a_proxy_has_not_what_the_proxy_says() -> None:
+    server, requests = serve()
+    others = (PROXY, "192.0.2.1", PROXY, "192.0.2.2")
+    for address in others * 2:
+        peer = server.connect(address)
+        for _ in range(3):
+            peer.send(get(FIELDS))
+            is_proxy = address == PROXY
+            said = ("198.51.100.7", True, b"shop.example.com", True)
+            own = (address, False, b"localhost", False)
+            assert facts(requests[-1]) == (said if is_proxy else own)
+
+
+def test_bodies_of_any_length_come_by_a_proxy() -> None:
+    server, requests = serve()
+    peer = server.connect(PROXY)
+    for length in (1, 2, 2, 10, 1):
+        head = get(FIELDS, b"Content-Length: %d\r\n" % length).replace(b"GET", b"PUT")
+        peer.send(head + b"1" * length)
+        request = requests[-1]
+        assert facts(request) == ("198.51.100.7", True, b"shop.example.com", True)
+        assert request.headers[b"content-length"] == [b"%d" % length]
+        assert request.content.read() == b"1" * length
+
+
 def test_what_a_repeated_head_says_is_read_once() -> None:
     server, requests = serve()
     peer = server.connect(PROXY)

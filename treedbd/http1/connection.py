@@ -575,7 +575,7 @@ class Http1Connection(protocol.Protocol):
         self._byte_rates = options.byte_rates
         self.date_lines = connections.date_lines
         self._limits = connections.limits
-        self._parser = Http1Parser(connections.limits)
+        self._parser = Http1Parser(connections.limits, connections.header_blocks)
         self._body = HeldBody(connections.held, connections.limits)
         self._deadline = Deadline(connections.limits, connections.clock)
 

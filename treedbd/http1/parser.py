@@ -6,18 +6,20 @@ complete; what follows it is parsed at the next call. The work is shared:
 - The request line is parsed here, by one expression, because the resource decides about methods and
   targets: it may know more methods than a parser has in its list, and a target may hold raw UTF-8
   and raw quotation marks, which clients do send.
-- Everything after it is parsed by llhttp (through `httptools`), with all its leniencies off: the
-  header lines, which of Content-Length and Transfer-Encoding frames the body, keep-alive. It is
-  given a fixed request line in place of the client's.
-- llhttp does not report where in its input a message ended, so it never gets a byte beyond the end:
-  a head is cut at its empty line, a body is counted, a chunked one is followed chunk by chunk
-  (`ChunkFollower`). If the two parsers could disagree, the request is refused.
+- Everything after it in the head is parsed by llhttp (through `httptools`), with all its leniencies
+  off: the header lines, which of Content-Length and Transfer-Encoding frames the body, keep-alive.
+  It is given a fixed request line in place of the client's.
+- A body of a known length is counted here. A chunked one is parsed by llhttp, and also followed
+  chunk by chunk (`ChunkFollower`): llhttp does not report where in its input a message ended, so it
+  never gets a byte beyond the end. If the two could disagree, the request is refused.
 
 A request to upgrade the protocol is answered in HTTP/1.1 (RFC 9110, section 7.8).
 
-Clients repeat themselves: a request that has arrived as a whole, and whose head has the same bytes
-as the one before it, is not parsed again. What resources and logs made of such a head is kept in a
-`HeadMemory`.
+Clients repeat themselves. What follows the method and the target in a head is a `HeaderBlock`; its
+meaning depends on its bytes alone, so one that is known is not parsed again, whatever client sends
+it (`HeaderBlocks`). A request that has arrived as a whole, and whose head has the same bytes as the
+one before it on its connection, is not parsed at all. What resources and logs made of such a head
+is kept in a `HeadMemory`.
 
 The errors here are all that the HTTP server sends by itself. They concern the protocol, not the
 database: bytes that are not a request, a limit that is exceeded, too many connections. The reply to
@@ -35,15 +37,16 @@ from __future__ import annotations
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedIOBase, BytesIO
-from typing import Final, Literal, NoReturn, Protocol, TypeAlias
+from typing import Final, Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar
 
 import orjson
 from attrs import frozen
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+from treedbd.caches import CACHED_BYTES, empty_together
 from treedbd.errors import in_one_line
 from treedbd.limits import KIB, Limits
 from treedbd.tree.types import InvalidData
@@ -52,6 +55,9 @@ if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 Header: TypeAlias = tuple[bytes, bytes]
 """Name and value of a field of a response."""
@@ -81,6 +87,8 @@ def is_true(headers: Headers, name: bytes) -> bool:
 
 
 HTTP_1_1: Final = b"HTTP/1.1"
+_REMEMBERED_BYTES: Final = 2 * KIB
+"""Longer heads are parsed each time."""
 CutOff: TypeAlias = Literal["client", "slow", "timeout", "stop", "failed"]
 """Why a reply did not reach its end: the client disconnected, read too slowly, or set a time-out
 that has passed; the server stopped; or there was an error."""
@@ -175,21 +183,236 @@ def format_reply(error: ErrorReply, date_lines: bytes, headers: Iterable[Header]
     )
 
 
+class HeadCache(Generic[K, T]):
+    """Keeps what was made of the bytes of heads that were used last, in a bounded number of bytes.
+
+    It has two generations. What is added or found is in the younger one; when that has half of the
+    bytes, it becomes the older one, and what was in the older one is forgotten. So a use costs one
+    look-up, and many keys that are used once do not displace those that are used often.
+
+    Attributes:
+        size: how many bytes the entries take, as they are estimated.
+
+    """
+
+    def __init__(self, limit: int, size_of: Callable[[K, T], int]) -> None:
+        """Keep at most `limit` bytes; `size_of` returns those of an entry."""
+        self._half = limit // 2
+        self._size_of = size_of
+        self._young: dict[K, T] = {}
+        self._old: dict[K, T] = {}
+        self._young_size = 0
+        self._old_size = 0
+        empty_together(self)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the entries take."""
+        return self._young_size + self._old_size
+
+    def __len__(self) -> int:
+        """Return how many entries there are; one that was used again may count twice."""
+        return len(self._young) + len(self._old)
+
+    def find(self, key: K) -> T | None:
+        """Return what is kept, None if nothing is."""
+        value = self._young.get(key)
+        if value is None and (value := self._old.get(key)) is not None:
+            self.add(key, value)
+        return value
+
+    def add(self, key: K, value: T) -> None:
+        """Keep a value under a key that has none in the younger generation."""
+        size = self._size_of(key, value)
+        if self._young_size + size > self._half:
+            self._old, self._old_size = self._young, self._young_size
+            self._young, self._young_size = {}, 0
+            if size > self._half:
+                return
+        self._young[key] = value
+        self._young_size += size
+
+    def cache_clear(self) -> None:
+        """Forget everything."""
+        self._young, self._old = {}, {}
+        self._young_size = self._old_size = 0
+
+
+class HeaderBlock:
+    """What a head says after its method and target: the version of HTTP, and the header fields.
+
+    Requests with the same bytes there share it, and nothing else of them is in it.
+
+    Attributes:
+        lines: the bytes, from the version to the empty line.
+        fields: the fields.
+        keep_alive: whether the client wants to keep the connection.
+        body_bytes: how long the body is, None if it is chunked.
+        is_kept: whether it is short enough to be kept for further requests.
+        forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
+
+    """
+
+    __slots__ = (
+        *("body_bytes", "fields", "forwarded", "is_kept", "keep_alive", "lines"),
+        "_origin",
+    )
+
+    def __init__(
+        self,
+        lines: bytes,
+        fields: Headers,
+        *,
+        keep_alive: bool,
+        body_bytes: int | None,
+        origin: HeaderBlock | None = None,
+    ) -> None:
+        self.lines: Final = lines
+        self.fields: Final = fields
+        self.keep_alive: Final = keep_alive
+        self.body_bytes: Final = body_bytes
+        self.is_kept: Final = len(lines) <= _REMEMBERED_BYTES
+        self.forwarded: object = None
+        self._origin = origin
+
+    @property
+    def origin(self) -> HeaderBlock:
+        """The block of which this one has everything but the length of the body."""
+        return self._origin or self
+
+    def with_length(self, lines: bytes, length: bytes) -> HeaderBlock:
+        """Return this block with another length of the body, above 0; `lines` are its bytes."""
+        return HeaderBlock(
+            lines,
+            {**self.fields, _CONTENT_LENGTH: [length]},
+            keep_alive=self.keep_alive,
+            body_bytes=int(length),
+            origin=self,
+        )
+
+
 class HeadMemory:
     """What is remembered of a head, for the requests of one connection that repeat it.
 
     Attributes:
+        block: its header block, None if that was long and is dropped.
         question: what the resource made of the head, of any type; None at first.
-        forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
         logged: what the access log made of it, None until it is logged.
         identity: the caller that has opened a stream with it, None without one.
 
     """
 
-    question: object = None
-    forwarded: object = None
-    logged: object = None
-    identity: object = None
+    __slots__ = ("block", "identity", "logged", "question")
+
+    def __init__(self, block: HeaderBlock | None = None) -> None:
+        self.block = block
+        self.question: object = None
+        self.logged: object = None
+        self.identity: object = None
+
+
+class _FieldCollector:
+    """Collects what the parser of httptools finds in a header block."""
+
+    def __init__(self) -> None:
+        self.fields: dict[bytes, list[bytes]] = {}
+        self.count = 0
+        self.keep_alive = False
+        self.parser = HttpRequestParser(self)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Receive a field."""
+        name = name.lower()
+        self.count += 1
+        if name in self.fields:
+            self.fields[name].append(value.rstrip())
+        else:
+            self.fields[name] = [value.rstrip()]
+
+    def on_headers_complete(self) -> None:
+        """Note what the parser knows at this moment only."""
+        self.keep_alive = self.parser.should_keep_alive()
+
+
+def parse_block(lines: bytes, limits: Limits) -> HeaderBlock:
+    """Parse what follows method and target in a head; raise `ProtocolError`."""
+    found = _FieldCollector()
+    try:
+        found.parser.feed_data(b"POST / " + lines)
+    except HttpParserUpgrade:
+        pass  # it is answered in HTTP/1.1
+    except HttpParserError as error:
+        raise _explain(error) from None
+    finally:
+        del found.parser  # which refers to it
+    fields = found.fields
+    body_bytes: int | None = 0
+    if found.count > limits.header_count:
+        raise ProtocolError(HEADERS_TOO_LONG)
+    if _TRANSFER_CODING in fields:
+        codings = [name.lower() for name in fields[_TRANSFER_CODING]]
+        if not lines.startswith(HTTP_1_1) or codings != [b"chunked"]:
+            raise malformed("The only supported transfer coding is chunked, with HTTP/1.1.")
+        body_bytes = None
+    elif _CONTENT_LENGTH in fields:
+        body_bytes = int(fields[_CONTENT_LENGTH][0])
+    return HeaderBlock(lines, fields, keep_alive=found.keep_alive, body_bytes=body_bytes)
+
+
+_CONTENT_LENGTH: Final = b"content-length"
+_TRANSFER_CODING: Final = b"transfer-encoding"
+_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([1-9][0-9]{0,9})\r\n")
+"""As nearly all clients send it."""
+_FIELD_BYTES: Final = 250
+"""What a parsed field takes in memory beside its bytes, and a block beside its fields."""
+
+
+class HeaderBlocks:
+    """The header blocks that were parsed last, of all connections of a server.
+
+    Requests to write differ in the length of their bodies, so a block is found by its bytes with
+    another length in place of its own.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        """Parse within `limits`."""
+        self._limits = limits
+        self._kept: HeadCache[bytes, HeaderBlock] = HeadCache(CACHED_BYTES, _size_of_block)
+
+    @property
+    def size(self) -> int:
+        """How many bytes they take, as they are estimated."""
+        return self._kept.size
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._kept)
+
+    def find(self, lines: bytes) -> HeaderBlock:
+        """Return the block of `lines`, from the version to the empty line; raise `ProtocolError`.
+
+        It is parsed if it is not known.
+        """
+        block = self._kept.find(lines)
+        if block is not None:
+            return block
+        if len(lines) > _REMEMBERED_BYTES:
+            return parse_block(lines, self._limits)
+        length = _LENGTH_LINE.search(lines)
+        if length is None:
+            return self._parse(lines)
+        origin = b"%b1%b" % (lines[: length.start(1)], lines[length.end(1) :])
+        block = self._kept.find(origin) or self._parse(origin)
+        return block if lines == origin else block.with_length(lines, length[1])
+
+    def _parse(self, lines: bytes) -> HeaderBlock:
+        block = parse_block(lines, self._limits)
+        self._kept.add(lines, block)
+        return block
+
+
+def _size_of_block(lines: bytes, block: HeaderBlock) -> int:
+    return 2 * len(lines) + _FIELD_BYTES * (len(block.fields) + 1)
 
 
 REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^\x00-\x20\x7f]+) (HTTP/1\.[01])\r\n")
@@ -345,7 +568,6 @@ _EMPTY_LINES = re.compile(rb"(?:\r\n)+")
 _MAX_EMPTY_LINES: Final = 8
 """Old clients send one after a body; a client that sends nothing else sends no requests."""
 _SLASH: Final = ord("/")
-_REMEMBERED_BYTES: Final = 2 * KIB
 
 # What is being parsed.
 _HEAD: Final = 0
@@ -371,14 +593,13 @@ class Http1Parser:
     head_bytes = 0
     body: BufferedIOBase | None = None
 
-    def __init__(self, limits: Limits) -> None:
-        """Parse within `limits`."""
+    def __init__(self, limits: Limits, blocks: HeaderBlocks | None = None) -> None:
+        """Parse within `limits`; `blocks` are those of the server, None for ones of its own."""
         self.headers: Headers = {}
         self._limits = limits
+        self._blocks = HeaderBlocks(limits) if blocks is None else blocks
+        self._block: HeaderBlock | None = None  # of the last head, if it may be kept
         self._surely_short = min(limits.request_line_bytes, limits.header_bytes)
-        self._parser = HttpRequestParser(self)
-        self._fields: dict[bytes, list[bytes]] = {}
-        self._field_count = 0
         self._complete = False
         self._state = _HEAD
         self._unread = b""
@@ -429,13 +650,14 @@ class Http1Parser:
         return unread
 
     def close(self) -> None:
-        """Release the parser of httptools, which refers back to this one, and what is known."""
-        self.__dict__.pop("_parser", None)
+        """Release what is known, and the parser of chunks, which refers back to this one."""
+        self.__dict__.pop("_chunk_parser", None)
         self.forget()
 
     def forget(self) -> None:
         """Release what describes the last request."""
         self._known = self.target = b""
+        self._block = None
         self.headers = {}
         self.head_memory = HeadMemory()
         self.head_bytes = 0
@@ -554,23 +776,19 @@ class Http1Parser:
         self.method, self.target, self.version = line.groups()
         if self.target[0] != _SLASH:
             check_target(self.target)
-        try:
-            try:
-                self._parser.feed_data(b"POST / " + data[line.start(3) : end])
-            except HttpParserUpgrade:
-                self._forget_upgrade()
-        except HttpParserError as error:
-            raise _explain(error) from None
-        if self._field_count > self._limits.header_count:
-            raise ProtocolError(HEADERS_TOO_LONG)
-        self.headers = self._pop_fields()
-        self.head_memory = HeadMemory()
+        lines, block = data[line.start(3) : end], self._block
+        if block is None or lines != block.lines:
+            block = self._blocks.find(lines)
+            self._block = block if block.is_kept else None
+        self.headers, self.keep_alive = block.fields, block.keep_alive
+        self.head_memory = HeadMemory(block)
         self.head_bytes = end - at if end - at > _REMEMBERED_BYTES else 0
         self.body = None
-        self.body_size = 0
-        self._remaining = 0
-        if not self._complete:
-            self._begin_body()
+        self.body_size = self._remaining = 0
+        if block.body_bytes == 0:
+            self._complete = True
+        else:
+            self._begin_body(block.body_bytes)
         self._remember(data, at, end)
 
     def _remember(self, data: bytes, at: int, end: int) -> None:
@@ -580,86 +798,61 @@ class Http1Parser:
             self._known_body = self._remaining
         self._parsed_any = True
 
-    def _forget_upgrade(self) -> None:
-        """Parse the same framing again by a new parser, without the upgrade.
-
-        After an upgrade the old one takes everything after the head, the body included, for another
-        protocol.
-        """
-        count = self._field_count
-        fields = self._pop_fields()
-        self._complete = False
-        self._parser = HttpRequestParser(self)
-        lines = (
-            b"%b: %b\r\n" % (name, b", ".join(fields[name]))
-            for name in (b"content-length", b"transfer-encoding", b"connection")
-            if name in fields
-        )
-        self._parser.feed_data(b"POST / %b\r\n%b\r\n" % (self.version, b"".join(lines)))
-        self._fields, self._field_count = fields, count
-
-    def _pop_fields(self) -> dict[bytes, list[bytes]]:
-        fields, self._fields = self._fields, {}
-        self._field_count = 0
-        return fields
-
-    def _begin_body(self) -> None:
-        coding = self.headers.get(b"transfer-encoding")
-        if coding is None:
-            self._remaining = int(self.headers[b"content-length"][0])
-            if self._remaining > self._limits.write_body_bytes:
+    def _begin_body(self, size: int | None) -> None:
+        if size is None:
+            self._chunks = ChunkFollower(self._limits)
+            self._chunk_parser = self._make_chunk_parser()
+            self._state = _CHUNKS
+        else:
+            self._remaining = size
+            if size > self._limits.write_body_bytes:
                 raise ProtocolError(BODY_TOO_LARGE)
             self._state = _COUNTED_BODY
-            is_long = self._remaining > SEGMENT_BYTES
-        else:
-            if self.version != HTTP_1_1 or [name.lower() for name in coding] != [b"chunked"]:
-                raise malformed("The only supported transfer coding is chunked, with HTTP/1.1.")
-            self._chunks = ChunkFollower(self._limits)
-            self._state = _CHUNKS
-            is_long = True  # it may become so
+        is_long = size is None or size > SEGMENT_BYTES  # a chunked one may become so
         self._content = LongBody() if is_long else BytesIO()
+
+    def _make_chunk_parser(self) -> HttpRequestParser:
+        """Return a parser of httptools before a chunked body.
+
+        It does not see an upgrade, after which it would take the body for another protocol.
+        """
+        parser = HttpRequestParser(self)
+        connection = b", ".join(self.headers.get(b"connection", ()))
+        lines = (self.version, b"Transfer-Encoding: chunked", b"Connection: " + connection)
+        parser.feed_data(b"POST / %b\r\n\r\n" % b"\r\n".join(lines))
+        return parser
 
     def _receive_counted(self) -> None:
         end = min(len(self._unread), self._at + self._remaining)
         self._remaining -= end - self._at
-        self._feed_body(end)
+        self._content.write(memoryview(self._unread)[self._at : end])
+        self._at = end
         if not self._remaining:
+            self._complete = True
             self._end_body()
 
     def _receive_chunks(self) -> None:
-        self._feed_body(self._chunks.follow(self._unread, self._at))
-        if self._chunks.has_ended:
-            self._end_body()
-
-    def _feed_body(self, end: int) -> None:
+        end = self._chunks.follow(self._unread, self._at)
         piece = memoryview(self._unread)[self._at : end]
         self._at = end
         try:
-            self._parser.feed_data(piece)
+            self._chunk_parser.feed_data(piece)
         except HttpParserError as error:
             raise _explain(error) from None
+        if self._chunks.has_ended:
+            if not self._complete:
+                raise malformed("The body does not end where its framing says.")
+            del self._chunk_parser
+            self._end_body()
 
     def _end_body(self) -> None:
-        if not self._complete:
-            raise malformed("The body does not end where its framing says.")
-        if self._field_count:
-            self._pop_fields()  # trailer fields are ignored
         self._state = _HEAD
         self.body_size = self._content.tell()
         self._content.seek(0)
         self.body = self._content
         self._content = BytesIO()
 
-    # Called by the parser of httptools.
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Receive a field of the head, or of the trailer."""
-        name = name.lower()
-        self._field_count += 1
-        if name in self._fields:
-            self._fields[name].append(value.rstrip())
-        else:
-            self._fields[name] = [value.rstrip()]
+    # Called by the parser of a chunked body; the fields of a trailer are ignored.
 
     def on_body(self, data: bytes) -> None:
         """Receive a piece of the content."""
@@ -668,7 +861,7 @@ class Http1Parser:
     def on_message_complete(self) -> None:
         """Note that the message has ended."""
         self._complete = True
-        self.keep_alive = self._parser.should_keep_alive()
+        self.keep_alive = self._chunk_parser.should_keep_alive()
 
 
 def _explain(error: HttpParserError) -> ProtocolError:

@@ -21,7 +21,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -153,6 +153,7 @@ UNKNOWN: Final = "unknown"
 """The address of all clients whose address a proxy does not know."""
 
 _HOST: Final = b"host"
+_LENGTH: Final = b"content-length"
 _MAX_PROXIES: Final = 32
 _MAX_COMMAS: Final = 16
 _MAX_ELEMENT_CHARACTERS: Final = 4096
@@ -396,7 +397,7 @@ class ProxiedRequest(Request):
     """One request of a client, and its reply, by way of a trusted proxy.
 
     Its address, its scheme and its Host header are those that the proxy names, else those of the
-    connection. They are read once for each head.
+    connection. They are read once for each header block.
 
     Attributes:
         trusts: returns whether an address is that of a trusted proxy.
@@ -409,10 +410,13 @@ class ProxiedRequest(Request):
     def __init__(self, connection: Http1Connection, parser: Http1Parser) -> None:
         """Represent the request that `parser` has just completed."""
         super().__init__(connection, parser)
-        found = parser.head_memory.forwarded
+        block: Any = parser.head_memory.block
+        found = block.origin.forwarded
         if not isinstance(found, ForwardedRequest):
-            found = parser.head_memory.forwarded = read_forwarded(parser.headers, self.trusts)
+            found = block.origin.forwarded = read_forwarded(block.origin.fields, self.trusts)
         self.headers = found.headers
+        if block.origin is not block:  # they differ in the length of the body
+            self.headers = {**found.headers, _LENGTH: block.fields[_LENGTH]}
         self._is_said_secure = found.secure
         if found.client is not None:
             self.client = found.client

@@ -33,6 +33,7 @@ from treedbd.http1.parser import (
     CutOff,
     ErrorReply,
     Header,
+    HeaderBlocks,
     HeadMemory,
     format_reply,
 )
@@ -227,6 +228,7 @@ class Connections:
         resource: answers the requests: a leaf all of them, else its children are looked up.
         site: the `Site` of the resource, which its requests belong to.
         is_leaf: whether the resource is a leaf.
+        header_blocks: the header blocks that clients sent last.
         takes_oversized: whether it also gets requests whose body was too large to be received.
         options: what the server does beside answering requests.
         limits: the bounds that they share.
@@ -255,9 +257,9 @@ class Connections:
         options: ServerOptions = DEFAULT_OPTIONS,
     ) -> None:
         """Count time with `clock`; `wall_clock` returns the seconds since 1970 for the date."""
-        self.resource = resource
-        self.site = Site(resource, reactor=clock)
+        self.resource, self.site = resource, Site(resource, reactor=clock)
         self.is_leaf = bool(resource.isLeaf)
+        self.header_blocks: Final = HeaderBlocks(limits)
         self.takes_oversized = IHttp1Resource.providedBy(resource)
         self.options = options
         self.limits = limits

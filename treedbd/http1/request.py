@@ -457,7 +457,7 @@ class Request(StockRequest):
         self.headers = {
             name: values for name, values in self.headers.items() if name in _READ_LATER
         }
-        self.head_memory.forwarded = None
+        self.head_memory.block = None
         for name in ("requestHeaders", "args", "received_cookies"):
             self.__dict__.pop(name, None)
         return len(self.uri) + sum(len(each) for values in self.headers.values() for each in values)
