@@ -26,6 +26,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
+from treedbd.caches import bounded_cache
 from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH, MAX_PATCH_MEMBERS, Limits
 from treedbd.loop import PAUSE_AFTER, pause, paused, run_paused, sort_in_steps
 from treedbd.tree.fragments import count_bytes
@@ -74,6 +75,8 @@ ANY_LENGTH: Final = sys.maxsize
 _TOO_DEEP = f"The data is deeper than {MAX_DEPTH} keys from the root."
 _REMEMBERED_KEYS = 64
 _REMEMBERED_ORDERS = 1024
+_SHARED_ORDERS = 4
+"""Sequences of keys of one body that are remembered for others."""
 _READ_AT_ONCE: Final = 64
 
 Method: TypeAlias = Literal["put", "patch"]
@@ -152,6 +155,15 @@ def check_priority(
     return _Normaliser(max_string_bytes).priority(json)
 
 
+def _order(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return keys in order; raise `InvalidPath` if no child can have one of them."""
+    check_keys(keys)
+    return tuple(sort_keys(keys))
+
+
+_known_order: Final = bounded_cache(_REMEMBERED_ORDERS)(_order)
+
+
 class _Normaliser:
     """One walk over one body.
 
@@ -167,7 +179,7 @@ class _Normaliser:
         self.has_placeholders = False
         self.has_changed_numbers = False
         self._surely_short = max_string_bytes // MAX_CHARACTER_BYTES
-        self._orders: dict[tuple[str, ...], list[str]] = {}
+        self._orders: dict[tuple[str, ...], Sequence[str]] = {}
         self._since_pause = 0
 
     def node(self, json: Any, depth: int) -> Any:
@@ -212,14 +224,16 @@ class _Normaliser:
             order = self.order(keys)
         return self.container(json, order, depth)
 
-    def order(self, keys: tuple[str, ...]) -> list[str]:
+    def order(self, keys: tuple[str, ...]) -> Sequence[str]:
+        orders, is_short = self._orders, len(keys) <= _REMEMBERED_KEYS
+        # Records that are written one by one mostly are of one kind, too.
+        find_order = _known_order if is_short and len(orders) < _SHARED_ORDERS else _order
         try:
-            check_keys(keys)
+            order = find_order(keys)
         except InvalidPath as error:
             raise InvalidData(str(error)) from None
-        order = sort_keys(keys)
-        if len(keys) <= _REMEMBERED_KEYS and len(self._orders) < _REMEMBERED_ORDERS:
-            self._orders[keys] = order
+        if is_short and len(orders) < _REMEMBERED_ORDERS:
+            orders[keys] = order
         return order
 
     def container(self, json: dict[str, Any], order: Iterable[str], depth: int) -> Any:

@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import re
 import struct
+from binascii import b2a_base64
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any, Final, TypeAlias
 
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
@@ -287,6 +289,12 @@ def _decode_integer(encoded: bytes, at: int = 0) -> str:
 ALPHABET: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 _RANDOM_BYTES = 9
 _RANDOM_BITS = 8 * _RANDOM_BYTES
+_ID_BYTES = 15
+"""Each character has six of the bits, as those of base64 have (RFC 4648, section 4)."""
+_ID_MASK = (1 << 8 * _ID_BYTES) - 1
+_FROM_BASE64: Final = bytes.maketrans(
+    (ascii_uppercase + ascii_lowercase + digits + "+/").encode(), ALPHABET.encode()
+)
 
 
 class PushIds:
@@ -333,4 +341,5 @@ def is_later(push_id: str, used_ms: int) -> bool:
 
 
 def _encode_push_id(number: int) -> str:
-    return "".join([ALPHABET[number >> shift & 63] for shift in range(114, -1, -6)])
+    text = b2a_base64((number & _ID_MASK).to_bytes(_ID_BYTES, "big"), newline=False)
+    return text.translate(_FROM_BASE64).decode("ascii")

@@ -20,7 +20,7 @@ room became free, or refused because the server stops, continue in slices.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from functools import partial
 from io import SEEK_END, BytesIO
 from typing import IO, TYPE_CHECKING, Final
@@ -365,27 +365,27 @@ class WriteHandlers:
         self._large = LargeBodies(context.reads, clock)
         self.gate: Final = BodyGate(limits.parsed_bytes, clock, context.reads.slices)
 
-    async def put(
+    def put(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
-    ) -> Response | None:
+    ) -> Awaitable[Response | None]:
         """Set a place to the body."""
-        return await self._write(request, wanted, database, wanted.place)
+        return self._write(request, wanted, database, wanted.place)
 
-    async def post(
+    def post(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
-    ) -> Response | None:
+    ) -> Awaitable[Response | None]:
         """Add a child with a push id as its key and the body as its value."""
         path = _node_path(wanted)
         if len(path) == MAX_DEPTH:
             raise InvalidData(f"A child of this path is deeper than {MAX_DEPTH} keys.")
         place = Place((*path, database.push_ids.next(self._now_ms())))
-        return await self._write(request, wanted, database, place)
+        return self._write(request, wanted, database, place)
 
-    async def patch(
+    def patch(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
-    ) -> Response | None:
+    ) -> Awaitable[Response | None]:
         """Merge the members of the body, whose names may be slash paths, into a node."""
-        return await self._write(request, wanted, database, Place(_node_path(wanted)), "patch")
+        return self._write(request, wanted, database, Place(_node_path(wanted)), "patch")
 
     async def delete(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
@@ -404,21 +404,14 @@ class WriteHandlers:
     ) -> Response | None:
         """Apply the edit in a body; None if the client has disconnected."""
         begun = await self._begin(request, wanted, database)
-        headers = request.headers
-        coding = parse_coding(headers) if b"content-encoding" in headers else None
-        file: IO[bytes] = BytesIO() if request.content is None else request.content
-        sent = SentBody(file, file.seek(0, SEEK_END), coding)
-        if coding is not None or sent.length > FREE_BYTES:
+        body = _read_short(request)
+        if body is None:
             begun.check_rights()
-        body = b"" if sent.is_large else sent.read()
-        if coding is not None and not sent.is_large:
-            decoded = decode_body(body, coding, DECODED_AT_ONCE_BYTES)
-            if decoded is not None:
-                sent = SentBody(BytesIO(decoded), len(decoded), None)
-                body = decoded
-        if sent.coding is not None or sent.length > FREE_BYTES:
-            target = Edit(method, place, None, (Change(place, STORED),))
-            return await self._write_when_admitted(request, begun, sent, target)
+            sent = _take_body(request)
+            if sent.coding is not None or sent.length > FREE_BYTES:
+                target = Edit(method, place, None, (Change(place, STORED),))
+                return await self._write_when_admitted(request, begun, sent, target)
+            body = sent.read()
         try:
             edit = self._make_edit(parse_body(body, self._limits), method, place)
         except InvalidData:
@@ -520,6 +513,30 @@ class WriteHandlers:
     def _check_deadline(self, begun: _BegunWrite) -> None:
         if self._clock.seconds() >= begun.deadline:
             raise DeadlinePassed("it was applied")
+
+
+def _read_short(request: IHttp1Request) -> bytes | None:
+    """Return a body that is parsed at once; None if it is long, or in a content coding."""
+    content: IO[bytes] | None = request.content
+    if content is None:
+        return b""
+    if content.seek(0, SEEK_END) > FREE_BYTES or b"content-encoding" in request.headers:
+        return None
+    content.seek(0)
+    return content.read()
+
+
+def _take_body(request: IHttp1Request) -> SentBody:
+    """Return a body as it was sent, or decoded if that is not much."""
+    headers = request.headers
+    coding = parse_coding(headers) if b"content-encoding" in headers else None
+    file: IO[bytes] = BytesIO() if request.content is None else request.content
+    sent = SentBody(file, file.seek(0, SEEK_END), coding)
+    if coding is not None and not sent.is_large:
+        decoded = decode_body(sent.read(), coding, DECODED_AT_ONCE_BYTES)
+        if decoded is not None:
+            return SentBody(BytesIO(decoded), len(decoded), None)
+    return sent
 
 
 def _node_path(wanted: DataRequest) -> tuple[str, ...]:
@@ -634,9 +651,9 @@ def _allow(_: Nodes) -> None:
 def write_response(request: DataRequest, outcome: Outcome) -> Response:
     """Return the response to a durable write."""
     tag = outcome.etag
-    headers = () if tag is None else ((b"ETag", request.dialect.etag(tag)),)
     is_push = request.method == b"POST"
     shown: Json = {"name": outcome.edit.place.path[-1]} if is_push else outcome.echo
-    if request.print != "compact":
-        return json_response(request, shown, *headers)
-    return Response(200, compact(shown), (JSON_TYPE, *headers))
+    if tag is None and request.print == "compact":
+        return Response(200, compact(shown))
+    headers = () if tag is None else ((b"ETag", request.dialect.etag(tag)),)
+    return json_response(request, shown, *headers)
