@@ -19,11 +19,19 @@ from treedbd.store.indexes import BATCH_CHILDREN
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.rows import ALL, Span
-from treedbd.store.select import YIELD_AFTER, iterate_selected
+from treedbd.store.select import YIELD_AFTER, iterate_selected, sort_children
 from treedbd.tree.edit import make_put
-from treedbd.tree.query import Query, TooMuchText, parse_query
+from treedbd.tree.query import (
+    BY_KEY,
+    BY_VALUE,
+    Order,
+    Query,
+    TooMuchText,
+    parse_query,
+    selection_to_json,
+)
 from treedbd.tree.types import Charge, Path, Place, free
-from treedbd.tree.value import members
+from treedbd.tree.value import compact, members
 
 PATH = ("list",)
 KEYS = st.sampled_from(["a", "b", "c", "10", "2", "-1", "é", "k" * 300, "k" * 500, "k" * 500 + "l"])
@@ -104,6 +112,50 @@ def test_rows_and_memory_select_the_same(
     selected = [child for child in iterate_selected(nodes, PATH, query) if child is not None]
     assert [(child.key, child.value()) for child in selected] == expected
     assert [child.rank for child in selected] == [query.sort_value(value) for _, value in expected]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    body=BODIES,
+    row_bytes=st.sampled_from([30, 4096]),
+    asked=st.lists(queries(), min_size=1, max_size=5),
+    is_export=st.booleans(),
+)
+def test_sorted_children_print_what_a_query_selects(
+    body: Any, row_bytes: int, asked: list[Query], is_export: bool
+) -> None:
+    nodes = NodeWriter(MemoryEngine().begin(), row_bytes)
+    nodes.apply(make_put(Place(PATH), body).changes)
+    for query in asked:
+        children = sort_children(nodes, PATH, query.order, is_export=is_export)
+        selected = query.select(members(normal_form(body)))
+        expected = compact(selection_to_json(selected, is_export=is_export))
+        if children.is_small:
+            assert children.print(query) == expected
+        else:
+            assert row_bytes == 30  # a child, or what is in a row of its own, is spread
+
+
+@pytest.mark.parametrize("order", [BY_KEY, BY_VALUE])
+@pytest.mark.parametrize(
+    ("body", "is_small"),
+    [
+        ({}, True),
+        ({f"k{at}": at for at in range(300)}, True),
+        ({f"k{at}": "x" * 900 for at in range(40)}, False),
+        ({f"k{at}": at for at in range(2000)}, False),
+        ({"a": "x" * 4100, "b": "x" * 60_000}, True),
+        ({"a": "x" * 4100, "b": "x" * 70_000}, False),
+        ({"a": 1, "b": {"c": "x" * 5000, "d": 1}}, False),
+        ("x" * 100_000, False),
+    ],
+)
+def test_only_small_collections_are_sorted(body: Any, is_small: bool, order: Order) -> None:
+    nodes = NodeWriter(MemoryEngine().begin())
+    nodes.apply(make_put(Place(PATH), body).changes)
+    children = sort_children(nodes, PATH, order, is_export=False)
+    assert children.is_small is is_small
+    assert children.size < 500_000
 
 
 def test_none_is_yielded_regularly_while_nothing_is_found() -> None:

@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from tests.database.world import Disk
 from tests.http1.peer import ParsedReply, Peer
 from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
+from treedbd.database import database as database_module
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.limits import MIB
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes, etag_in_steps
+from treedbd.store.select import SortedChildren, sort_children
 from treedbd.tree.hashes import etag
+from treedbd.tree.query import Order
 from treedbd.tree.types import Path
 from treedbd.web import reading as representation
 
@@ -44,6 +47,8 @@ QUERIES = st.sampled_from(
         *("format=export", "shallow=true", "shallow=2", "print=pretty", "print=silent"),
         *('orderBy="b"', 'orderBy="$key"&limitToFirst=2', 'orderBy="$value"&limitToLast=1'),
         *('orderBy="$key"&limitToFirst=3', 'orderBy="$priority"', "callback=f", "timeout=3s"),
+        *('orderBy="b"&startAt=1', 'orderBy="b"&limitToFirst=1', 'orderBy="b"&format=export'),
+        *('orderBy="$value"&equalTo=1', 'orderBy="b"&print=pretty', 'where={"b":1}'),
     ]
 )
 HEADERS = st.sampled_from(
@@ -304,3 +309,34 @@ def test_reads_of_databases_without_data_keep_nothing(service: Service) -> None:
         peer.send(f"GET /a.json HTTP/1.1\r\nHost: other{number}.localhost\r\n\r\n".encode())
         assert peer.read()[0].body == b"null"
     assert service.pool.size == before
+
+
+def test_the_children_of_a_small_collection_are_sorted_once_until_one_changes(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sorted_paths: list[Path] = []
+
+    def sort(nodes: Nodes, path: Path, order: Order, *, is_export: bool) -> SortedChildren:
+        sorted_paths.append(path)
+        return sort_children(nodes, path, order, is_export=is_export)
+
+    monkeypatch.setattr(database_module, "sort_children", sort)
+    children = {f"k{at}": {"v": at % 10, "text": "x" * 60} for at in range(100)}
+    service.begin_write("PUT", "list", children)
+    service.begin_write("PUT", "long", dict.fromkeys(children, "x" * 1000))
+    service.settle()
+
+    def keys(path: str, least: int) -> list[str]:
+        target = f'/{path}.json?orderBy="v"&startAt={least}&limitToFirst=2'
+        return list(json.loads(service.read("GET", target).body) or ())
+
+    assert keys("list", 3) == ["k13", "k23"]
+    assert service.pool.size > len(json.dumps(children))  # they count towards the pool
+    assert keys("list", 4) == ["k14", "k24"]
+    assert sorted_paths == [("list",)]
+    service.begin_write("PUT", "list/k14/v", 5)
+    service.settle()
+    assert keys("list", 4) == ["k24", "k34"]
+    assert sorted_paths == [("list",)] * 2
+    assert keys("long", 4) == keys("long", 5) == []  # that it is not small is kept as well
+    assert sorted_paths == [("list",), ("list",), ("long",)]

@@ -7,6 +7,9 @@ the new state (`Database`). So an answer in the tree is what a read of the prese
 render, and no answer is older than an acknowledged write. Rules are not part of it: they are
 evaluated for each request, on the same state.
 
+What many answers are made from is kept in the same way (`keep_content`): the children of a small
+collection in the order of a query.
+
 Detaching them takes a few steps for each place that was written, however many answers are below it.
 They are removed from memory in slices afterwards; until then they still count towards the
 `AnswerPool`, which bounds the answers of all databases together.
@@ -39,15 +42,16 @@ class Answer:
         body: the JSON.
         size: the bytes that it takes.
         tag: its entity tag, set when it was computed first.
-        content: what shares `body` between readers, set when it was made first.
+        content: what shares `body` between readers, set when it was made first; or what was kept by
+            `keep_content`, whose `body` is empty.
 
     """
 
     __slots__ = ("_form", "_forms", "_node", "_pool", "body", "content", "size", "tag")
 
-    def __init__(self, pool: AnswerPool, node: _Branch, form: str, body: bytes) -> None:
+    def __init__(self, pool: AnswerPool, node: _Branch, form: str, body: bytes, size: int) -> None:
         self.body: Final = body
-        self.size: Final = len(body) + len(form) + ANSWER_BYTES
+        self.size: Final = size + len(form) + ANSWER_BYTES
         self.tag: str | None = None
         self.content: Any = None
         self._pool = pool
@@ -127,35 +131,59 @@ class Answers:
         """Return whether any are kept."""
         return bool(self._root.forms or self._root.children)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether anything can be kept."""
+        return self.is_active and self._pool.largest > 0
+
     def find(self, place: Place, form: str) -> Answer | None:
         """Return the answer to a read of a place in a form, None if it is not kept."""
-        node = self._root
-        for key in place.path:
-            below = node.children.get(key)
-            if below is None:
-                return None
-            node = below
-        answer = node.forms.get(_form_at(place, form))
+        answer = self._find(place.path, _form_at(place, form))
         if answer is not None:
-            self._pool.use(answer)
+            self._pool.hits += 1
         return answer
+
+    def find_content(self, path: Path, form: str) -> Any:
+        """Return what `keep_content` has kept, None if it is not kept."""
+        answer = self._find(path, form)
+        return None if answer is None else answer.content
 
     def keep(self, place: Place, form: str, body: bytes) -> Answer | None:
         """Keep the answer to a read that did not find one; return it, None if it is not kept.
 
         `body` is what the present state shows.
         """
+        self._pool.misses += 1
+        return self._keep(place.path, _form_at(place, form), body, len(body))
+
+    def keep_content(self, path: Path, form: str, content: object, size: int) -> None:
+        """Keep what answers to reads of a path are made from; it takes `size` bytes."""
+        answer = self._keep(path, form, b"", size)
+        if answer is not None:
+            answer.content = content
+
+    def _find(self, path: Path, form: str) -> Answer | None:
+        node = self._root
+        for key in path:
+            below = node.children.get(key)
+            if below is None:
+                return None
+            node = below
+        answer = node.forms.get(form)
+        if answer is not None:
+            self._pool.use(answer)
+        return answer
+
+    def _keep(self, path: Path, form: str, body: bytes, size: int) -> Answer | None:
         pool = self._pool
-        pool.misses += 1
-        if len(body) > pool.largest or not (pool.largest and self.is_active):
+        if size > pool.largest or not self.keeps:
             return None
         node = self._root
-        for key in place.path:
+        for key in path:
             node = node.child(key, pool)
-        form = _form_at(place, form)
         answer = node.forms.get(form)
         if answer is None:
-            answer = node.forms[form] = Answer(pool, node, form, body)
+            answer = node.forms[form] = Answer(pool, node, form, body, size=size)
             pool.add(answer)
         return answer
 
@@ -240,7 +268,6 @@ class AnswerPool:
 
     def use(self, answer: Answer) -> None:
         """Record that an answer is used."""
-        self.hits += 1
         self._by_use.move_to_end(answer)
 
     def add(self, answer: Answer) -> None:

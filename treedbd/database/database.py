@@ -49,6 +49,7 @@ from treedbd.rules.evaluate import Verdict
 from treedbd.store import changelog
 from treedbd.store.engine import Engine, StoreDamaged
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
+from treedbd.store.select import SortedChildren, sort_children
 from treedbd.tree.edit import resolve
 from treedbd.tree.event import Commit
 from treedbd.tree.path import PushIds
@@ -220,6 +221,24 @@ class Database:
             may_read = self.read(evaluate) if nodes is None else evaluate(nodes)
         if not may_read:
             raise PermissionDenied("this read")
+
+    def sort_children(
+        self, nodes: Nodes, path: Path, query: Query, *, is_export: bool
+    ) -> SortedChildren | None:
+        """Return the children of a small collection in the order of a query, printed.
+
+        They are kept until a write changes one of them. None if the collection is not small, if
+        nothing is kept, or if `nodes` may show another state than the present one.
+        """
+        answers = self.answers
+        if query.where is not None or not (answers.keeps and isinstance(nodes, PresentNodes)):
+            return None
+        form = f"sorted {is_export} {query.order.kind} {'/'.join(query.order.path)}"
+        children: SortedChildren | None = answers.find_content(path, form)
+        if children is None:
+            children = sort_children(nodes, path, query.order, is_export=is_export)
+            answers.keep_content(path, form, children, children.size)
+        return children if children.is_small else None
 
     def known_tag(self, place: Place) -> str | None:
         """Return the entity tag of what is at a place now, if it is kept."""

@@ -191,6 +191,14 @@ class Nodes:
         encoded, cover = self._find(path)
         return cover is None and self._is_spread(encoded)
 
+    def is_short(self, path: Path, rows: int, size: int) -> bool:
+        """Return whether `path` is stored in a few rows and pages, or in one of `size` bytes."""
+        encoded, cover = self._find(path)
+        if cover is not None:
+            return len(cover.raw) <= size
+        stored = self.rows.stored.scan_keys(*below(encoded))
+        return sum(1 for _ in islice(stored, rows + 1)) <= rows
+
     def keys(self, path: Path, span: Span = ALL) -> Iterator[str]:
         """Iterate over the keys of the children of `path`, reading only what is consumed."""
         encoded, cover = self._find(path)
@@ -380,11 +388,18 @@ class Child:
     def chunks(self, *, export: bool = False) -> Iterator[bytes]:
         """Print it as `Nodes.chunks` does."""
         source = self.source
-        if isinstance(source, bytes):
-            return cut_into_chunks(export_row(source) if export else print_row(source))
         if source is None or isinstance(source, Spread):
             return self._nodes.chunks((*self._parent, self.key), export=export)
-        return cut_into_chunks(compact(source if export else plain(source)))
+        return cut_into_chunks(print_source(source, export=export))
+
+
+def print_source(source: ChildSource, *, export: bool) -> bytes:
+    """Print a child that is not spread as `Nodes.chunks` does, by what is known of it."""
+    if isinstance(source, Spread):
+        raise TypeError("The rows of a spread child are not known.")
+    if isinstance(source, bytes):
+        return export_row(source) if export else print_row(source)
+    return compact(source if export else plain(source))
 
 
 def child_sources(

@@ -11,12 +11,17 @@ whichever way these are found.
 
 `iterate_selected` yields None now and then, so that its caller can do other work in between,
 however many children there are.
+
+The children of a collection of a few pages can be sorted as a whole (`sort_children`): then every
+query in that order, except one with a `where`, is a slice of what is printed already.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import accumulate, islice, takewhile
+from operator import itemgetter
 from typing import Any, Final
 
 import attrs
@@ -27,20 +32,29 @@ from treedbd.store.indexes import (
     VALUE_BYTES,
     ChildIndex,
     Entry,
+    Member,
     Ranking,
     batched,
     decode_entry,
     look_up_rank,
     rank_of_row,
     ranks_in_steps,
+    ranks_of,
     read_states,
 )
-from treedbd.store.nodes import Child, Nodes, Spread
+from treedbd.store.nodes import Child, Nodes, Spread, print_source
 from treedbd.store.rows import CHUNK_BYTES, LARGE_ROW_BYTES, Span, parse_stored, part_at, unseal
-from treedbd.tree.path import ValueRank, encode_key, encode_value, rank_key, rank_value
+from treedbd.tree.path import (
+    SAME_RANK,
+    ValueRank,
+    encode_key,
+    encode_value,
+    rank_key,
+    rank_value,
+)
 from treedbd.tree.query import Bound, Order, Query, TooManyChildren, Where, WhereCondition
 from treedbd.tree.types import Path
-from treedbd.tree.value import leaf_of, priority_of
+from treedbd.tree.value import NULL, compact, leaf_of, priority_of
 from treedbd.tree.window import Placed
 
 YIELD_AFTER: Final = 16
@@ -60,6 +74,79 @@ def iterate_selected(nodes: Nodes, path: Path, query: Query) -> Iterator[Child |
     if index is None:
         return _by_rank(nodes, path, query)
     return _limited(by_index(nodes, path, query, index), query)
+
+
+SORTED_ROWS: Final = 8
+"""Pages and rows of the collections whose children are sorted and kept (`sort_children`)."""
+SORTED_BYTES: Final = 65_536
+"""Bytes of all their children as they are printed, of which each counts `_SORTED_CHILD` more."""
+_SORTED_CHILD: Final = 64
+_CHILD_MEMORY: Final = 250
+"""Bytes of memory that a sorted child takes beside what is printed of it."""
+
+
+class SortedChildren:
+    """All children of a small collection in one order, printed: any query in it shows a slice.
+
+    A collection that is not small has none: `is_small` is False. `size` is about how many bytes of
+    memory they take.
+    """
+
+    __slots__ = ("_body", "_ends", "_keys", "_ranks", "is_small", "size")
+
+    def __init__(self, children: Sequence[tuple[ValueRank, str, bytes]] | None) -> None:
+        """Keep children in their order, each with its rank and as a member of an object."""
+        self.is_small: Final = children is not None
+        ranks, keys, members = zip(*children, strict=True) if children else ((), (), ())
+        self._ranks: Sequence[ValueRank] = ranks
+        self._keys: Sequence[str] = keys
+        self._body = b",".join(members)
+        self._ends = list(accumulate([len(member) + 1 for member in members], initial=0))
+        self.size: Final = len(self._body) + _CHILD_MEMORY * len(members)
+
+    def print(self, query: Query) -> bytes:
+        """Return the JSON of what a query in their order selects; it has no `where`."""
+        ranks, keys, low, high = self._ranks, self._keys, query.low, query.high
+        places = range(len(keys))
+        start, end = 0, len(keys)
+        if low is not None:
+            start = bisect_left(places, True, key=lambda at: low.admits_as_low(ranks[at], keys[at]))
+        if high is not None:
+            end = bisect_left(
+                places, True, key=lambda at: not high.admits_as_high(ranks[at], keys[at])
+            )
+        if query.limit_to_first is not None:
+            end = min(end, start + query.limit_to_first)
+        if query.limit_to_last is not None:
+            start = max(start, end - query.limit_to_last)
+        if start >= end:
+            return NULL
+        return b"{%b}" % self._body[self._ends[start] : self._ends[end] - 1]
+
+
+def sort_children(nodes: Nodes, path: Path, order: Order, *, is_export: bool) -> SortedChildren:
+    """Sort the children of `path` if it is a collection of a few pages, in one short step.
+
+    Of any other only the keys of its first rows are read, or the rows until there are too many.
+    """
+    if not nodes.is_short(path, SORTED_ROWS, SORTED_BYTES):
+        return SortedChildren(None)
+    batch: list[Member] = []
+    printed: list[bytes] = []
+    size = 0
+    for key, source in nodes.sources(path):
+        if isinstance(source, Spread) or (type(source) is bytes and len(source) > SORTED_BYTES):
+            return SortedChildren(None)
+        batch.append((key, source))
+        printed.append(b"%b:%b" % (compact(key), print_source(source, export=is_export)))
+        size += len(printed[-1]) + _SORTED_CHILD
+        if size > SORTED_BYTES:
+            return SortedChildren(None)
+    by_key = order.kind == "key"
+    ranks = [SAME_RANK] * len(batch) if by_key else ranks_of(nodes, path, Query(order), batch)
+    keys = [key for key, _ in batch]
+    # They come in the order of their keys, which stays among those of one rank.
+    return SortedChildren(sorted(zip(ranks, keys, printed, strict=True), key=itemgetter(0)))
 
 
 def draw(

@@ -104,12 +104,11 @@ class ComputedTag:
 class ReadSource:
     """What a read renders (a `RenderingSource`): the data at a place, as the response has it.
 
-    `database` only distinguishes equal places of different databases. A `layout` indents the text.
-    `tag` is set to that of the value before the text is rendered; if only the tag is needed,
-    nothing is rendered.
+    A `layout` indents the text. `tag` is set to that of the value before the text is rendered; if
+    only the tag is needed, nothing is rendered.
     """
 
-    database: object
+    database: Database
     place: Place
     options: ReadOptions
     layout: Dialect | None = None
@@ -129,7 +128,7 @@ class ReadSource:
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
         """Render the nodes of one state; raise `TooLargeToIndent` if that applies."""
-        chunks = iter((b"",)) if self.is_silent else chunks_of(self.options, self.place, nodes)
+        chunks = iter((b"",)) if self.is_silent else self._render(nodes)
         if self.layout is not None:
             chunks = self.layout.indent(_bounded(chunks))
         if self.options.callback is not None:
@@ -139,6 +138,16 @@ class ReadSource:
             return chain(self._compute_tag(nodes, self.tag), chunks)
         return chunks
 
+    def _render(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render the JSON; a query of a small collection from its children in order."""
+        options, query = self.options, self.options.query
+        if query is not None and not self.place.is_priority:
+            path, is_export = self.place.path, options.is_export
+            children = self.database.sort_children(nodes, path, query, is_export=is_export)
+            if children is not None:
+                return iter((children.print(query),))
+        return chunks_of(options, self.place, nodes)
+
     def _compute_tag(self, nodes: Nodes, tag: ComputedTag) -> Iterator[bytes]:
         if self.place.is_priority:
             tag.text = etag(nodes.priority(self.place.path))
@@ -147,7 +156,7 @@ class ReadSource:
             yield b""
 
 
-def make_source(database: object, request: DataRequest, tag: str | None = None) -> ReadSource:
+def make_source(database: Database, request: DataRequest, tag: str | None = None) -> ReadSource:
     """Return what renders the response to a read; `tag` is that of the value, if known."""
     options = request.read_options
     return ReadSource(
@@ -836,7 +845,7 @@ class QuerySource:
 
 
 def first_source(
-    database: object,
+    database: Database,
     path: Path,
     query: Query | None,
     subscription: Subscription,
