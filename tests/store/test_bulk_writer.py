@@ -152,3 +152,75 @@ def test_a_patch_has_so_many_members_and_no_more(monkeypatch: pytest.MonkeyPatch
     for limit in (8, 1000):
         refused = written_in_fragments(b'{"a":1,"b":1,"c":1,"d":1}', limit, patch=True)
         assert "at most 3 members" in str(refused)
+
+
+NAMES = [
+    "a",
+    "b",
+    "f/g",
+    "f/g/h",
+    "/a",
+    "b/c",
+    "b/d",
+    "/b/c",
+    "b//e",
+    "b/f/",
+    "e",
+    "e/.priority",
+    "10",
+    "9",
+    "é",
+]
+ODD_NAMES = [".priority", ".value", ".sv", "", "x.y", "b/x#y"]
+
+
+def patched(text: bytes, limit: int) -> Any:
+    """Return all that a PATCH in fragments leaves, or its error."""
+    store = Store()
+    patch = BulkPatch(store.writer, (), Resolver(NOW, store.writer), 1000, 10_000)
+    splitter = Splitter(limit)
+    try:
+        for fragment in [*splitter.feed(text), *splitter.finish()]:
+            patch.add(fragment)
+        patch.finish()
+    except InvalidData as error:
+        return str(error)
+    shown = [orjson.loads(b"".join(each or (b"0",))) for each in (patch.sent, patch.event)]
+    return store.tree(), shown, list(patch.changes), patch.nodes, patch.has_placeholders
+
+
+@settings(max_examples=400)
+@given(
+    st.dictionaries(st.sampled_from(NAMES), DOCUMENTS, max_size=8)
+    | st.dictionaries(st.sampled_from(NAMES + ODD_NAMES), st.integers(0, 9), max_size=5),
+    st.integers(1, 120),
+)
+@example({"a": {}, "b/c": 1, "b/d": [], "9": None, "10": {"x": {}}}, 1000)
+@example({"a": 1, "/a": 2}, 1000)
+@example({"b/c": 1, "b//c": 1}, 1000)
+@example({"a": 1e300, "b/c": 10**18 + 1, "b/d": 2.0}, 1000)
+def test_members_that_are_read_together_are_what_they_are_one_by_one(
+    document: Any, limit: int
+) -> None:
+    text = orjson.dumps(document)
+    with pytest.MonkeyPatch.context() as patcher:
+        patcher.setattr(bulk_patch, "_TOGETHER", 1)
+        together = patched(text, limit)
+        patcher.setattr(bulk_patch, "_TOGETHER", 99)
+        assert together == patched(text, limit)
+
+
+@pytest.mark.parametrize("limit", [10, 250, 10_000])
+def test_of_siblings_that_come_twice_the_last_one_counts(limit: int) -> None:
+    first: dict[str, int | None] = {f"k{at}": at for at in range(20)}
+    last = {**dict.fromkeys(first), "k3": 3}
+    for one, other in ((first, last), (last, first)):
+        text = orjson.dumps(one)[:-1] + b"," + orjson.dumps(other)[1:]
+        tree, _, changes, nodes, _ = patched(text, limit)
+        assert {key: tree[key] for key in tree if key[0] == "k"} == {
+            key: value for key, value in other.items() if value is not None
+        }
+        assert changes == [
+            Change(Place((key,)), None if value is None else STORED) for key, value in other.items()
+        ]
+        assert nodes == (20 if limit == 10_000 else 40)

@@ -12,10 +12,12 @@ written by a `BulkWriter`, as a PUT of its place would be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, Final, overload
+
+import attrs
 
 from treedbd.limits import MAX_PATCH_MEMBERS
 from treedbd.loop import pause, paused
@@ -25,6 +27,7 @@ from treedbd.tree.edit import (
     Increment,
     Resolver,
     Timestamp,
+    canonicalise_numbers,
     check_priority,
     count_nodes,
     make_member,
@@ -35,7 +38,7 @@ from treedbd.tree.edit import (
     resolve_member,
 )
 from treedbd.tree.fragments import Fragment
-from treedbd.tree.path import is_at_or_above, sort_keys
+from treedbd.tree.path import is_at_or_above
 from treedbd.tree.types import (
     PRIORITY,
     STORED,
@@ -48,7 +51,7 @@ from treedbd.tree.types import (
     Place,
     Value,
 )
-from treedbd.tree.value import TEXT_AT_ONCE, compact, nest, print_text
+from treedbd.tree.value import TEXT_AT_ONCE, compact, nest, print_text, sort_members
 
 _OTHER_MEMBERS: Final = f"An object with {VALUE} must have no other member but {PRIORITY}."
 
@@ -56,7 +59,9 @@ _OTHER_MEMBERS: Final = f"An object with {VALUE} must have no other member but {
 _CHECKED_AT_ONCE: Final = 256
 _ADDED_AT_ONCE: Final = 128
 _TOGETHER: Final = 8
-"""Children of one container from which on they are added to it together."""
+"""Children of one container from which on they are read, and added to it, together."""
+_NOT_PLAIN: Final = frozenset({"", PRIORITY, VALUE, SERVER_VALUE})
+"""What is not the name of a child that can be read with others."""
 _REMOVED_AT_ONCE: Final = 64
 
 
@@ -220,10 +225,16 @@ class PatchedPlaces(Sequence[Change]):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._members: dict[str, bool] = {}
+        self._parsed = "", path  # what precedes the last key of a member, as text and as a path
 
     def add(self, key: str, *, is_removed: bool = False) -> None:
         """Record that a member was written; of one that comes again the last one counts."""
         self._members[key] = is_removed
+
+    def add_all(self, keys: Iterable[str], removed: Iterable[str]) -> None:
+        """Record that members were written, some of which were removed by it."""
+        self._members.update(dict.fromkeys(keys, False))
+        self._members.update(dict.fromkeys(removed, True))
 
     def __len__(self) -> int:
         return len(self._members)
@@ -232,7 +243,17 @@ class PatchedPlaces(Sequence[Change]):
         for number, (key, is_removed) in enumerate(self._members.items()):
             if number % _CHECKED_AT_ONCE == 0:
                 pause()
-            yield Change(parse_member(self._path, key), None if is_removed else STORED)
+            yield Change(self._parse(key), None if is_removed else STORED)
+
+    def _parse(self, key: str) -> Place:
+        """Return the place of a member, which was checked before."""
+        above, _, name = key.rpartition("/")
+        if above == self._parsed[0] and name not in ("", PRIORITY):
+            return Place((*self._parsed[1], name))
+        place = parse_member(self._path, key)
+        if name not in ("", PRIORITY):
+            self._parsed = above, place.path[:-1]
+        return place
 
     @overload
     def __getitem__(self, index: int) -> Change: ...
@@ -242,6 +263,66 @@ class PatchedPlaces(Sequence[Change]):
         if isinstance(index, slice):
             return list(islice(self, *index.indices(len(self))))
         return next(islice(self, range(len(self))[index], None))
+
+
+@attrs.define
+class _Siblings:
+    """Members of a PATCH that name children of one container: their keys, and values by name."""
+
+    keys: list[str] = attrs.Factory(list)
+    children: dict[str, Json] = attrs.Factory(dict)
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether they are many, each of another name, and none is a priority."""
+        names = self.children
+        return len(self.keys) == len(names) >= _TOGETHER and names.keys().isdisjoint(_NOT_PLAIN)
+
+
+@attrs.define
+class _ReadMembers:
+    """What was read of the members of a PATCH in one fragment.
+
+    Attributes:
+        together: many children of one container, in key order, by its path.
+        scattered: other values.
+        removed: the members that remove something.
+        places: the places of members that were read one by one.
+        sent, shown: the members as they came, and as watchers receive them.
+
+    """
+
+    together: dict[Path, dict[str, Value]] = attrs.Factory(dict)
+    scattered: list[Change] = attrs.Factory(list)
+    removed: list[str] = attrs.Factory(list)
+    places: list[Path] = attrs.Factory(list)
+    sent: dict[str, Json] = attrs.Factory(dict)
+    shown: dict[str, Json] = attrs.Factory(dict)
+
+    def add_children(self, path: Path, children: dict[str, Value]) -> None:
+        """Add children of a container, in key order."""
+        others = self.together.get(path)
+        self.together[path] = children if others is None else sort_members({**others, **children})
+
+    def show(self, keys: Iterable[str], names: Iterable[str], items: list[Json]) -> None:
+        """Add members, with what they are called in the body and in events."""
+        self.sent.update(zip(keys, items, strict=True))
+        if {} in items or [] in items:
+            items = [None if item in ({}, []) else item for item in items]
+        self.shown.update(zip(names, items, strict=True))
+
+
+def _by_container(members: dict[str, Json]) -> Iterable[_Siblings]:
+    """Divide members of a PATCH by what precedes the last key."""
+    found: dict[str, _Siblings] = {}
+    for key, item in members.items():
+        above, _, name = key.rpartition("/")
+        siblings = found.get(above)
+        if siblings is None:
+            siblings = found[above] = _Siblings()
+        siblings.keys.append(key)
+        siblings.children[name] = item
+    return found.values()
 
 
 class BulkPatch:
@@ -271,6 +352,7 @@ class BulkPatch:
         self._resolver = resolver
         self._max_string_bytes = max_string_bytes
         self._places: list[list[Path]] = []  # in order in each of the lists
+        self._siblings: list[tuple[Path, list[str]]] = []  # other places: containers, and names
         self._last: dict[str, Value] = {}  # removals and priorities, which are done at the end
         self._long: BulkWriter | None = None
         self._long_key = ""
@@ -302,41 +384,68 @@ class BulkPatch:
         if not isinstance(body, dict):
             raise InvalidData("The body of a PATCH must be an object, or null.")
         self.nodes += count_nodes(body)
-        groups: dict[Path, dict[str, Value]] = {}
-        places, sent_members, shown = [], dict[str, Json](), dict[str, Json]()
-        for key, item in body.items():
-            place, value, sent = self._read(key, item)
-            sent_members[key] = sent
-            shown[self._name(place)] = None if sent in ({}, []) else sent
-            places.append(_sortable(place))
-            self._last.pop(key, None)
-            self.changes.add(key, is_removed=value is None)
-            if place.is_priority or value is None or not place.path:
-                self._last[key] = value
-            else:
-                groups.setdefault(place.path[:-1], {})[place.path[-1]] = value
-        self._places.append(sorted(places))
+        read = _ReadMembers()
+        for siblings in _by_container(body):
+            if not (siblings.are_plain and self._read_siblings(siblings, read)):
+                for key in siblings.keys:
+                    self._read_member(key, body[key], read)
+            pause()
+        self.changes.add_all(body, read.removed)
+        if read.places:
+            self._places.append(sorted(read.places))
         self._check_count()
-        self._show(sent_members, shown)
-        self._write(groups)
+        self._show({key: read.sent[key] for key in body}, read.shown)
+        self._write(read)
+
+    def _read_siblings(self, siblings: _Siblings, read: _ReadMembers) -> bool:
+        """Read children of one container together; return False if there are server values."""
+        keys, items = siblings.keys, siblings.children
+        path = parse_member(self._path, keys[0]).path[:-1]
+        normal: Any = normalise(items, len(path), self._max_string_bytes)
+        if normal.has_placeholders:
+            return False
+        if normal.has_changed_numbers:
+            changed: Any = canonicalise_numbers(items)
+            items = changed
+        children: dict[str, Value] = normal.value or {}
+        if self._last:
+            for key in keys:
+                self._last.pop(key, None)
+        if len(children) < len(items):
+            gone = [key for key, name in zip(keys, items, strict=True) if name not in children]
+            self._last.update(dict.fromkeys(gone))
+            read.removed += gone
+        self._siblings.append((path, list(items)))
+        read.add_children(path, children)
+        above = "".join([f"{key}/" for key in path[len(self._path) :]])
+        read.show(keys, [above + name for name in items], list(items.values()))
+        return True
+
+    def _read_member(self, key: str, item: Json, read: _ReadMembers) -> None:
+        place, value, sent = self._read(key, item)
+        read.show([key], [self._name(place)], [sent])
+        read.places.append(_sortable(place))
+        self._last.pop(key, None)
+        if value is None:
+            read.removed.append(key)
+        if place.is_priority or value is None or not place.path:
+            self._last[key] = value
+        else:
+            read.scattered.append(Change(place, value))
 
     def _name(self, place: Place) -> str:
         """Return how watchers receive the name of a member."""
         below = place.path[len(self._path) :]
         return "/".join((*below, PRIORITY) if place.is_priority else below)
 
-    def _write(self, groups: dict[Path, dict[str, Value]]) -> None:
+    def _write(self, read: _ReadMembers) -> None:
         """Write values by their containers, many children of one container together."""
-        scattered: list[Change] = []
-        for path, children in groups.items():
-            if len(children) < _TOGETHER:
-                scattered += [Change(Place((*path, key)), children[key]) for key in children]
-                continue
-            keys = iter(sort_keys(children))
-            while some := {key: children[key] for key in islice(keys, _ADDED_AT_ONCE)}:
+        for path, children in read.together.items():
+            items = iter(children.items())
+            while some := dict(islice(items, _ADDED_AT_ONCE)):
                 self._writer.add_children(path, some)
                 pause()
-        changes = iter(sorted(scattered, key=lambda change: change.place))
+        changes = iter(sorted(read.scattered, key=lambda change: change.place))
         while few := list(islice(changes, _ADDED_AT_ONCE)):
             self._writer.apply(few)
             pause()
@@ -368,9 +477,27 @@ class BulkPatch:
 
     def _check_overlaps(self) -> None:
         """Raise `InvalidData` if a place is above another one; pauses."""
+        if not self._places and len({path for path, _ in self._siblings}) == 1:
+            distinct = self._count_siblings()  # none is above another one
+        else:
+            distinct = self._compare_places()
+        # Of a member that came twice the last one counts; different ones must not name one place.
+        if distinct < len(self.changes):
+            raise InvalidData("Two keys of the body name the same place.")
+
+    def _count_siblings(self) -> int:
+        found = set[str]()
+        for _, names in self._siblings:
+            found.update(names)
+            pause()
+        return len(found)
+
+    def _compare_places(self) -> int:
+        """Return how many places there are; raise `InvalidData` if one is above another one."""
         upper: Path | None = None
         distinct = 0
-        for number, lower in enumerate(merge(*self._places)):
+        groups = ([(*path, name) for name in sorted(names)] for path, names in self._siblings)
+        for number, lower in enumerate(merge(*self._places, *paused(groups, 1))):
             if lower != upper:
                 distinct += 1
                 if upper is not None and lower[: len(upper)] == upper:
@@ -378,9 +505,7 @@ class BulkPatch:
                 upper = lower
             if number % _CHECKED_AT_ONCE == 0:
                 pause()
-        # Of a member that came twice the last one counts; different ones must not name one place.
-        if distinct < len(self.changes):
-            raise InvalidData("Two keys of the body name the same place.")
+        return distinct
 
     def _add_part(self, fragment: Fragment) -> None:
         """Write a part of a member that comes in several fragments."""
