@@ -9,13 +9,14 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from urllib.parse import urlsplit
 
 import attrs
 from OpenSSL import SSL
 
 _STATUS = re.compile(rb"HTTP/1\.1 2[0-9]{2} ")
+_WITHOUT_BODY = re.compile(rb"HTTP/1\.1 204 ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 _END = b"\r\n\r\n"
 _RESET = struct.pack("ii", 1, 0)  # closes without TIME_WAIT, so that ports do not run out
@@ -34,7 +35,7 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
-@cache
+@lru_cache(1000)
 def _body_length(head: bytes) -> int:
     """Return the length of the body that follows a head, `_CHUNKED` if only its end shows it.
 
@@ -47,33 +48,37 @@ def _body_length(head: bytes) -> int:
         return int(length[1])
     if b"chunked" in head:
         return _CHUNKED
+    if _WITHOUT_BODY.match(head):
+        return 0
     raise RuntimeError("The response has no Content-Length, and does not come in chunks.")
 
 
 @attrs.frozen
 class Target:
-    """The address of a server, and what to send to it."""
+    """The address of a server."""
 
     host: str
     port: int
     is_secure: bool
-    requests: tuple[bytes, ...]
 
 
-def make_target(url: str, bodies: tuple[str, ...]) -> Target:
-    """Return the target of GET requests, or of PUT requests if there are bodies."""
-    parts = urlsplit(url)
+def make_target(base: str) -> Target:
+    """Return the address of a server, from its base URL."""
+    parts = urlsplit(base)
     if parts.hostname not in ("127.0.0.1", "localhost"):
         raise ValueError("Loads go to this machine only.")
-    path = parts.path + (f"?{parts.query}" if parts.query else "")
-    head = f"{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
-    requests = [f"GET {head}\r\n".encode()]
-    if bodies:
-        puts = ((body, len(body.encode())) for body in bodies)
-        requests = [f"PUT {head}Content-Length: {n}\r\n\r\n{body}".encode() for body, n in puts]
     is_secure = parts.scheme == "https"
-    port = parts.port or (443 if is_secure else 80)
-    return Target(parts.hostname, port, is_secure, tuple(requests))
+    return Target(parts.hostname, parts.port or (443 if is_secure else 80), is_secure)
+
+
+def request(
+    base: str, target: str, method: str = "GET", body: str | None = None, headers: str = ""
+) -> bytes:
+    """Return the bytes of a request: `target` follows the first slash, `headers` end with CRLF."""
+    head = f"{method} /{target} HTTP/1.1\r\nHost: {base.rpartition('/')[2]}\r\n{headers}"
+    if body is None:
+        return f"{head}\r\n".encode()
+    return f"{head}Content-Length: {len(body.encode())}\r\n\r\n{body}".encode()
 
 
 class Caller:
@@ -166,6 +171,38 @@ class Caller:
             self._missing = 0
 
 
+class Pacer(Caller):
+    """Sends its requests at a steady rate, each after the response to the one before."""
+
+    answered = 0
+    _is_idle = True
+
+    def __init__(
+        self,
+        target: Target,
+        requests: Iterator[bytes],
+        register: Callable[[int, Caller], None],
+        per_s: float,
+    ) -> None:
+        """Prepare, as any caller; the first request is sent at the first `tick`."""
+        super().__init__(target, requests, register)
+        self._interval_s = 1 / per_s
+        self._due = time.perf_counter()
+
+    def tick(self, now: float) -> None:
+        """Send the next request if it is time."""
+        if self._is_idle and now >= self._due:
+            self._due += self._interval_s
+            self._is_idle = False
+            self.begin()
+
+    def proceed(self) -> None:
+        """Receive what is there; what is measured is not this caller."""
+        if super().proceed() is not None:
+            self.answered += 1
+            self._is_idle = True
+
+
 class Reconnector(Caller):
     """Opens a connection for each request, and resumes the TLS session of the one before.
 
@@ -225,13 +262,13 @@ def _fast_context() -> SSL.Context:
     return SSL.Context(SSL.TLS_CLIENT_METHOD)
 
 
-def resumes(target: Target) -> bool:
-    """Return whether a second connection resumes the TLS session of a first one."""
+def resumes(target: Target, sent: bytes) -> bool:
+    """Return whether a second connection resumes the TLS session of a first; both send `sent`."""
     session = None
     for _ in range(2):
         opened = socket.create_connection((target.host, target.port), CONNECT_S)
         with client_context().wrap_socket(opened, session=session) as secured:
-            secured.sendall(target.requests[0])
+            secured.sendall(sent)
             secured.recv(1 << 16)  # tickets come with or before the response
             session, is_resumed = secured.session, bool(secured.session_reused)
     return is_resumed

@@ -1,197 +1,330 @@
 """What `rates.py` measures: each case is one load on one server.
 
-Objects have small children, as data in life has: 109 of them are 10 KB, 11,000 are 1 MB. A case of
-treedb names the case that is its floor: the same number of bytes as a constant reply of the HTTP
-server that treedb uses, without anything else of treedb.
+A case of treedb names the case that it is a multiple of, and often one that is its floor: for a
+read the same number of bytes as a constant reply of the HTTP server that treedb uses, without
+anything else of treedb; for a write SQLite or the disk without a server.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
-import tempfile
-import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
+import random
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any
 
 import attrs
-from callers import client_context
-from load import Load
-from rules import PLACE, PROFILE, RULES, make_token, put_as_owner
-from servers import put, serve_reference, serve_treedb
+from callers import request
+from load import Beside, Load, sample
+from rules import PROFILE, make_token, place
+from servers import LOAD_CORE
+from workers import measure_writes
+from worlds import DEEP, Daemon, Measure, Size, World, answer_size, object_path
 
 KLEIN = "Klein, 50 B"
-DEEP = "apps/shop/users/u0000001/profile"
-TEXT = json.dumps("x" * 48)
-OBJECTS = {"10 KB": 109, "1 MB": 11_000}
-QUERIED = 100
-QUERY = "orderBy=%22age%22&startAt=10&limitToFirst=10"
-BODIES = tuple(json.dumps(f"{number:048}") for number in range(7))
-PROFILES = tuple(json.dumps({**PROFILE, "age": age}) for age in range(7))
-FIRST_READS = """
-default_project = "demo"
-[limits]
-kept_answer_bytes = 0
-[projects.demo]
-rules_file = "open.json"
-"""
+SMALL = f"{DEEP}/text.json"
+QUERY = "orderBy=%22age%22&startAt={}&limitToFirst={}"
+LONE_PER_S = 200
+SERVED, TLS, FIRST = attrgetter("small"), attrgetter("small_tls"), attrgetter("first")
+LEAVES, FIRST_LEAVES = attrgetter("leaves"), attrgetter("first_leaves")
+PEOPLE, RULED = attrgetter("people"), attrgetter("ruled")
+MANY = 20_000  # requests that are made beforehand
+CONNECTIONS = 32
+WORKERS = 2
 
 
 @attrs.frozen
 class Case:
-    """A load, and for treedb the least multiple of `KLEIN` to reach and the case to compare."""
+    """A row: what is measured, and the least to reach.
+
+    `of` is the case that it is a multiple of, None if its own rate counts, in `unit`. With
+    `is_change` the multiple is printed as a change in percent. `every` is for what takes long: it
+    is measured in every so many rounds only.
+    """
 
     name: str
-    load: Load
+    make: Callable[[World], Measure]
     aim: float | None = None
     floor: str | None = None
+    of: str | None = KLEIN
+    unit: str = ""
+    is_change: bool = False
+    is_reference: bool = False
+    every: int = 1
 
 
-@attrs.frozen
-class Servers:
-    """The base URL of each server; those of treedb hold the same values."""
+def loaded(make: Callable[[World], Load]) -> Callable[[World], Measure]:
+    """Return a maker of measurements, from one of loads."""
 
-    klein: str
-    web: str
-    web_tls: str
-    floor: str
-    floor_tls: str
-    treedb: str
-    treedb_tls: str
-    first_reads: str
-    """Keeps no answers; what a connection remembers of its requests is kept."""
-    ruled: str
-    """Has the rules of `rules.py`."""
-    token: str
-    """For `ruled`."""
+    def start(world: World) -> Measure:
+        load = make(world)
+        return lambda seconds: sample(load, seconds, LOAD_CORE)
+
+    return start
 
 
-def children(count: int) -> dict[str, object]:
-    """Return an object of small children; each takes 95 bytes of JSON."""
-    return {
-        f"u{number:07}": {
-            "name": f"Ada Lovelace {number:05}",
-            "mail": f"{number:07}@example.com",
-            "age": number % 90 + 10,
-            "city": "London",
-        }
-        for number in range(count)
-    }
+def repeated(
+    get: Callable[[World], Daemon], target: str, **options: Any
+) -> Callable[[World], Measure]:
+    """Measure the same GET again and again."""
+
+    def make(world: World) -> Load:
+        daemon = get(world)
+        return daemon.load(itertools.repeat(request(daemon.base, target)), **options)
+
+    return loaded(make)
 
 
-@contextlib.contextmanager
-def serve_all() -> Iterator[Servers]:
-    """Run all servers, with their values, within a block."""
-    with contextlib.ExitStack() as stack:
-
-        def folder() -> str:
-            return stack.enter_context(tempfile.TemporaryDirectory())
-
-        def reference(kind: str, *, secure: bool = False) -> str:
-            return stack.enter_context(serve_reference(kind, folder() if secure else None))
-
-        def treedb(config: str | None = None, *, secure: bool = False) -> str:
-            return stack.enter_context(serve_treedb(folder(), config, secure=secure))
-
-        ruled_folder = folder()
-        ruled = stack.enter_context(serve_treedb(ruled_folder))
-        put_as_owner(f"{ruled}/.settings/rules.json", {"rules": RULES})
-        put_as_owner(f"{ruled}/{PLACE}.json", {**PROFILE, "name": "x" * 48})
-        servers = Servers(
-            klein=reference("klein"),
-            web=reference("web"),
-            web_tls=reference("web", secure=True),
-            floor=reference("floor"),
-            floor_tls=reference("floor", secure=True),
-            treedb=treedb(),
-            treedb_tls=treedb(secure=True),
-            first_reads=treedb(FIRST_READS),
-            ruled=ruled,
-            token=make_token(Path(ruled_folder)),
-        )
-        for base in (servers.treedb, servers.treedb_tls, servers.first_reads):
-            fill(base)
-        yield servers
+def chosen(requests: list[bytes]) -> Iterator[bytes]:
+    """Return requests in random order; each has as much chance to be next."""
+    return itertools.cycle(random.Random(1).choices(requests, k=2 * max(MANY, len(requests))))
 
 
-def fill(base: str) -> None:
-    """Put the values that are read."""
-    put(f"{base}/{DEEP}/text.json", TEXT)
-    put(f"{base}/queried.json", json.dumps(children(QUERIED)))
-    for name, count in OBJECTS.items():
-        put(f"{base}/{object_path(name)}.json", json.dumps(children(count)))
+def leaves_at_random(get: Callable[[World], Daemon]) -> Callable[[World], Measure]:
+    """Measure GETs of any of the leaves."""
+
+    def make(world: World) -> Load:
+        daemon = get(world)
+        return daemon.load(chosen(world.reads_of_leaves(daemon.base)))
+
+    return loaded(make)
 
 
-def object_path(name: str) -> str:
-    """Return the path of one of the objects."""
-    return f"apps/shop/{name.replace(' ', '').lower()}"
+def users_at_random(world: World) -> Load:
+    """Return GETs of what belongs to any of the users, by that user."""
+    base = world.ruled.base
+    requests = [
+        request(base, f"{place(user)}/{name}.json", headers=f"Authorization: Bearer {token}\r\n")
+        for user in range(world.size.users)
+        for token in [make_token(user)]
+        for name in PROFILE
+    ]
+    return world.ruled.load(chosen(requests))
 
 
-def reference_cases(servers: Servers, sizes: dict[str, int]) -> list[Case]:
-    """Return the cases of the references, for answers of these sizes in bytes."""
-    cases = [Case(KLEIN, Load(f"{servers.klein}/50"))]
-    for name, size in sizes.items():
-        cases.append(Case(f"floor, {name}", Load(f"{servers.floor}/{size}")))
-        if name != "query":
-            cases.append(Case(f"twisted.web, {name}", Load(f"{servers.web}/{size}")))
-    for name in ("50 B", "1 MB"):
-        cases.append(Case(f"floor, TLS, {name}", Load(f"{servers.floor_tls}/{sizes[name]}")))
-        cases.append(Case(f"twisted.web, TLS, {name}", Load(f"{servers.web_tls}/{sizes[name]}")))
-    for name, base in (("floor", servers.floor_tls), ("twisted.web", servers.web_tls)):
-        cases.append(Case(f"{name}, new TLS connection", Load(f"{base}/50", reconnects=True)))
-    return cases
+def beside_writes(world: World) -> Load:
+    """Return the GET of 50 B beside lone writes."""
+    base = world.small.base
+    writes = (request(base, "lone.json", "PUT", put_value(number)) for number in itertools.count())
+    return world.small.load(
+        itertools.repeat(request(base, SMALL)), beside=Beside(writes, LONE_PER_S)
+    )
 
 
-def treedb_cases(servers: Servers) -> list[Case]:
-    """Return the cases of treedb, in the order of the table."""
-    small, new = f"{DEEP}/text.json", f"{DEEP}/put.json"
-    paths = {name: f"{object_path(name)}.json" for name in OBJECTS}
-    query = f"queried.json?{QUERY}"
-    ruled = f"{servers.ruled}/{PLACE}"
-    open_, tls, first = servers.treedb, servers.treedb_tls, servers.first_reads
+def generated(
+    get: Callable[[World], Daemon],
+    method: str,
+    make: Callable[[int], tuple[str, str | None]],
+    connections: int = CONNECTIONS,
+) -> Callable[[World], Measure]:
+    """Measure requests whose target and body are made from a number that is never the same."""
+
+    def start(world: World) -> Load:
+        daemon = get(world)
+        made = map(make, itertools.count())
+        requests = (request(daemon.base, target, method, body) for target, body in made)
+        return daemon.load(requests, connections=connections)
+
+    return loaded(start)
+
+
+def put_value(number: int) -> str:
+    """Return a string of 50 bytes of JSON."""
+    return f'"{number:048}"'
+
+
+def mixed(number: int, below: int) -> int:
+    """Return a number that looks random, and is another one for each of `below` numbers.
+
+    `below` must not be a multiple of 7919.
+    """
+    return number * 7919 % below
+
+
+def profile(number: int) -> str:
+    """Return a profile that the rules allow."""
+    return json.dumps({**PROFILE, "age": number})
+
+
+def patch(number: int) -> str:
+    """Return a body of ten paths."""
+    return json.dumps({f"d{each}/v": f"{number + each:024}" for each in range(10)})
+
+
+def floor(name: str, target: str, *, secure: bool = False, **options: Any) -> Case:
+    """Return the case of a constant reply, of the size of what treedb answers."""
+
+    def make(world: World) -> Load:
+        daemon = world.small_tls if secure else world.small
+        size = answer_size(f"{daemon.base}/{target}")
+        base = world.references.serve("floor", secure=secure)
+        return Load(base, itertools.repeat(request(base, str(size))), **options)
+
+    return Case(f"floor, {name}", loaded(make), is_reference=True)
+
+
+def bare(kind: str, name: str, size: int) -> Case:
+    """Return the case of a server that is not of treedb."""
+
+    def make(world: World) -> Load:
+        base = world.references.serve(kind)
+        return Load(base, itertools.repeat(request(base, str(size))))
+
+    return Case(name, loaded(make), is_reference=True)
+
+
+def reference_cases() -> list[Case]:
+    """Return the cases of the references."""
+    objects = {name: f"{object_path(name)}.json" for name in ("10 KB", "1 MB")}
+    new = {"reconnects": True}
     return [
-        Case("GET 50 B", Load(f"{open_}/{small}"), 6, "floor, 50 B"),
-        Case("GET 10 KB, 109 children", Load(f"{open_}/{paths['10 KB']}"), 5, "floor, 10 KB"),
-        Case("GET 1 MB, 11,000 children", Load(f"{open_}/{paths['1 MB']}"), 0.25, "floor, 1 MB"),
-        Case("the 10 KB, first read", Load(f"{first}/{paths['10 KB']}"), 2, "floor, 10 KB"),
-        Case("the 1 MB, first read", Load(f"{first}/{paths['1 MB']}"), 0.1, "floor, 1 MB"),
+        bare("klein", KLEIN, 50),
+        bare("web", "twisted.web, 50 B", 50),
+        floor("50 B", SMALL),
+        floor("10 KB", objects["10 KB"]),
+        floor("1 MB", objects["1 MB"]),
+        floor("query", f"queried.json?{QUERY.format(10, 10)}"),
+        floor("TLS, 50 B", SMALL, secure=True),
+        floor("TLS, 1 MB", objects["1 MB"], secure=True),
+        floor("new TLS connection", SMALL, secure=True, **new),
+        Case("disk, a sync of 4 KB", lambda world: world.references.syncs(), is_reference=True),
+        Case("SQLite, a row a commit", lambda w: w.references.commits(1), is_reference=True),
+        Case("SQLite, 32 rows a commit", lambda w: w.references.commits(32), is_reference=True),
+    ]
+
+
+def read_cases(size: Size) -> list[Case]:
+    """Return the cases of GET."""
+    ten, big = (f"{object_path(name)}.json" for name in ("10 KB", "1 MB"))
+    ruled = f"{place(1)}/name.json?auth={make_token(1)}"
+    token, small = "GET 50 B, token and rules", "floor, 50 B"
+    return [
+        Case("GET 50 B, repeated", repeated(SERVED, SMALL), 6.5, small),
+        Case(f"GET 100 B, {size.records:,} leaves at random", leaves_at_random(LEAVES), 3, small),
+        Case("GET 100 B, first read", leaves_at_random(FIRST_LEAVES), None, small),
+        Case("GET 10 KB, repeated", repeated(SERVED, ten), 5, "floor, 10 KB"),
+        Case("GET 10 KB, first read", repeated(FIRST, ten), 2, "floor, 10 KB"),
+        Case("GET 1 MB, repeated", repeated(SERVED, big), 0.25, "floor, 1 MB"),
+        Case("GET 1 MB, first read", repeated(FIRST, big), 0.1, "floor, 1 MB"),
+        Case(f"{token}, one user", repeated(RULED, ruled), 3.5, small),
+        Case(f"{token}, {size.users:,} users", loaded(users_at_random), 3.5, small),
         Case(
-            "GET 50 B, token and rules",
-            Load(f"{ruled}/name.json?auth={servers.token}"),
-            3.5,
-            "floor, 50 B",
-        ),
-        Case("PUT 50 B, synced", Load(f"{open_}/{new}", bodies=BODIES), 1.6),
-        Case(
-            "PUT, token and rules",
-            Load(f"{ruled}.json?auth={servers.token}", bodies=PROFILES),
-            1.2,
-        ),
-        Case("query, 10 of 100, repeated", Load(f"{open_}/{query}"), 2.5, "floor, query"),
-        Case("query, 10 of 100, first time", Load(f"{first}/{query}"), 1.0, "floor, query"),
-        Case("TLS GET 50 B", Load(f"{tls}/{small}"), 3.5, "floor, TLS, 50 B"),
-        Case("TLS GET 1 MB", Load(f"{tls}/{paths['1 MB']}"), 0.2, "floor, TLS, 1 MB"),
-        Case(
-            "new TLS connection for each GET",
-            Load(f"{tls}/{small}", reconnects=True),
-            0.3,
-            "floor, new TLS connection",
+            f"GET 50 B beside {LONE_PER_S} writes a second",
+            loaded(beside_writes),
+            0.9,
+            of="GET 50 B, repeated",
+            is_change=True,
         ),
     ]
 
 
-def make_cases(servers: Servers) -> list[Case]:
-    """Return all cases; what the references answer has the size of what treedb answers."""
-    cases = treedb_cases(servers)
-    sizes = {
-        case.floor.removeprefix("floor, "): answer_size(case.load.url)
-        for case in cases
-        if case.floor is not None and case.load.url.startswith(servers.treedb)
-    }
-    return reference_cases(servers, sizes) + cases
+def query_cases(size: Size) -> list[Case]:
+    """Return the cases of queries."""
+    name, constant = "query 10 of 100", "floor, query"
+
+    def new(collection: str) -> Callable[[int], tuple[str, None]]:
+        def make(number: int) -> tuple[str, None]:
+            query = QUERY.format(f"{10 + number % 80}.{number:06}", 10)
+            return f"{collection}.json?{query}", None
+
+        return make
+
+    def of_all(number: int) -> tuple[str, None]:
+        return f"people.json?{QUERY.format(f'0.{mixed(number, 899_981):06}', 50)}", None
+
+    again = repeated(SERVED, f"queried.json?{QUERY.format(10, 10)}")
+    all_name = f"query 50 of {size.records:,} by index, each new"
+    return [
+        Case(f"{name}, repeated", again, 2.5, constant),
+        Case(f"{name}, each new", generated(SERVED, "GET", new("queried")), 1.0, constant),
+        Case(f"{name} by index, each new", generated(SERVED, "GET", new("indexed")), 1.0, constant),
+        Case(all_name, generated(PEOPLE, "GET", of_all), 0.5),
+    ]
 
 
-def answer_size(url: str) -> int:
-    """Return the bytes of the body that a GET receives."""
-    with urllib.request.urlopen(url, context=client_context()) as response:
-        return len(response.read())
+def write_cases() -> list[Case]:
+    """Return the cases of writes."""
+    ruled = f"{place(1)}.json?auth={make_token(1)}"
+    batch = "SQLite, 32 rows a commit"
+
+    def put(number: int) -> tuple[str, str]:
+        return f"{DEEP}/put.json", put_value(number)
+
+    def put_at_random(number: int) -> tuple[str, str]:
+        return f"put/k{mixed(number, 99_991):06}.json", put_value(number)
+
+    def post(number: int) -> tuple[str, str]:
+        return "posted.json", f'{{"text":"hello {number:030}"}}'
+
+    return [
+        Case("PUT 50 B, one path", generated(SERVED, "PUT", put), 1.6, batch),
+        Case("PUT 50 B, paths at random", generated(SERVED, "PUT", put_at_random), 1.6, batch),
+        Case(
+            "PUT 50 B, one connection",
+            generated(SERVED, "PUT", put, connections=1),
+            0.7,
+            "disk, a sync of 4 KB",
+            of="SQLite, a row a commit",
+        ),
+        Case(
+            "PUT, token and rules",
+            generated(RULED, "PUT", lambda number: (ruled, profile(number))),
+            1.2,
+        ),
+        Case(
+            "PATCH of 10 paths",
+            generated(SERVED, "PATCH", lambda number: ("patched.json", patch(number))),
+            0.9,
+        ),
+        Case("POST", generated(SERVED, "POST", post), 1.2),
+    ]
+
+
+def tls_cases() -> list[Case]:
+    """Return the cases of TLS."""
+    big, new = f"{object_path('1 MB')}.json", "new TLS connection"
+    connecting = repeated(TLS, SMALL, reconnects=True)
+    return [
+        Case("TLS GET 50 B", repeated(TLS, SMALL), 3.5, "floor, TLS, 50 B"),
+        Case("TLS GET 1 MB", repeated(TLS, big), 0.2, "floor, TLS, 1 MB"),
+        Case("new TLS connection for each GET", connecting, 0.3, f"floor, {new}"),
+    ]
+
+
+def other_cases(size: Size) -> list[Case]:
+    """Return the cases of events, of imports, and of several workers."""
+    streams, sockets = (f"events to {size.streams:,} {kind}" for kind in ("streams", "sockets"))
+    found = [
+        Case(streams, World.stream_events, 18),
+        Case(sockets, World.socket_events, 0.95, of=streams),
+        Case(
+            f"import of {size.import_mb:g} MB, running daemon",
+            World.imports,
+            15,
+            of=None,
+            unit="MB/s",
+            every=3,
+        ),
+    ]
+    for databases, aim in ((1, 1.6), (4, 1.7)):
+        name = f"PUT of {databases} database{'s' if databases > 1 else ''}"
+
+        def make(count: int, used: int = databases) -> Callable[[World], Measure]:
+            return lambda world: measure_writes(world.workers(count), count, used)
+
+        found.append(Case(f"{name}, one worker", make(1)))
+        found.append(Case(f"{name}, two workers", make(WORKERS), aim, of=f"{name}, one worker"))
+    return found
+
+
+def make_cases(size: Size) -> list[Case]:
+    """Return all cases, in the order of the table."""
+    return [
+        *reference_cases(),
+        *read_cases(size),
+        *query_cases(size),
+        *write_cases(),
+        *tls_cases(),
+        *other_cases(size),
+    ]

@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/memory.py [--kept-mib N]
 
-Prints the resident memory of the process (RSS, as Linux counts it) in MB of a million bytes. Kept
-answers are those to different queries of one object of 10 KB, until their bytes are more than twice
-what may be kept.
+Prints the resident memory of the process (RSS, as Linux counts it) in MB of a million bytes, of a
+daemon with two projects. Kept answers are those to different queries of one object of 10 KB, until
+their bytes are more than twice what may be kept.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import pathlib
 import tempfile
 
-from cases import OBJECTS, answer_size, children
 from servers import put, serve_treedb
 from streams import resident_bytes
+from worlds import OBJECTS, answer_size, children
 
 CONFIG = """
 default_project = "demo"
@@ -24,7 +25,10 @@ default_project = "demo"
 kept_answer_bytes = {}
 [projects.demo]
 rules_file = "open.json"
+[projects.other]
+rules_file = "open.json"
 """
+KEPT_MIB = 64
 MIB = 1 << 20
 PATHS = ("object.json", "object/u0000001/name.json", "object.json?shallow=true")
 
@@ -32,7 +36,7 @@ PATHS = ("object.json", "object/u0000001/name.json", "object.json?shallow=true")
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kept-mib", type=int, default=64, help="the most that is kept")
+    parser.add_argument("--kept-mib", type=int, default=KEPT_MIB, help="the most that is kept")
     most = parser.parse_args().kept_mib * MIB
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -45,6 +49,16 @@ def main() -> None:
         report("after some requests", folder)
         fill(base, 2 * most)
         report(f"with {most // MIB} MiB of kept answers", folder)
+
+
+def measure_rest(checkout: pathlib.Path) -> int:
+    """Return the bytes of a daemon of a checkout that has just started."""
+    config = CONFIG.format(KEPT_MIB * MIB)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_treedb(folder, config, checkout=checkout),
+    ):
+        return resident_bytes(folder)
 
 
 def fill(base: str, total: int) -> None:

@@ -18,34 +18,23 @@ import statistics
 import sys
 from collections.abc import Callable
 
-from servers import put
-from workers import Sample, Server, children_cpu, run_wrk, serve
+from workers import Sample, Server, make_reads, make_writes, run, serve
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 from tests.postgresql import servers
 
 CONNECTIONS = 32
-WRITE = """
-local n = 0
-request = function()
-  n = n + 1
-  return wrk.format("PUT", "/w/k" .. (n % 500) .. ".json", nil, '{"a":1,"b":"xxxxxxxxxxxxxxxx"}')
-end
-"""
 
 
 def reads(server: Server, seconds: float) -> Sample:
     """Read one small value."""
-    put(f"{server.base}/small.json", '"%s"' % ("x" * 48))
-    url = f"{server.base}/small.json"
-    return server.measure(lambda: run_wrk(url, CONNECTIONS, seconds), children_cpu)
+    return server.measure(lambda: run(make_reads(server, CONNECTIONS), seconds))
 
 
 def writes(server: Server, seconds: float) -> Sample:
     """Write small objects to one database."""
-    url = server.base
-    return server.measure(lambda: run_wrk(url, CONNECTIONS, seconds, WRITE), children_cpu)
+    return server.measure(lambda: run(make_writes(server, 1, CONNECTIONS), seconds))
 
 
 def compare(

@@ -13,87 +13,157 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from cases import KLEIN, Case
+from cases import Case
 from cryptography.hazmat.backends.openssl import backend
 from load import Sample
 
 FULL = 0.9  # a load that uses more of its core may be the bottleneck
-COLUMNS = ("", "of Klein", "aim", "p50 ms", "p99 ms", "of the floor")
+SLOWER = 0.97
+COLUMNS = ("", "figure", "of", "aim", "p50 ms", "p99 ms", "of the floor", "us")
+COMPARED = ("before", "after : before", "us, before : after")
+
+Rounds = dict[str, list[list[Sample]]]
+"""The samples of each case: of this checkout, then of the one beside it, in order of the rounds."""
 
 
 @attrs.frozen
 class Row:
     """Medians of all rounds; multiples are of the reference in the same round.
 
-    `is_least` says that the load was the bottleneck, so the server can do at least this.
+    `is_least` says that the load was the bottleneck, so the server can do at least this. `faster`
+    is the rate as a multiple of that of the checkout beside, `cheaper` the same of the processor
+    time that the other one takes.
     """
 
     name: str
-    klein: float
-    aim: float | None
-    p50_ms: float
-    p99_ms: float
+    figure: float
+    of: str
+    aim: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
     floor: float | None = None
+    us: float | None = None
+    before: float | None = None
+    faster: float | None = None
+    cheaper: float | None = None
     is_least: bool = False
+    is_change: bool = False
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         least = "≥ " if self.is_least else ""
-        floor = "" if self.floor is None else f"{least}{self.floor:.2f}"
         return (
             self.name,
-            f"{least}{significant(self.klein)}",
-            "" if self.aim is None else f"{self.aim:g}",
+            f"{least}{self._shown(self.figure)}",
+            self.of,
+            self._shown(self.aim, exact=True),
             significant(self.p50_ms),
             significant(self.p99_ms),
-            floor,
+            "" if self.floor is None else f"{least}{self.floor:.2f}",
+            significant(self.us),
         )
 
+    def compared(self) -> tuple[str, ...]:
+        """Return what compares it with the checkout beside, as text."""
+        return self._shown(self.before), significant(self.faster), significant(self.cheaper)
 
-def significant(value: float) -> str:
-    """Return a number with two digits that count, or without a fraction."""
+    def _shown(self, figure: float | None, *, exact: bool = False) -> str:
+        if figure is None:
+            return ""
+        if self.is_change:
+            return f"{100 * (figure - 1):+.0f} %"
+        return f"{figure:g}" if exact else significant(figure)
+
+
+def significant(value: float | None) -> str:
+    """Return a number with two digits that count, or without a fraction; nothing for None."""
+    if value is None:
+        return ""
     if value < 0.1:
         return f"{value:.2g}"
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
-def make_rows(cases: list[Case], rounds: dict[str, list[Sample]]) -> list[Row]:
-    """Compare each case with Klein and with its floor."""
+def make_rows(cases: list[Case], rounds: Rounds) -> list[Row]:
+    """Compare each case with its reference, with its floor and with the checkout beside."""
+    return [_make_row(case, rounds) for case in cases]
 
-    def multiple(name: str, reference: str) -> float:
-        pairs = zip(rounds[name], rounds[reference], strict=True)
-        return statistics.median(each.rate / other.rate for each, other in pairs)
 
-    def median(name: str, attribute: str) -> float:
-        found: list[float] = [getattr(each, attribute) for each in rounds[name]]
+def _make_row(case: Case, rounds: Rounds) -> Row:
+    samples, before = rounds[case.name][0], rounds[case.name][1:]
+
+    def multiple(of: str | None, world: int = 0) -> float:
+        found = [each.rate for each in rounds[case.name][world]]
+        if of is not None:
+            others = [each.rate for each in rounds[of][world if len(rounds[of]) > world else 0]]
+            found = [rate / other for rate, other in zip(found, others, strict=True)]
         return statistics.median(found)
 
-    return [
-        Row(
-            case.name,
-            multiple(case.name, KLEIN),
-            case.aim,
-            median(case.name, "p50_ms"),
-            median(case.name, "p99_ms"),
-            None if case.floor is None else multiple(case.name, case.floor),
-            median(case.name, "busy") > FULL,
-        )
-        for case in cases
-    ]
+    def ratio(attribute: str) -> float | None:
+        pairs = zip(values(attribute, samples), values(attribute, *before), strict=True)
+        found = [new / old for new, old in pairs]
+        return statistics.median(found) if found else None
+
+    us = ratio("us") if before else None
+    return Row(
+        name=case.name,
+        figure=multiple(case.of),
+        of=case.of or case.unit,
+        aim=case.aim,
+        p50_ms=_median(values("p50_ms", samples)),
+        p99_ms=_median(values("p99_ms", samples)),
+        floor=None if case.floor is None else multiple(case.floor),
+        us=_median(values("us", samples)),
+        before=multiple(case.of, 1) if before else None,
+        faster=ratio("rate") if before else None,
+        cheaper=1 / us if us else None,
+        is_least=statistics.median(values("busy", samples)) > FULL,
+        is_change=case.is_change,
+    )
+
+
+def values(attribute: str, samples: list[Sample]) -> list[float]:
+    """Return a figure of each sample, of those that have it."""
+    found = (getattr(each, attribute) for each in samples)
+    return [value for value in found if value is not None]
+
+
+def _median(found: list[float]) -> float | None:
+    return statistics.median(found) if found else None
 
 
 def print_table(rows: list[Row], *, markdown: bool) -> None:
     """Print rows in columns, or as a table of Markdown."""
+    is_compared = any(row.before is not None for row in rows)
+    columns = COLUMNS + COMPARED if is_compared else COLUMNS
+    lines = [row.cells() + (row.compared() if is_compared else ()) for row in rows]
     if markdown:
-        for cells in (COLUMNS, ("---",) * len(COLUMNS), *(row.cells() for row in rows)):
+        for cells in (columns, ("---",) * len(columns), *lines):
             print(f"| {' | '.join(cells)} |")
         return
-    for cells in (COLUMNS, *(row.cells() for row in rows)):
-        print(f"{cells[0]:34}" + "".join(f"{cell:>13}" for cell in cells[1:]))
+    widths = [max(map(len, column)) for column in zip(columns, *lines, strict=True)]
+    for cells in (columns, *lines):
+        row = f"{cells[0]:{widths[0]}}"
+        for cell, width in zip(cells[1:], widths[1:], strict=True):
+            row += f"  {cell:>{width}}"
+        print(row)
 
 
-def describe_machine() -> dict[str, Any]:
-    """Return what the figures depend on besides the code."""
+def print_verdict(rows: list[Row]) -> None:
+    """Print which rows are below their aim, and which are slower than the checkout beside."""
+    below = [row.name for row in rows if row.aim is not None and row.figure < row.aim]
+    slower = [
+        f"{row.name} ({row.faster:.2f})"
+        for row in rows
+        if row.faster is not None and row.faster < SLOWER
+    ]
+    for what, names in (("below the aim", below), (f"slower than {SLOWER}", slower)):
+        print(f"\n{what}: {'; '.join(names) or 'nothing'}")
+
+
+def describe_machine(checkouts: list[Path]) -> dict[str, Any]:
+    """Return what the figures depend on, with the commit of each checkout."""
+    commit, before = [*map(_commit, checkouts), None][:2]
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -102,7 +172,8 @@ def describe_machine() -> dict[str, Any]:
         "python_is_optimised": is_optimised(),
         "openssl": backend.openssl_version_text(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit,
+        "before": before,
     }
 
 
@@ -124,13 +195,11 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _commit() -> str | None:
+def _commit(checkout: Path) -> str | None:
     """Return the commit that is checked out, marked if files differ; None without git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
-        done = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return None
     return done.stdout.strip() or None

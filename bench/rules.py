@@ -11,21 +11,22 @@ by round; medians and ratios are printed. `aim` is the least ratio to reach.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 from load import measure
-from servers import LOAD_CORE, serve_treedb
+from servers import CONFIG, LOAD_CORE, put, serve_treedb
 
-from treedbd.web.auth.jwt import derive_project_secret, ensure_development_secret, mint
+from treedbd.web.auth.jwt import mint
 
 AIM = 0.8
-PLACE = "apps/shop/users/u0000001/profile"
+SECRET = "0123456789abcdef" * 3
+RULED = f'{CONFIG.replace("open.json", "rules.json")}secret_files = ["secret"]\n'
 PROFILE = {"name": "Ada Lovelace", "age": 36, "mail": "ada@example.com"}
 RULES: dict[str, Any] = {
     "apps": {
@@ -65,15 +66,14 @@ def main() -> None:
         tempfile.TemporaryDirectory() as open_folder,
         tempfile.TemporaryDirectory() as ruled_folder,
         serve_treedb(open_folder) as open_base,
-        serve_treedb(ruled_folder) as ruled_base,
+        serve_ruled(ruled_folder) as ruled_base,
     ):
-        for base in (open_base, ruled_base):
-            put_as_owner(f"{base}/{PLACE}.json", PROFILE)
-        put_as_owner(f"{ruled_base}/.settings/rules.json", {"rules": RULES})
         urls = {
-            False: f"{open_base}/{PLACE}.json",
-            True: f"{ruled_base}/{PLACE}.json?auth={make_token(Path(ruled_folder))}",
+            False: f"{open_base}/{place(1)}.json",
+            True: f"{ruled_base}/{place(1)}.json?auth={make_token(1)}",
         }
+        for url in urls.values():
+            put(url, json.dumps(PROFILE))
         for _ in range(wanted.rounds):
             for name, (connections, body) in CASES.items():
                 for is_ruled, url in urls.items():
@@ -82,17 +82,29 @@ def main() -> None:
     report({case: statistics.median(found) for case, found in rates.items()})
 
 
-def make_token(folder: Path) -> str:
-    """Return a token of the user whom the rules allow."""
-    secret = derive_project_secret(ensure_development_secret(folder), "demo")
-    return mint(secret, {"uid": "u0000001", "app": "shop"}, now=time.time(), ttl_s=3600)
+def serve_ruled(folder: str) -> contextlib.AbstractContextManager[str]:
+    """Run a daemon with the rules, within a block."""
+    write_settings(folder, {"rules": RULES})
+    return serve_treedb(folder, RULED)
 
 
-def put_as_owner(url: str, json_value: Any) -> None:
-    """Write one value as an admin."""
-    headers = {"Authorization": "Bearer owner"}
-    request = urllib.request.Request(url, json.dumps(json_value).encode(), headers, method="PUT")
-    urllib.request.urlopen(request).close()
+def write_settings(folder: str, rules: object) -> None:
+    """Write the files that `RULED` names."""
+    Path(folder, "rules.json").write_text(json.dumps(rules))
+    secret = Path(folder, "secret")
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+
+
+def place(user: int) -> str:
+    """Return the path of the profile of a user."""
+    return f"apps/shop/users/u{user:07}/profile"
+
+
+def make_token(user: int) -> str:
+    """Return a token of a user, whom the rules allow to read and write what is the user's."""
+    claims = {"uid": f"u{user:07}", "app": "shop"}
+    return mint(SECRET.encode(), claims, now=time.time(), ttl_s=36_000)
 
 
 def report(rates: dict[tuple[str, bool], float]) -> None:

@@ -32,19 +32,39 @@ else:
 SERVER_CORE, LOAD_CORE = _CORES[0], _CORES[-1]
 LISTEN = "tcp:0:interface=127.0.0.1"
 OPEN_RULES = '{"rules": {".read": true, ".write": true}}'
+CONFIG = """
+default_project = "demo"
+[projects.demo]
+rules_file = "open.json"
+"""
+CHECKOUT = Path(__file__).parent.parent
 
 
 @contextlib.contextmanager
-def serve(*command: str) -> Iterator[str]:
-    """Run a server within a block; yield the line by which it says that it is ready."""
+def serve(*command: str, checkout: Path = CHECKOUT) -> Iterator[str]:
+    """Run a server within a block; yield the line by which it says that it is ready.
+
+    It runs the treedb of `checkout`, whichever is installed.
+    """
     server = subprocess.Popen(
-        [*pin(SERVER_CORE), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*pin(SERVER_CORE), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(checkout),
     )
     try:
         yield first_line(server, r"[0-9]+|.*treedb ready .*")
     finally:
         server.terminate()
         server.wait()
+
+
+def environment(checkout: Path) -> dict[str, str]:
+    """Return the environment of a process that runs the treedb of a checkout."""
+    found = {**os.environ, "PYTHONPATH": str(checkout)}
+    found.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode
+    return found
 
 
 def first_line(server: subprocess.Popen[str], pattern: str) -> str:
@@ -66,25 +86,25 @@ def _read_rest(output: IO[str]) -> None:
 
 
 @contextlib.contextmanager
-def serve_treedb(folder: str, config: str | None = None, *, secure: bool = False) -> Iterator[str]:
+def serve_treedb(
+    folder: str, config: str = CONFIG, *, secure: bool = False, checkout: Path = CHECKOUT
+) -> Iterator[str]:
     """Run treedb on a free port; yield its base URL. Its process number is in the file `pid`.
 
-    `config` is the text of a configuration, with open rules in the file `open.json` beside it; None
-    for development mode. `secure` is for TLS.
+    `config` is the text of a configuration, with open rules in the file `open.json` beside it.
+    There is no way to development mode, which prints a line for each request. `secure` is for TLS.
     """
     twistd = str(Path(sys.executable).with_name("twistd"))
     listen = LISTEN
-    flags = ["--data", folder]
     if secure:
         ensure_local_certificate(Path(folder), datetime.datetime.now(datetime.UTC))
         key, certificate = f"{folder}/{LOCAL_KEY}", f"{folder}/{LOCAL_CERTIFICATE}"
         listen = f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={certificate}"
-    if config is not None:
-        Path(folder, "open.json").write_text(OPEN_RULES)
-        Path(folder, "treedb.toml").write_text(config)
-        flags += ["--config", f"{folder}/treedb.toml"]
-    pid = f"--pidfile={folder}/pid"
-    with serve(twistd, "-n", pid, "treedb", "--listen", listen, *flags) as ready:
+    Path(folder, "open.json").write_text(OPEN_RULES)
+    Path(folder, "treedb.toml").write_text(config)
+    flags = ["--data", folder, "--config", f"{folder}/treedb.toml", "--listen", listen]
+    command = [twistd, "-n", f"--pidfile={folder}/pid", "treedb", *flags]
+    with serve(*command, checkout=checkout) as ready:
         yield ready.split()[-1]
 
 
@@ -96,7 +116,7 @@ def serve_reference(kind: str, folder: str | None = None) -> Iterator[str]:
         yield f"{'http' if folder is None else 'https'}://127.0.0.1:{port}"
 
 
-def put(url: str, body: str) -> None:
+def put(url: str, body: str, method: str = "PUT") -> None:
     """Write one value."""
-    request = urllib.request.Request(url, body.encode(), method="PUT")
+    request = urllib.request.Request(url, body.encode(), method=method)
     urllib.request.urlopen(request, context=client_context()).close()

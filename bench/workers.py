@@ -3,33 +3,37 @@
     .venv/bin/python bench/workers.py [--seconds S] [--rounds N] [--streams N] [--workers N]
 
 The same load on a daemon with one worker and on one with more, alternately, round by round, on all
-cores that this process may use; `wrk` makes the requests (`apt-get install wrk`). With one worker
-the load has a core of its own. With as many workers as cores it takes its time from them, so that
-is taken out: `ratio` is of the medians as they were measured, `alone` what it would be if the load
-ran elsewhere, that is, with each rate multiplied by cores / (cores - the cores that the load used).
-For one worker nothing is taken out. `us` is the processor time of all processes of the daemon for
-one request or event; the ratio of those says what more workers cost.
+cores that this process may use. With one worker the load has a core of its own. With as many
+workers as cores it takes its time from them, so that is taken out: `ratio` is of the medians as
+they were measured, `alone` what it would be if the load ran elsewhere, that is, with each rate
+multiplied by cores / (cores - the cores that the load used). For one worker nothing is taken out.
+`us` is the processor time of all processes of the daemon for one request or event; the ratio of
+those says what more workers cost.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
+import multiprocessing
 import os
 import pathlib
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 
 import attrs
+from callers import request
 from listeners import EVENT_BYTES, VALUE, Listeners
-from servers import LISTEN, first_line, put
+from load import Load, sample
+from load import Sample as Answered
+from servers import CHECKOUT, LISTEN, environment, first_line, put
 
 CONFIG = """
 default_project = "p0"
@@ -43,14 +47,9 @@ PROJECT = '[projects.p{0}]\nrules_file = "open.json"\n'
 DATABASES = 4
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-WRITES = """
-local n = 0
-request = function()
-  n = n + 1
-  local path = "/w/k" .. (n % 500) .. ".json?ns=p" .. (n % {databases})
-  return wrk.format("PUT", path, nil, '{{"a":1,"b":"{value}"}}')
-end
-"""
+PATHS = 500
+BODY = '{"a":%d,"b":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}'
+WRITING, READING = 128, 64  # connections
 
 
 @attrs.frozen
@@ -79,14 +78,11 @@ class Server:
         children = pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return sum(map(cpu_seconds, [self.pid, *map(int, children)]))
 
-    def measure(self, load: Callable[[], float], load_cpu: Callable[[], float]) -> Sample:
-        """Run a load, which returns how many requests it made or events it received."""
-        daemon, own, begin = self.cores(), load_cpu(), time.monotonic()
-        count = load()
-        seconds = time.monotonic() - begin
-        return Sample(
-            count / seconds, (self.cores() - daemon) / seconds, (load_cpu() - own) / seconds
-        )
+    def measure(self, work: Callable[[], tuple[float, float]]) -> Sample:
+        """Run a load, which returns its rate and the cores that it used."""
+        daemon, begin = self.cores(), time.monotonic()
+        rate, used = work()
+        return Sample(rate, (self.cores() - daemon) / (time.monotonic() - begin), used)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -95,14 +91,8 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def children_cpu() -> float:
-    """Return the processor time of this process and of those that it has waited for."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
 @contextlib.contextmanager
-def serve(*arguments: str) -> Iterator[Server]:
+def serve(*arguments: str, checkout: pathlib.Path = CHECKOUT) -> Iterator[Server]:
     """Run a daemon with more arguments on a free port within a block."""
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "open.json").write_text('{"rules":{".read":true,".write":true}}')
@@ -111,7 +101,12 @@ def serve(*arguments: str) -> Iterator[Server]:
         twistd = str(pathlib.Path(sys.executable).with_name("twistd"))
         command = [twistd, "-n", "--pidfile=", "treedb", "--config", str(config)]
         command += ["--data", f"{folder}/data", "--listen", LISTEN]
-        process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*command, *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(checkout),
+        )
         try:
             ready = first_line(process, ".*treedb ready .*")
             yield Server(ready.split()[-1], process.pid)
@@ -120,53 +115,82 @@ def serve(*arguments: str) -> Iterator[Server]:
             process.wait()
 
 
-def run_wrk(target: str, connections: int, seconds: float, script: str | None = None) -> float:
-    """Load a URL by wrk; return how many requests were answered."""
-    words = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", target]
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
-        if script is not None:
-            file.write(script)
-            file.flush()
-            words[1:1] = ["-s", file.name]
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
-    found = re.search(r"(\d+) requests in", done.stdout)
-    if found is None or "Non-2xx" in done.stdout:
-        raise RuntimeError(done.stdout)
-    return int(found[1])
+def run(load: Load, seconds: float) -> tuple[float, float]:
+    """Load a server from any core; return the requests a second, and the cores that were used."""
+    answered = sample(load, seconds, core=None)
+    return answered.rate, answered.busy
+
+
+def make_reads(server: Server, connections: int) -> Load:
+    """Put 50 bytes; return reads of them."""
+    put(f"{server.base}/small.json", json.dumps("x" * 48))
+    return Load(server.base, itertools.repeat(request(server.base, "small.json")), connections)
 
 
 def reads(server: Server, seconds: float) -> Sample:
     """Read 50 bytes over 64 connections."""
-    put(f"{server.base}/small.json", json.dumps("x" * 48))
-    url = f"{server.base}/small.json"
-    return server.measure(lambda: run_wrk(url, 64, seconds), children_cpu)
+    return server.measure(lambda: run(make_reads(server, READING), seconds))
+
+
+def make_writes(server: Server, databases: int, connections: int) -> Load:
+    """Return writes of 50 bytes, to one of so many databases after the other."""
+    requests = (
+        request(server.base, f"w/k{number % PATHS}.json?ns=p{number % databases}", "PUT", body)
+        for number in itertools.count()
+        for body in [BODY % number]
+    )
+    return Load(server.base, requests, connections)
 
 
 def writes(databases: int) -> Callable[[Server, float], Sample]:
-    """Write 50 bytes over 128 connections, to so many databases, one after the other."""
-    script = WRITES.format(databases=databases, value="x" * 32)
+    """Return what measures writes to so many databases, over 128 connections."""
 
     def measure(server: Server, seconds: float) -> Sample:
-        return server.measure(lambda: run_wrk(server.base, 128, seconds, script), children_cpu)
+        return server.measure(lambda: run(make_writes(server, databases, WRITING), seconds))
 
     return measure
 
 
+def measure_writes(server: Server, workers: int, databases: int) -> Callable[[float], Answered]:
+    """Return what measures writes for `rates.py`: the rate is what it would be without the load."""
+    load = make_writes(server, databases, WRITING)
+
+    def measure(seconds: float) -> Answered:
+        answered = sample(load, seconds, core=None)
+        return attrs.evolve(answered, rate=alone(answered.rate, answered.busy, workers))
+
+    return measure
+
+
+def alone(rate: float, used: float, workers: int) -> float:
+    """Return the rate that more than one worker would have if the load ran elsewhere."""
+    return rate * (CORES / (CORES - used) if workers > 1 else 1)
+
+
+def write_for(base: str, seconds: float) -> float:
+    """Write one path over one connection; return the cores that this used."""
+    sent = request(base, "fan/one.json?print=silent", "PUT", json.dumps(VALUE))
+    return run(Load(base, itertools.repeat(sent), 1), seconds)[1] if seconds else 0.0
+
+
 def events(streams: int) -> Callable[[Server, float], Sample]:
     """Write one path over one connection, while so many streams receive all of it."""
-    script = f"wrk.method = 'PUT'; wrk.body = '{json.dumps(VALUE)}'"
 
     def measure(server: Server, seconds: float) -> Sample:
-        with contextlib.closing(Listeners(server.base, ["fan/one"] * streams)) as listeners:
+        with (
+            contextlib.closing(Listeners(server.base, ["fan/one"] * streams)) as listeners,
+            ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as writing,
+        ):
+            writing.submit(write_for, server.base, 0).result()  # starts the process
 
-            def fan_out() -> float:
-                with ThreadPoolExecutor(1) as writing:
-                    url = f"{server.base}/fan/one.json?print=silent"
-                    writing.submit(run_wrk, url, 1, seconds, script)
-                    received = listeners.count(time.monotonic() + seconds)
-                return received / EVENT_BYTES
+            def fan_out() -> tuple[float, float]:
+                written = writing.submit(write_for, server.base, seconds)
+                begin, used = time.monotonic(), time.process_time()
+                received = listeners.count(begin + seconds)
+                own = (time.process_time() - used) / seconds
+                return received / EVENT_BYTES / seconds, own + written.result()
 
-            return server.measure(fan_out, children_cpu)
+            return server.measure(fan_out)
 
     return measure
 
@@ -180,21 +204,21 @@ def compare(
         for workers, samples in found.items():
             with serve("--workers", str(workers)) as server:
                 samples.append(measure(server, options.seconds))
-    rates, alone, costs = [], [], []
+    rates, free, costs = [], [], []
     for workers, samples in found.items():
         rate = statistics.median(each.rate for each in samples)
         load = statistics.median(each.load for each in samples)
         cost = statistics.median(each.us for each in samples)
         rates.append(rate)
         costs.append(cost)
-        alone.append(rate * (CORES / (CORES - load) if workers > 1 else 1))
+        free.append(alone(rate, load, workers))
         daemon = statistics.median(each.daemon for each in samples)
         print(
             f"{name:22}{workers:2} workers{rate:12,.0f}/s{cost:8.1f} us"
             f"   daemon {daemon:.2f} cores, load {load:.2f}"
         )
     print(
-        f"{name:22}ratio {rates[1] / rates[0]:.2f}   alone {alone[1] / alone[0]:.2f}"
+        f"{name:22}ratio {rates[1] / rates[0]:.2f}   alone {free[1] / free[0]:.2f}"
         f"   cost {costs[1] / costs[0]:.2f}\n",
         flush=True,
     )

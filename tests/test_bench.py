@@ -8,6 +8,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -112,21 +113,52 @@ ROWS = [
 
 
 AIMS = {
-    "GET 50 B": 6,
-    "GET 10 KB, 109 children": 5,
-    "GET 1 MB, 11,000 children": 0.25,
-    "the 10 KB, first read": 2,
-    "the 1 MB, first read": 0.1,
-    "GET 50 B, token and rules": 3.5,
-    "PUT 50 B, synced": 1.6,
+    "GET 50 B, repeated": 6.5,
+    "GET 100 B, 200 leaves at random": 3,
+    "GET 100 B, first read": None,
+    "GET 10 KB, repeated": 5,
+    "GET 10 KB, first read": 2,
+    "GET 1 MB, repeated": 0.25,
+    "GET 1 MB, first read": 0.1,
+    "GET 50 B, token and rules, one user": 3.5,
+    "GET 50 B, token and rules, 2 users": 3.5,
+    "GET 50 B beside 200 writes a second": 0.9,
+    "query 10 of 100, repeated": 2.5,
+    "query 10 of 100, each new": 1.0,
+    "query 10 of 100 by index, each new": 1.0,
+    "query 50 of 200 by index, each new": 0.5,
+    "PUT 50 B, one path": 1.6,
+    "PUT 50 B, paths at random": 1.6,
+    "PUT 50 B, one connection": 0.7,
     "PUT, token and rules": 1.2,
-    "query, 10 of 100, repeated": 2.5,
-    "query, 10 of 100, first time": 1.0,
+    "PATCH of 10 paths": 0.9,
+    "POST": 1.2,
     "TLS GET 50 B": 3.5,
     "TLS GET 1 MB": 0.2,
     "new TLS connection for each GET": 0.3,
-    "fan-out, events, 2 streams": 22,
+    "events to 2 streams": 18,
+    "events to 2 sockets": 0.95,
+    "import of 0.01 MB, running daemon": 15,
+    "PUT of 1 database, one worker": None,
+    "PUT of 1 database, two workers": 1.6,
+    "PUT of 4 databases, one worker": None,
+    "PUT of 4 databases, two workers": 1.7,
 }
+REFERENCES = {
+    "Klein, 50 B",
+    "twisted.web, 50 B",
+    "floor, 50 B",
+    "floor, 10 KB",
+    "floor, 1 MB",
+    "floor, query",
+    "floor, TLS, 50 B",
+    "floor, TLS, 1 MB",
+    "floor, new TLS connection",
+    "disk, a sync of 4 KB",
+    "SQLite, a row a commit",
+    "SQLite, 32 rows a commit",
+}
+TINY = ("--seconds=0.05", "--rounds=1", "--records=200", "--streams=2", "--import-mb=0.01")
 MEASURE = """
 import sys, load, servers
 load.WAIT_S = 0.1
@@ -166,29 +198,60 @@ def test_a_measurement_prints_all_its_rows(script: str) -> None:
             assert len(rows) == count, f"{pattern}\n{done.stdout}"
 
 
-@pytest.fixture(scope="module")
-def rates(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
-    """What the rates print and record, each case measured once and shortly."""
-    record = tmp_path_factory.mktemp("rates") / "record.json"
-    smallest = ("--seconds=0.05", "--rounds=1", "--streams=2", "--markdown")
-    done = run("rates.py", *smallest, f"--record={record}")
+def run_rates(record: pathlib.Path, *words: str) -> tuple[str, Any]:
+    done = run("rates.py", *TINY, *words, f"--record={record}")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads(record.read_text())
 
 
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
+    """What the rates print and record, each case measured once and shortly."""
+    return run_rates(tmp_path_factory.mktemp("rates") / "record.json", "--markdown")
+
+
 def test_all_rates_are_measured_and_compared_in_the_same_round(rates: tuple[str, Any]) -> None:
     _, record = rates
-    (klein,) = record["rounds"]["Klein, 50 B"]
     rows = {row["name"]: row for row in record["rows"]}
+    assert record["rounds"].keys() == rows.keys() == AIMS.keys() | REFERENCES
+    rate = {name: sample["rate"] for name, (sample,) in record["rounds"].items()}
     for name, (sample,) in record["rounds"].items():
         assert sample["rate"] > 0, name
-        assert 0 < sample["p50_ms"] <= sample["p99_ms"], name
-        assert rows[name]["klein"] == sample["rate"] / klein["rate"]
-    small, floor = (record["rounds"][name][0]["rate"] for name in ("GET 50 B", "floor, 50 B"))
-    assert rows["GET 50 B"]["floor"] == small / floor
-    assert set(AIMS) <= set(rows)
+        of = rows[name]["of"]
+        assert rows[name]["figure"] == (rate[name] if of == "MB/s" else rate[name] / rate[of])
+        if of != "MB/s":
+            assert 0 < sample["p50_ms"] <= sample["p99_ms"], name
+    small = rows["GET 50 B, repeated"]["floor"]
+    assert small == rate["GET 50 B, repeated"] / rate["floor, 50 B"]
     assert {name: rows[name]["aim"] for name in AIMS} == AIMS
-    assert record["streams"]["idle stream, KiB"].keys() == {"plain", "tls"}
+    assert record["others"]["an idle stream"].keys() == {"plain", "tls"}
+    assert record["others"]["memory at rest"].keys() == {"now"}
+
+
+def test_what_a_row_is_compared_with_is_what_its_name_says(rates: tuple[str, Any]) -> None:
+    rows = {row["name"]: row for row in rates[1]["rows"]}
+    compared = {name: row["of"] for name, row in rows.items() if row["of"] != "Klein, 50 B"}
+    assert compared == {
+        "GET 50 B beside 200 writes a second": "GET 50 B, repeated",
+        "PUT 50 B, one connection": "SQLite, a row a commit",
+        "events to 2 sockets": "events to 2 streams",
+        "import of 0.01 MB, running daemon": "MB/s",
+        "PUT of 1 database, two workers": "PUT of 1 database, one worker",
+        "PUT of 4 databases, two workers": "PUT of 4 databases, one worker",
+    }
+    without_floor = {name for name in AIMS if rows[name]["floor"] is None}
+    assert not {name for name in without_floor if name.startswith(("GET 1", "TLS", "PUT 50"))}
+
+
+def test_writes_beside_reads_arrive_at_their_rate(rates: tuple[str, Any]) -> None:
+    (sample,) = rates[1]["rounds"]["GET 50 B beside 200 writes a second"]
+    assert 0 < sample["beside"] <= 300
+
+
+def test_the_time_of_the_process_of_a_daemon_is_measured(rates: tuple[str, Any]) -> None:
+    rounds = rates[1]["rounds"]
+    several = {name for name in AIMS if "worker" in name}
+    assert {name for name in AIMS if not rounds[name][0]["us"]} <= several
 
 
 def test_the_rates_are_printed_as_a_table_of_markdown(rates: tuple[str, Any]) -> None:
@@ -197,7 +260,9 @@ def test_the_rates_are_printed_as_a_table_of_markdown(rates: tuple[str, Any]) ->
     assert [line.split(" | ")[0][2:] for line in lines[2:]] == [
         row["name"] for row in record["rows"]
     ]
-    assert {line.count(" | ") for line in lines} == {5}
+    assert {line.count(" | ") for line in lines} == {7}
+    (change,) = (line for line in lines if line.startswith("| GET 50 B beside"))
+    assert re.search(r"[+-][0-9]+ % \| GET 50 B, repeated \| -10 % ", change)
 
 
 def test_a_record_says_what_its_rates_depend_on(rates: tuple[str, Any]) -> None:
@@ -205,17 +270,48 @@ def test_a_record_says_what_its_rates_depend_on(rates: tuple[str, Any]) -> None:
     assert record["machine"]["cores"] == os.cpu_count()
     assert record["machine"]["python"] == platform.python_version()
     assert record["machine"].keys() >= {"processor", "kernel", "openssl", "date", "commit"}
-    assert record["parameters"] == {"seconds": 0.05, "rounds": 1, "streams": 2}
+    parameters = {"seconds": 0.05, "rounds": 1, "records": 200, "streams": 2, "import_mb": 0.01}
+    assert record["parameters"] == parameters
 
 
 def test_only_the_rates_that_are_asked_for_are_measured(tmp_path: pathlib.Path) -> None:
-    record = tmp_path / "record.json"
-    done = run(
-        "rates.py", "--seconds=0.05", "--rounds=1", "--only=^GET 50 B$", f"--record={record}"
+    _, record = run_rates(tmp_path / "record.json", "--only=^PUT 50 B, one")
+    assert [row["name"] for row in record["rows"]] == [
+        "Klein, 50 B",
+        "disk, a sync of 4 KB",
+        "SQLite, a row a commit",
+        "SQLite, 32 rows a commit",
+        "PUT 50 B, one path",
+        "PUT 50 B, one connection",
+    ]
+
+
+def test_a_checkout_beside_is_measured_in_the_same_rounds(tmp_path: pathlib.Path) -> None:
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    for name in ("treedbd", "twisted"):
+        shutil.copytree(BENCH.parent / name, beside / name)
+    started = tmp_path / "started"
+    with open(beside / "treedbd" / "tap.py", "a") as tap:
+        tap.write(f"import pathlib\npathlib.Path({str(started)!r}).touch()\n")
+    printed, record = run_rates(
+        tmp_path / "record.json", "--only=^GET 50 B, repeated", f"--beside={beside}"
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = json.loads(record.read_text())["rows"]
-    assert [row["name"] for row in rows] == ["Klein, 50 B", "floor, 50 B", "GET 50 B"]
+    (now,) = record["rounds"]["GET 50 B, repeated"]
+    (before,) = record["before"]["GET 50 B, repeated"]
+    (row,) = (row for row in record["rows"] if row["name"] == "GET 50 B, repeated")
+    (klein,) = record["rounds"]["Klein, 50 B"]
+    assert started.exists()
+    assert row["faster"] == now["rate"] / before["rate"]
+    assert row["before"] == before["rate"] / klein["rate"]
+    assert record["before"].keys() == {"GET 50 B, repeated"}
+    assert "after : before" in printed
+
+
+def test_what_is_no_checkout_is_not_measured(tmp_path: pathlib.Path) -> None:
+    done = run("rates.py", *TINY, f"--beside={tmp_path}")
+    assert done.returncode == 2
+    assert "is not a checkout of treedb" in done.stderr
 
 
 @contextlib.contextmanager
