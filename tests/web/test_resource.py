@@ -100,7 +100,7 @@ class RecordingResource(TreeResource):
     async def admin(self, request: IHttp1Request, endpoint: str) -> None:
         self._record(endpoint, request)
 
-    async def tree(self, request: IHttp1Request, place: str = "") -> None:
+    def tree(self, request: IHttp1Request, place: str = "") -> None:
         self._record("tree", request)
 
     def _record(self, route: str, request: IHttp1Request) -> None:

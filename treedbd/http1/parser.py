@@ -238,6 +238,17 @@ class HeadCache(Generic[K, T]):
         self._young_size = self._old_size = 0
 
 
+class FieldsKey(Protocol):
+    """Header fields as a key: a `HeaderBlock`, or what proxies say in one.
+
+    Each is equal to itself only.
+    """
+
+    @property
+    def size(self) -> int:
+        """How many bytes they take in memory, about."""
+
+
 class HeaderBlock:
     """What a head says after its method and target: the version of HTTP, and the header fields.
 
@@ -249,13 +260,14 @@ class HeaderBlock:
         keep_alive: whether the client wants to keep the connection.
         body_bytes: how long the body is, None if it is chunked.
         is_kept: whether it is short enough to be kept for further requests.
+        size: how many bytes it takes in memory, about.
         forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
 
     """
 
     __slots__ = (
         *("body_bytes", "fields", "forwarded", "is_kept", "keep_alive", "lines"),
-        "_origin",
+        *("size", "_origin"),
     )
 
     def __init__(
@@ -272,6 +284,7 @@ class HeaderBlock:
         self.keep_alive: Final = keep_alive
         self.body_bytes: Final = body_bytes
         self.is_kept: Final = len(lines) <= _REMEMBERED_BYTES
+        self.size: Final = 2 * len(lines) + _FIELD_BYTES * (len(fields) + 1)
         self.forwarded: object = None
         self._origin = origin
 
@@ -296,16 +309,21 @@ class HeadMemory:
 
     Attributes:
         block: its header block, None if that was long and is dropped.
+        fields_key: its header fields, whatever the length of the body, in keys of what is
+            remembered of requests; None if the head is too long for that.
         question: what the resource made of the head, of any type; None at first.
         logged: what the access log made of it, None until it is logged.
         identity: the caller that has opened a stream with it, None without one.
 
     """
 
-    __slots__ = ("block", "identity", "logged", "question")
+    __slots__ = ("block", "fields_key", "identity", "logged", "question")
 
-    def __init__(self, block: HeaderBlock | None = None) -> None:
+    def __init__(
+        self, block: HeaderBlock | None = None, fields_key: FieldsKey | None = None
+    ) -> None:
         self.block = block
+        self.fields_key = fields_key
         self.question: object = None
         self.logged: object = None
         self.identity: object = None
@@ -411,8 +429,8 @@ class HeaderBlocks:
         return block
 
 
-def _size_of_block(lines: bytes, block: HeaderBlock) -> int:
-    return 2 * len(lines) + _FIELD_BYTES * (len(block.fields) + 1)
+def _size_of_block(_: bytes, block: HeaderBlock) -> int:
+    return block.size
 
 
 REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^\x00-\x20\x7f]+) (HTTP/1\.[01])\r\n")
@@ -781,8 +799,9 @@ class Http1Parser:
             block = self._blocks.find(lines)
             self._block = block if block.is_kept else None
         self.headers, self.keep_alive = block.fields, block.keep_alive
-        self.head_memory = HeadMemory(block)
-        self.head_bytes = end - at if end - at > _REMEMBERED_BYTES else 0
+        is_long = end - at > _REMEMBERED_BYTES
+        self.head_memory = HeadMemory(block, None if is_long else block.origin)
+        self.head_bytes = end - at if is_long else 0
         self.body = None
         self.body_size = self._remaining = 0
         if block.body_bytes == 0:

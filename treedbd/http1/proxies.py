@@ -188,17 +188,18 @@ class HiddenAddress:
 Client: TypeAlias = ClientAddress | HiddenAddress
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class ForwardedRequest:
     """What trusted proxies say of a request, in place of its connection; None if nothing.
 
     `headers` are the fields, with the Host that the client has sent. `client` is its address,
-    `secure` whether it uses TLS.
+    `secure` whether it uses TLS. `size` is about how many bytes all this takes in memory.
     """
 
     headers: Headers = attrs.field(repr=False)
     client: Client | None = None
     secure: bool | None = None
+    size: int = 0
 
 
 @attrs.frozen
@@ -413,7 +414,10 @@ class ProxiedRequest(Request):
         block: Any = parser.head_memory.block
         found = block.origin.forwarded
         if not isinstance(found, ForwardedRequest):
-            found = block.origin.forwarded = read_forwarded(block.origin.fields, self.trusts)
+            said = read_forwarded(block.origin.fields, self.trusts)
+            found = block.origin.forwarded = attrs.evolve(said, size=2 * block.origin.size)
+        if parser.head_memory.fields_key is not None:
+            parser.head_memory.fields_key = found  # of another peer the fields mean something else
         self.headers = found.headers
         if block.origin is not block:  # they differ in the length of the body
             self.headers = {**found.headers, _LENGTH: block.fields[_LENGTH]}

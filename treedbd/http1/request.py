@@ -78,7 +78,8 @@ class IHttp1Request(IRequest, IConsumer):
     headers = Attribute("The header fields: from names in lower case to lists of values, in order.")
     head_memory = Attribute(
         "What the resource remembers for requests with this head: an object with a settable "
-        "attributes `question` and `identity`, None at first; a new one for each parsed head."
+        "attributes `question` and `identity`, None at first; a new one for each parsed head. Its "
+        "`fields_key` is a key by the header fields, None if they are not remembered."
     )
     request_id = Attribute(
         "The id by which the log and the client mean this request: a trusted proxy's, or random."
@@ -457,7 +458,7 @@ class Request(StockRequest):
         self.headers = {
             name: values for name, values in self.headers.items() if name in _READ_LATER
         }
-        self.head_memory.block = None
+        self.head_memory.block = self.head_memory.fields_key = None
         for name in ("requestHeaders", "args", "received_cookies"):
             self.__dict__.pop(name, None)
         return len(self.uri) + sum(len(each) for values in self.headers.values() for each in values)

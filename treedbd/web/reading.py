@@ -938,22 +938,27 @@ class MissingIndexes:
         self.unindexed = 0
         self._logged: set[int] = set()  # hashes: paths can be long
 
-    def check(self, database: Database, query: Query, read: ReadRequest) -> None:
+    def check(self, database: Database, query: Query, read: ReadRequest) -> bool:
         """Raise `InvalidQuery` for a query without an index if the project requires one.
 
-        The right to read the path is checked before an index is mentioned, because that reveals
-        what the rules declare.
+        Returns whether it needs none, or has it: then there is nothing to check again while the
+        rules stay. The right to read the path is checked before an index is mentioned, because that
+        reveals what the rules declare.
         """
         index = index_of(query)
         if index is None and query.order.kind != "priority":
-            return
+            return True
         if not database.indexes.is_checked:
             database.indexes.check()
         if index is None:
-            return
+            return True
         if index in database.rules.current.indexed(read.path):
             self._say_building(database, query, index, read)
-            return
+            return not database.indexes.is_changing
+        self._refuse_or_log(database, index, read)
+        return False
+
+    def _refuse_or_log(self, database: Database, index: str, read: ReadRequest) -> None:
         self.unindexed += 1
         is_required = database.project.require_index
         missing = hash((database.name.project, index, read.path))

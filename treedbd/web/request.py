@@ -19,7 +19,8 @@ trademark of Google, to which treedb is not connected) and depend on its exact b
 be set to either; otherwise a request that has what the documented interface does not have is
 answered in the second (`choose_dialect`).
 
-A `Question` is the parsed request that a connection remembers for a head that it repeats.
+A `Question` is a parsed request, which is remembered: it is found by method and target, beside the
+header fields, for all clients.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from treedbd.caches import short_cache
 from treedbd.database.requests import TooLarge
 from treedbd.http1.parser import (
     BadEncoding,
+    FieldsKey,
+    HeadCache,
     Headers,
     decode,
     decode_leniently,
@@ -49,6 +52,7 @@ from treedbd.limits import (
     MAX_CALLBACK_CHARACTERS,
     MAX_HOST_BYTES,
     MAX_TIMEOUT_S,
+    MIB,
     Limits,
 )
 from treedbd.names import DatabaseName, DialectName, parse_label
@@ -471,7 +475,7 @@ _LOWEST: Final = Bound(None, None, True)
 """A start that leaves out no child, so that for rules it is none."""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)  # for its cached properties
 class ReadOptions:
     """Which of the data at a place a read shows, and how it is wrapped.
 
@@ -703,7 +707,7 @@ class Location:
     malformed: InvalidQuery | InvalidPath | None = None
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)  # with slots, cached properties would be found by a function
 class DataRequest:
     """A parsed request, whose caller is not known yet.
 
@@ -767,23 +771,40 @@ class DataRequest:
 
 @attrs.define(eq=False)
 class Question:
-    """What a head requests of the database `name`, remembered while a connection repeats it.
+    """What a head requests of the database `name`; requests of all clients that send it share it.
 
-    `rules` are those under which it was answered as a simple read before, None if it was not. Once
-    it has been repeated, `read` is what they are evaluated for, as `identity`.
+    `is_simple` says whether it is a simple read (`DataRequest.is_simple_read`). `rules` are those
+    in which its query has an index, None until that is known. Once it has been answered, `read` is
+    what rules are evaluated for, as `identity`.
     """
 
     name: DatabaseName
     wanted: DataRequest
+    is_simple: bool
     rules: object = None
     identity: Identity | None = None
     read: ReadRequest | None = None
 
 
+QuestionKey: TypeAlias = tuple[FieldsKey, bytes, bytes]
+"""By which a question is found: the header fields, the method and the target."""
+_ALL_QUESTION_BYTES: Final = 4 * MIB
+_QUESTION_BYTES: Final = 1000
+"""What a question takes in memory beside its target."""
+
+
+def _size_of_question(key: QuestionKey, _: Question) -> int:
+    fields, _method, target = key
+    return _QUESTION_BYTES + 3 * len(target) + fields.size
+
+
 class RequestParser:
-    """Parses requests by the settings of one service."""
+    """Parses requests by the settings of one service, and remembers the last ones."""
 
     def __init__(self, settings: Settings) -> None:
+        self._questions: HeadCache[QuestionKey, Question] = HeadCache(
+            _ALL_QUESTION_BYTES, _size_of_question
+        )
         self._body_limit = settings.limits.write_body_bytes
         self._where_children = settings.limits.where_children
         self._addressing = Addressing(
@@ -893,6 +914,15 @@ class RequestParser:
             admin_path=None if has_place else location.raw_path,
         )
 
+    def recall(self, request: IHttp1Request) -> Question | None:
+        """Return the question in a request if one like it is remembered, None otherwise."""
+        memory = request.head_memory
+        if memory.fields_key is None:
+            return None
+        key = memory.fields_key, request.method, request.uri
+        question = memory.question = self._questions.find(key)
+        return question
+
     def ask(
         self,
         request: IHttp1Request,
@@ -901,7 +931,7 @@ class RequestParser:
         *,
         has_place: bool,
     ) -> tuple[Question, Database]:
-        """Return the question in a request, which its head remembers, and the database."""
+        """Return the question in a request, which is remembered with its head; and the database."""
         memory = request.head_memory
         question: Question | None = memory.question
         if question is not None and not request.is_oversized:
@@ -910,7 +940,10 @@ class RequestParser:
         database = find(location.name)
         dialect = database.project.dialect
         wanted = self.parse(request, location, dialect, allowed, has_place=has_place)
-        question = memory.question = Question(location.name, wanted)
+        is_simple = has_place and wanted.is_simple_read
+        question = memory.question = Question(location.name, wanted, is_simple)
+        if memory.fields_key is not None and has_place:
+            self._questions.add((memory.fields_key, request.method, request.uri), question)
         return question, database
 
     def _wants_etag(self, headers: Headers) -> bool:

@@ -12,8 +12,7 @@ stream does. An exception becomes an error response (`errors`). Small reads are 
 in which they arrive. If a client disconnects while its handler waits, a write that has begun is
 still done; only its response is dropped. `DataHandlers` reads, `write` has the handlers that write.
 
-Most requests of a dashboard or a device are the bytes of the one before: `RepeatedReads` answers
-them in one step from what is kept.
+A read that need not wait is answered without a coroutine (`DataHandlers.get_at_once`): most are.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from treedbd.database.requests import (
     SHUTTING_DOWN,
     Caller,
     DeadlinePassed,
-    PermissionDenied,
     Unavailable,
     UnknownDatabase,
 )
@@ -49,6 +47,7 @@ from treedbd.loop import Turns
 from treedbd.names import DatabaseName
 from treedbd.rules.evaluate import explanation
 from treedbd.store.nodes import Nodes
+from treedbd.traces import Trace
 from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
@@ -272,61 +271,111 @@ class DataHandlers:
             )
             await stream.open()
             return None
-        caller = Caller(identity.auth, identity.is_admin)
-        read = ReadRequest(
-            caller=caller,
-            path=wanted.place.path,
-            query=options.facts,
-            now=self.now_ms,
-            trace=wanted.trace,
-        )
+        read = self._make_read(wanted, identity)
         if options.query is not None:
             self.missing_indexes.check(database, options.query, read)
-        kept = self._find_kept(wanted, database, read)
-        check_read = partial(database.check_read, read)
-        return kept or await self._read(request, wanted, database, check_read, deadline)
+        found = self._read(wanted, database, read, deadline)
+        if isinstance(found, Response):
+            return found
+        return await self.finish_read(request, wanted, database, found, deadline)
 
-    def _find_kept(
-        self, wanted: DataRequest, database: Database, read: ReadRequest
-    ) -> Response | None:
-        """Return the response with a kept answer, None if there is none or it lacks a tag."""
-        answer = database.answers.find(wanted.place, wanted.form)
-        if answer is None:
-            return None
-        database.check_read(read)
-        return kept_response(wanted, answer, self._shared_reads.memory)
+    def get_at_once(
+        self, request: IHttp1Request, question: Question, database: Database
+    ) -> Response | Handler | None:
+        """Answer a simple read in this turn, if nothing has to be waited for.
 
-    async def _read(
-        self,
-        request: IHttp1Request,
-        wanted: DataRequest,
-        database: Database,
-        check_read: Callable[[Nodes], None],
-        deadline: float,
-    ) -> Response | None:
-        """Answer a read: in this turn, or when it is rendered if it is large.
-
-        `check_read` raises unless the caller may read a state.
+        Returns what answers a large read in place of `get`, and None if its token has to be
+        verified first; then nothing was counted. `database` shows the last durable state.
         """
+        wanted, identity = question.wanted, ANONYMOUS
+        if wanted.token is not None:
+            known = self._authenticator.recall(database.name.project, wanted.token)
+            if known is None:
+                return None
+            identity = known
+        if self._rates is not None:
+            self._rates.take_user(database.name.project, identity, is_write=False)
+        read = question.read
+        if read is None or question.identity is not identity or request.trace is not None:
+            read = self._make_read(wanted, identity, request.trace)
+            if request.trace is None:
+                question.identity, question.read = identity, read
+        query, rules = wanted.read_options.query, database.rules.current
+        if query is not None and question.rules is not rules:
+            is_ready = self.missing_indexes.check(database, query, read)
+            question.rules = rules if is_ready else None
+        deadline = self._clock.seconds() + wanted.timeout_s
+        found = self._read(wanted, database, read, deadline)
+        if isinstance(found, Response):
+            return found
+        return partial(self.finish_read, waiter=found, deadline=deadline)
+
+    def _make_read(
+        self, wanted: DataRequest, identity: Identity, trace: Trace | None = None
+    ) -> ReadRequest:
+        return ReadRequest(
+            caller=Caller(identity.auth, identity.is_admin),
+            path=wanted.place.path,
+            query=wanted.read_options.facts,
+            now=self.now_ms,
+            trace=trace or wanted.trace,
+        )
+
+    def _read(
+        self, wanted: DataRequest, database: Database, read: ReadRequest, deadline: float
+    ) -> Response | Waiter:
+        """Return the response to a read, or what waits for it if it is large.
+
+        The answer may be kept. Else it is rendered: in this turn, unless it is large.
+        """
+        answer = database.answers.find(wanted.place, wanted.form)
+        if answer is not None:
+            database.check_read(read)
+            kept = kept_response(wanted, answer, self._shared_reads.memory)
+            if kept is not None:
+                return kept
         tag = database.known_tag(wanted.place) if is_tagged(wanted) else None
         source = make_source(database, wanted, tag)
-        is_empty = not needs_body(wanted) or (tag is not None and is_met_by(wanted, tag))
+        is_empty = _is_empty(wanted, tag)
+        check_read = partial(database.check_read, read)
 
         def render(nodes: Nodes) -> bytes | Rendering | TooMuchWork:
             # The rules are evaluated against each state that is read, before it is sent.
             check_read(nodes)
             return b"" if is_empty else self._shared_reads.render(source, nodes)
 
-        rendered: bytes | Rendered | TooMuchWork | None = database.read(render)
+        rendered = database.read(render)
         if self._clock.seconds() >= deadline:
             raise DeadlinePassed("the data was read")
         if isinstance(rendered, TooMuchWork):
-            waiter = Waiter(source, check_read, rendered.sequence)
-            rendered = await self._render_large(request, wanted, database, waiter, deadline)
+            return Waiter(source, check_read, rendered.sequence)
+        return self._respond(wanted, database, rendered, source, deadline)
+
+    async def finish_read(
+        self,
+        request: IHttp1Request,
+        wanted: DataRequest,
+        database: Database,
+        waiter: Waiter,
+        deadline: float,
+    ) -> Response | None:
+        """Return the response to a large read, which goes on if this is called in the same turn."""
+        rendered = await self._render_large(request, wanted, database, waiter, deadline)
         if rendered is None:
             return None
+        return self._respond(wanted, database, rendered, rendered.source, deadline)
+
+    def _respond(
+        self,
+        wanted: DataRequest,
+        database: Database,
+        rendered: bytes | Rendered,
+        source: object,
+        deadline: float,
+    ) -> Response:
+        """Return the response with what `source` has rendered, and keep that if it is possible."""
         tag = known_tag(source if isinstance(rendered, bytes) else rendered.source)
-        answer = None if is_empty else _keep(database, wanted, rendered, tag)
+        answer = None if _is_empty(wanted, tag) else _keep(database, wanted, rendered, tag)
         kept = None if answer is None else kept_response(wanted, answer, self._shared_reads.memory)
         if kept is not None:
             return kept
@@ -431,94 +480,13 @@ def _keep(
     return answer
 
 
+def _is_empty(wanted: DataRequest, tag: str | None) -> bool:
+    """Return whether a response has no body; `tag` is that of the value, if it is known."""
+    return not needs_body(wanted) or (tag is not None and is_met_by(wanted, tag))
+
+
 def _sequence(nodes: Nodes) -> int:
     return nodes.rows.sequence()
-
-
-class RepeatedReads:
-    """Answers reads whose question is remembered and whose answer is kept.
-
-    If a connection repeats the head of a request, the question in it is remembered (`Question`); if
-    nothing was written there since, the answer is kept. What remains is to evaluate the rules,
-    which is done for each request. Everything else, errors included, is left to the handlers.
-    """
-
-    def __init__(self, data: DataHandlers, catalog: Catalog) -> None:
-        context = data.context
-        self._rates = context.rates
-        self._guard = context.guard
-        self._refuse = data.refuse
-        self._leaves_denials = context.settings.logs_requests
-        self._catalog = catalog
-        self._authenticator = context.authenticator
-        self._writer = context.writer
-        self._now_ms = data.now_ms
-
-    def repeat(
-        self, request: IHttp1Request, otherwise: Callable[[IHttp1Request], None] | None
-    ) -> bool:
-        """Answer a repeated read if nothing has to be parsed or read; return whether it was.
-
-        With `otherwise` it may be answered a little later, when the database is current; if that
-        fails too, `otherwise` is called with the request.
-        """
-        question: Question | None = request.head_memory.question
-        if question is None or question.rules is None:
-            return False
-        wanted = question.wanted
-        try:
-            if self._guard is not None and wanted.token is not None:
-                self._guard.check_token(request.headers, wanted.token)
-            if self._answer(request, question):
-                return True
-        except Exception as error:
-            if self._leaves_denials and isinstance(error, PermissionDenied):
-                return False  # it is also explained in the log
-            self._refuse(request, error, wanted)
-            return True
-        if otherwise is None:
-            return False
-        go_on = otherwise
-
-        def repeat_or_go_on() -> None:
-            if not self.repeat(request, None):
-                go_on(request)
-
-        return self._catalog.when_current(question.name, repeat_or_go_on)
-
-    def _answer(self, request: IHttp1Request, question: Question) -> bool:
-        """Answer a request if its answer is kept; return whether it was.
-
-        Raises `TooManyRequests`, `PermissionDenied` or `WaitingBytesRefused`.
-        """
-        database = self._catalog.use_open(question.name)
-        if database is None or question.rules is not database.rules.current:
-            return False
-        wanted = question.wanted
-        identity = ANONYMOUS
-        if wanted.token is not None:
-            known = self._authenticator.recall(database.name.project, wanted.token)
-            if known is None:
-                return False
-            identity = known
-        answer = database.answers.find(wanted.place, wanted.form)
-        if answer is None:
-            return False
-        response = kept_response(wanted, answer, self._writer.waiting)
-        if response is None:
-            return False
-        if self._rates is not None:
-            self._rates.take_project(request, database.name.project, is_write=False)
-            self._rates.take_user(database.name.project, identity, is_write=False)
-        read = question.read
-        if read is None or question.identity is not identity:
-            caller = Caller(identity.auth, identity.is_admin)
-            path, facts = wanted.place.path, wanted.read_options.facts
-            read = ReadRequest(caller, path, facts, self._now_ms)
-            question.identity, question.read = identity, read
-        database.check_read(read)
-        self._writer.send(request, response, no_store=wanted.token is not None)
-        return True
 
 
 _ECHOING: Final = frozenset({b"PUT", b"PATCH"})
@@ -574,7 +542,6 @@ class TreeResource(Resource):
         self._admin = AdminHandlers(self.data, catalog, self.realtime.sockets, activity)
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
-        self._repeated_reads = RepeatedReads(self.data, catalog)
         self._routes = make_routes(self, self.app, self.admin)
         self._reserved = reserved_answers(self._routes, RESERVED, without)
 
@@ -598,7 +565,7 @@ class TreeResource(Resource):
         if self._front_page.is_wanted(request):
             await self._answer_apart(request, "root", self._front_page.answer)
         else:
-            await self.tree(request)
+            self.tree(request)
 
     @app.route("/favicon.ico", methods=READ_METHODS)
     async def icon(self, request: IHttp1Request) -> None:
@@ -644,13 +611,17 @@ class TreeResource(Resource):
     @app.route("/.settings/rules.json", methods=["GET", "HEAD", "PUT", "OPTIONS"], endpoint="rules")
     async def admin(self, request: IHttp1Request, endpoint: str) -> None:
         """Answer an admin; the endpoint is also the name of the handler."""
-        allowed, handler = self._routes[endpoint].allowed, getattr(self._admin, endpoint)
-        await self._answer(request, allowed, handler)
+        handler = getattr(self._admin, endpoint)
+        asked = self._ask(request, self._routes[endpoint].allowed, has_place=False)
+        if asked is not None:
+            await self._answer(request, *asked, handler)
 
     @app.route("/<path:place>", methods=ALL_METHODS)
-    async def tree(self, request: IHttp1Request, place: str = "") -> None:
+    def tree(self, request: IHttp1Request, place: str = "") -> None:
         """Answer a request for a place in the tree, `/<path>.json`."""
-        await self._answer(request, self._routes["tree"].allowed, None)
+        asked = self._ask(request, self._routes["tree"].allowed, has_place=True)
+        if asked is not None:
+            self._answer_place(request, *asked)
 
     # Dispatch.
 
@@ -671,17 +642,21 @@ class TreeResource(Resource):
         except (ForeignOrigin, UnnamedPage, TooManyRequests) as error:
             self._refuse(request, error)
             return NOT_DONE_YET
-        is_known = request.head_memory.question is not None
-        if not (is_known and self._repeated_reads.repeat(request, self._dispatch)):
+        question: Question | None = request.head_memory.question or self._parser.recall(request)
+        if question is None or question.wanted.admin_path is not None or request.is_oversized:
             self._dispatch(request)
+        else:
+            self._answer_place(request, question)
         return NOT_DONE_YET
 
     def _dispatch(self, request: IHttp1Request) -> None:
-        answer: RouteHandler = self.tree
         path = request.path
         if b"/." in path or b"%" in path or not path.endswith(_SUFFIX):
-            answer = self._reserved.get(split_segments(request.postpath), self.tree)
-        drive(answer(request))
+            answer = self._reserved.get(split_segments(request.postpath))
+            if answer is not None:
+                drive(answer(request))
+                return
+        self.tree(request)
 
     async def _answer_apart(
         self,
@@ -708,53 +683,105 @@ class TreeResource(Resource):
         except Exception as error:
             self._refuse(request, error)
 
-    async def _answer(
-        self, request: IHttp1Request, allowed: AllowedMethods, handler: Handler | None
-    ) -> None:
-        """Answer by a handler; None is that of the method, for a place in the tree.
+    def _ask(
+        self, request: IHttp1Request, allowed: AllowedMethods, *, has_place: bool
+    ) -> tuple[Question, Database] | None:
+        """Return the question in a request, and the database; None if it needs no other answer.
 
         `allowed` are the methods of the route.
         """
-        wanted: DataRequest | None = None
         try:
-            if request.method == b"OPTIONS":
-                self._parser.check_host(request)
-                response: Response | None = self.writer.preflight(request, allowed.header)
-            else:
-                question, database = self._ask(request, allowed, has_place=handler is None)
-                wanted, rules = question.wanted, database.rules.current
-                if self._users is not None:  # for each request, even if it repeats a head
-                    wanted = await self._users.identify(request, wanted)
-                response = await self._handle(request, wanted, database, handler)
-                if handler is None and self._users is None and wanted.is_simple_read:
-                    question.rules = rules
+            if request.method != b"OPTIONS":
+                return self._parser.ask(request, self.find, allowed, has_place=has_place)
+            self._parser.check_host(request)
+            response = self.writer.preflight(request, allowed.header)
+            self.writer.send(request, response, no_store=True)
         except Exception as error:
-            if self._development_log is not None and wanted is not None:
-                await self._development_log.explain(request, wanted, database, error)
-            self._refuse(request, error, wanted)
+            self._refuse(request, error)
+        return None
+
+    def _answer_place(
+        self,
+        request: IHttp1Request,
+        question: Question,
+        database: Database | None = None,
+        *,
+        is_late: bool = False,
+    ) -> None:
+        """Answer a request for a place in the tree: at once if it is a simple read, or later.
+
+        `database` is that of the question, None if it is not found yet. With `is_late` it has been
+        waited for until it may be current.
+        """
+        wanted, go_on = question.wanted, None
+        try:
+            if self.rates is not None and not is_late:
+                self.rates.take_project(request, question.name.project, is_write=wanted.is_write)
+            if question.is_simple and self._users is None:
+                current = self._catalog.use_open(question.name)
+                if current is not None:
+                    database = current
+                    self._check_sender(request, wanted)
+                    found = self.data.get_at_once(request, question, current)
+                    if isinstance(found, Response):
+                        self.writer.send(request, found, no_store=wanted.token is not None)
+                        return
+                    go_on = found
+                elif not is_late and self._catalog.when_current(
+                    question.name, partial(self._answer_place, request, question, is_late=True)
+                ):
+                    return
+        except Exception as error:
+            drive(self._refuse_data(request, wanted, database, error))
+            return
+        drive(self._answer(request, question, database, None, go_on))
+
+    async def _answer(
+        self,
+        request: IHttp1Request,
+        question: Question,
+        database: Database | None,
+        handler: Handler | None,
+        go_on: Handler | None = None,
+    ) -> None:
+        """Answer by a handler; None is that of the method, for a place in the tree.
+
+        `go_on` is what is left of that, None if all is.
+        """
+        wanted = question.wanted
+        is_public = handler is None and self._users is None
+        try:
+            database = database or self.find(question.name)
+            if handler is not None and self.rates is not None:
+                self.rates.take_project(request, question.name.project, is_write=wanted.is_write)
+            if self._users is not None:  # for each request, even if it repeats a head
+                wanted = await self._users.identify(request, wanted)
+            response = await self._handle(request, wanted, database, handler, go_on)
+        except Exception as error:
+            await self._refuse_data(request, wanted, database, error)
             return
         if response is None:
             if self._development_log is not None:
                 self._development_log.stream_opened(request)
             return
-        is_public = handler is None and self._users is None
-        may_store = is_public and wanted is not None and wanted.token is None
-        may_refuse = wanted is None or wanted.method not in _ECHOING
+        may_store = is_public and wanted.token is None
+        may_refuse = wanted.method not in _ECHOING
         try:
             self.writer.send(request, response, no_store=not may_store, may_refuse=may_refuse)
         except WaitingBytesRefused as error:
             self._refuse(request, error, wanted)
 
-    def _ask(
-        self, request: IHttp1Request, allowed: AllowedMethods, *, has_place: bool
-    ) -> tuple[Question, Database]:
-        """Return the question in a request, and the database; count it for its project."""
-        asked = self._parser.ask(request, self.find, allowed, has_place=has_place)
-        if self.rates is not None:
-            question = asked[0]
-            is_write = question.wanted.is_write
-            self.rates.take_project(request, question.name.project, is_write=is_write)
-        return asked
+    async def _refuse_data(
+        self,
+        request: IHttp1Request,
+        wanted: DataRequest,
+        database: Database | None,
+        error: Exception,
+    ) -> None:
+        """Answer with an error; development mode explains those of a database in the log."""
+        if self._development_log is not None and database is not None:
+            await self._development_log.explain(request, wanted, database, error)
+        self._refuse(request, error, wanted)
 
     async def serve(self, request: Any, name: DatabaseName, wanted: DataRequest) -> Response | None:
         """Return the response to the embedding program; None if it has cancelled its `request`."""
@@ -767,12 +794,10 @@ class TreeResource(Resource):
         wanted: DataRequest,
         database: Database,
         handler: Handler | None,
+        go_on: Handler | None = None,
     ) -> Response | None:
         """Return the response of the handler; for data, the database stays open meanwhile."""
-        if wanted.token is not None and self._guard is not None:
-            self._guard.check_token(request.headers, wanted.token)
-        if wanted.method in READING and "callback" in wanted.parameters:
-            self._check_script(request, wanted.parameters["callback"])
+        self._check_sender(request, wanted)
         if self._is_ending and wanted.method not in READING:
             raise Unavailable(SHUTTING_DOWN)
         if wanted.method in _ECHOING and wanted.print != "silent":
@@ -788,13 +813,19 @@ class TreeResource(Resource):
         try:
             if opening is not None:
                 await opening
-            return await self.data.methods[wanted.method](request, wanted, database)
+            handle = go_on or self.data.methods[wanted.method]
+            return await handle(request, wanted, database)
         finally:
             self._catalog.release(database)
 
-    def _check_script(self, request: IHttp1Request, callback: str) -> None:
-        if self._guard is not None:
-            parse_callback(callback)  # an invalid name is another error
+    def _check_sender(self, request: IHttp1Request, wanted: DataRequest) -> None:
+        """Raise an error if a page sends the request that may not send it."""
+        if self._guard is None:
+            return
+        if wanted.token is not None:
+            self._guard.check_token(request.headers, wanted.token)
+        if wanted.method in READING and "callback" in wanted.parameters:
+            parse_callback(wanted.parameters["callback"])  # an invalid name is another error
             self._guard.check_script(request)
 
     def find(self, name: DatabaseName) -> Database:

@@ -1,0 +1,150 @@
+"""What is remembered of heads: it makes no difference to anybody's replies, and is bounded."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.access import token
+from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
+from treedbd.caches import empty_caches
+from treedbd.database.requests import ProjectSpec
+from treedbd.http1.registry import ServerOptions
+from treedbd.http1.server import Http1Factory
+from treedbd.names import parse_trusted_proxies
+from treedbd.rules.ruleset import parse_rules
+from treedbd.web.request import _ALL_QUESTION_BYTES
+
+SECRET = "0123456789abcdef0123456789abcdef"
+PROXY = "10.0.0.1"
+ADDRESSES = (PROXY, "192.0.2.1", "192.0.2.2")
+RULES: dict[str, Any] = {
+    ".write": True,
+    "open": {".read": True, ".indexOn": "a"},
+    "users": {"$uid": {".read": "auth != null && auth.uid == $uid"}},
+}
+ADA, ALAN = (token("demo", SECRET, uid=uid) for uid in ("ada", "alan"))
+LINES = (
+    *("GET /open.json", "HEAD /open.json", "GET /open/a.json", "GET /users/ada.json"),
+    *("GET /users/alan.json", f"GET /users/ada.json?auth={ADA}", "GET /open.json?print=pretty"),
+    *("GET /open.json?ns=shop", "GET /open.json?shallow=true", "OPTIONS /open.json"),
+    *('GET /open.json?orderBy="a"', 'GET /open.json?orderBy="b"', "GET /open.json?callback=f"),
+    *("GET /open", "GET /open.json?timeout=0s", "BREW /open.json", "GET /a%2Fb.json", "GET /.json"),
+    *("GET /.settings/rules.json", "GET /.health", "GET http://shop.localhost/open.json"),
+    *("PUT /open.json?print=silent", "POST /open.json", "GET /%2Ehealth", "GET /open.json?auth=x"),
+)
+FIELDS = (
+    *("", "", f"Authorization: Bearer {ADA}\r\n", f"Authorization: Bearer {ALAN}\r\n"),
+    *("X-Forwarded-Host: shop.localhost\r\n", "X-HTTP-Method-Override: GET\r\n"),
+    *("X-Firebase-ETag: true\r\n", 'If-None-Match: "x"\r\n', "Connection: close\r\n"),
+    *("Origin: http://a.example\r\n", "X-TreeDB-Explain: true\r\n"),
+)
+HOSTS = ("demo.localhost", "demo.localhost", "shop.localhost", "localhost", "example.com")
+SENT = st.tuples(
+    st.sampled_from(ADDRESSES),
+    st.sampled_from(LINES),
+    st.sampled_from(HOSTS),
+    st.sampled_from(FIELDS),
+    st.sampled_from(["", "Content-Length: 1\r\n", "Content-Length: 2\r\n"]),
+)
+
+
+def serve(folder: pathlib.Path) -> TreeServer:
+    """Serve two projects with the same places and other values; one peer is a trusted proxy."""
+    server = TreeServer(
+        folder,
+        parse_rules(json.dumps({"rules": RULES})),
+        projects=[ProjectSpec(name, None) for name in ("demo", "shop")],
+        verifier=lambda name: make_verifier(SECRET) if name == "demo" else None,
+        options=attrs.evolve(SETTINGS, trusted_proxies=parse_trusted_proxies([PROXY])),
+    )
+    options = ServerOptions(
+        trusted_proxies=parse_trusted_proxies([PROXY]),
+        held=server.resource.shared_reads.held,
+    )
+    server.factory = Http1Factory(server.resource, SETTINGS.limits, server.clock, options)
+    for project in ("demo", "shop"):
+        value = {"open": {"a": project, "b": {"a": 1}}, "users": {"ada": 1, "alan": 2}}
+        for key, each in value.items():
+            server.request(
+                "PUT", f"/{key}.json", json.dumps(each).encode(), host=f"{project}.localhost"
+            )
+    return server
+
+
+def reply_to(server: TreeServer, peer: Any, data: bytes) -> bytes:
+    """Return the bytes of the reply to a request, which changes nothing that others read."""
+    peer.transport.clear()
+    peer.send(data)
+    server.clock.advance(0)
+    return bytes(peer.transport.value())
+
+
+def form(line: str, host: str, fields: str, length: str) -> bytes:
+    """Return a request; one that writes leaves the value as it is, or is refused."""
+    body = "" if not length else "1" * int(length.split(":")[1])
+    if line.startswith("PUT"):
+        line = line.replace("/open.json", "/written.json")
+    elif line.startswith("POST"):
+        body = "x" * len(body)  # not JSON: it is refused
+    return f"{line} HTTP/1.1\r\nHost: {host}\r\n{fields}{length}\r\n{body}".encode()
+
+
+@given(sent=st.lists(SENT, min_size=3, max_size=25))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_what_others_have_requested_changes_no_reply(
+    tmp_path_factory: pytest.TempPathFactory, sent: list[tuple[str, str, str, str, str]]
+) -> None:
+    server = serve(tmp_path_factory.mktemp("data"))
+    peers: dict[str, Any] = {}
+    for address, *parts in sent * 2:
+        data = form(*parts)
+        if address not in peers or peers[address].is_closed:
+            peers[address] = server.connect(address)
+        shared = reply_to(server, peers[address], data)
+        again = reply_to(server, server.connect(address), data)
+        empty_caches()
+        alone = reply_to(server, server.connect(address), data)
+        assert shared == again == alone
+
+
+@pytest.mark.parametrize("first", [PROXY, "192.0.2.1"])
+def test_the_same_head_of_a_proxy_and_of_a_client_addresses_two_databases(
+    tmp_path: pathlib.Path, first: str
+) -> None:
+    server = serve(tmp_path)
+    for address in [first, PROXY, "192.0.2.1"] * 2:
+        reply = server.request(
+            "GET", "/open/a.json", headers=["X-Forwarded-Host: shop.localhost"], address=address
+        )
+        assert reply.body == (b'"shop"' if address == PROXY else b'"demo"')
+
+
+def test_a_token_opens_what_it_may_to_its_sender_only(tmp_path: pathlib.Path) -> None:
+    server = serve(tmp_path)
+    statuses = [
+        server.request("GET", "/users/ada.json", headers=fields).status
+        for fields in ([], [f"Authorization: Bearer {ADA}"], [f"Authorization: Bearer {ALAN}"]) * 3
+    ]
+    assert statuses == [403, 200, 401] * 3  # a token makes the request one of Firebase's dialect
+
+
+def test_what_is_remembered_of_many_targets_is_bounded(tmp_path: pathlib.Path) -> None:
+    server = serve(tmp_path)
+    questions = server.resource._parser._questions
+    peer = server.connect()
+    for number in range(6000):
+        peer.send(f"GET /open/{number}.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode())
+        peer.transport.clear()
+        assert questions.size <= _ALL_QUESTION_BYTES
+    assert 100 < len(questions) < 6000
+    long = "x" * 3000
+    before = len(questions)
+    peer.send(f"GET /open/{long}.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode())
+    assert len(questions) == before
