@@ -7,10 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.rules.evaluating import view
-from treedbd.limits import MAX_DEPTH
-from treedbd.rules.compile import Snapshot, equal, split_path
-from treedbd.rules.context import Budget, Context, EvaluationError, Scope
-from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, free
+from treedbd.limits import MAX_DEPTH, RulesLimits
+from treedbd.loop import finish
+from treedbd.rules.compile import CACHED_PATH, Snapshot, compile_rule, equal, split_path
+from treedbd.rules.context import DEFAULT_CHARACTERS, Budget, Context, EvaluationError, Scope
+from treedbd.rules.grammar import parse_expression
+from treedbd.rules.typecheck import typecheck_rule
+from treedbd.tree.types import Charge, Container, Json, Leaf, Path, Priority, Value, free
 
 
 class RecordingView:
@@ -130,3 +133,77 @@ def test_a_path_too_long_for_any_node_is_not_split() -> None:
     assert not node.exists()
     assert not node.parent().exists()
     assert split_path("a" * 500 + "/" + "b" * 500) == (("a" * 500, "b" * 500), 0)
+
+
+LONG_KEY = "k" * (CACHED_PATH + 1)
+PLACE: Path = ("a", LONG_KEY, "b")
+CAPTURES = {"$one": 0, "$long": 1, "$two": 2}
+NAMED: Json = {
+    "a": {LONG_KEY: {"b": {"s": "x", "n": 1, "a": {"b": {"t": True}}}}, "b": "leaf"},
+    "s": 2,
+}
+DEEP = "/".join(["d"] * (MAX_DEPTH - 2))
+
+
+def run(expression: str, place: Path = PLACE) -> tuple[object, int, list[tuple[str, Path]]]:
+    """Return the result of a rule, the characters that it spends, and what it reads."""
+    parsed = finish(parse_expression(expression, RulesLimits()))
+    types = finish(typecheck_rule(parsed, CAPTURES, for_read=False))
+    test = finish(compile_rule(parsed, types, CAPTURES))
+    recording = RecordingView(NAMED)
+    budget = Budget()
+    scope = Scope(Context(None, 0, recording), recording, recording, budget)
+    scope.path = place
+    result = test(scope)
+    return result, DEFAULT_CHARACTERS - budget.characters, recording.reads
+
+
+@pytest.mark.parametrize("variable", ["root", "data", "newData"])
+@pytest.mark.parametrize(
+    "children",
+    [
+        "",
+        ".child('s')",
+        ".child('a/b')",
+        ".child('')",
+        ".child($one)",
+        ".child($one).child($two)",
+        ".child('a').child($long).child($two).child('n')",
+        ".child($long)",
+        ".child('a.b')",
+        f".child('{DEEP}')",
+        f".child('{DEEP}/d/d')",
+        f".child('{DEEP}').child($one).child($two)",
+        f".child('{DEEP}/d/d/d')",
+    ],
+)
+@pytest.mark.parametrize(
+    "method",
+    [
+        "val() == 'x'",
+        "val() != null",
+        "exists()",
+        "isString()",
+        "isNumber()",
+        "isBoolean()",
+        "hasChildren()",
+        "hasChildren(['a', 's/t'])",
+        "hasChildren(['a.b'])",
+        "hasChildren(['d/d/d'])",
+        "hasChild('a/b')",
+        "hasChild($long)",
+        f"hasChild('{LONG_KEY}')",
+    ],
+)
+def test_a_node_named_at_once_is_the_one_that_is_reached_step_by_step(
+    variable: str, children: str, method: str
+) -> None:
+    named = run(f"{variable}{children}.{method}")
+    stepwise = run(f"{variable}{children}.child('q').parent().{method}")
+    assert named == stepwise
+    assert all(len(path) <= MAX_DEPTH for _, path in named[2])
+
+
+def test_a_long_capture_costs_the_same_wherever_it_names_a_node() -> None:
+    _, spent, _ = run("root.child($one).child($long).exists()")
+    assert spent == 16 * len(LONG_KEY)

@@ -22,6 +22,8 @@ Nothing is read to make one. A method reads only what it needs: `exists()` and `
 of the node, the value of a leaf the node alone; the value of a container is a `Subtree`, which is
 read only when two of them are compared. A path that no node can have (`child('a.b')`) names an
 absent node, and is not an error. It is not passed to the view, because views rely on valid paths.
+A node that literals and captures name, as `root.child('users').child($uid)` does, is found at once
+(`_Chain`), with the same result, cost and reads as step by step.
 
 Operators convert nothing: a number is not a string and null is not zero; an operand of a wrong type
 is an `EvaluationError`. Numbers are exact within 64 bits and doubles beyond, as in the tree; an
@@ -36,8 +38,9 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from itertools import count
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from treedbd.caches import short_cache
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
@@ -470,9 +473,10 @@ _SNAPSHOT_METHODS_WITHOUT_ARGUMENTS: Final[Mapping[str, Callable[[Snapshot], Any
     "isString": Snapshot.is_string,
     "isBoolean": Snapshot.is_boolean,
 }
-# What a method tests of the node at the place of the rule, without making a snapshot of it.
+# What type a method tests whether a node has.
 _TYPES_TESTED: Final[Mapping[Callable[[Snapshot], Any], frozenset[Any]]] = {
     Snapshot.exists: _ANY_NODE,
+    Snapshot.has_children: frozenset({Container}),
     Snapshot.is_number: _NUMBERS,
     Snapshot.is_string: _STRINGS,
     Snapshot.is_boolean: _BOOLEANS,
@@ -494,6 +498,65 @@ _PATH_WEIGHT: Final = 16
 """Characters that a character of a long path counts for: it may be a key."""
 
 
+_TREES: Final = ("root", "data", "newData")
+"""The variables that are nodes of a tree."""
+
+
+class _Chain(NamedTuple):
+    """A node named by literals and captures, from a variable on.
+
+    It is found without a snapshot of each node on the way to it. `keys` are those below the
+    variable, a capture by its index in the path of the rule.
+    """
+
+    variable: str
+    keys: tuple[str | int, ...] = ()
+
+    @property
+    def is_after(self) -> bool:
+        """Whether it is a node of the tree after the operation."""
+        return self.variable == "newData"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the node at the place of the rule."""
+        return not self.keys and self.variable != "root"
+
+    def below(self, keys: tuple[str | int, ...]) -> _Chain | None:
+        """Return the chain that goes on with these keys; None if no node is as deep."""
+        chain = _Chain(self.variable, self.keys + keys)
+        return chain if len(chain.keys) <= MAX_DEPTH else None
+
+    def compile(self) -> Callable[[Scope], Path | None]:
+        """Return what finds the path of the node; None if no node is as deep."""
+        is_root = self.variable == "root"
+        literals = tuple([key for key in self.keys if isinstance(key, str)])
+        captures = [key for key in self.keys if isinstance(key, int)]
+        if not captures:
+            return (lambda _: literals) if is_root else (lambda scope: _join(scope.path, literals))
+        # The keys are picked from the literals and, after them, the path of the rule.
+        number, first = count(), len(literals)
+        picked = [first + key if isinstance(key, int) else next(number) for key in self.keys]
+        (at, *others) = picked
+        pick = itemgetter(at, *others) if others else itemgetter(slice(at, at + 1))
+
+        def find(scope: Scope) -> Path | None:
+            at = scope.path
+            for index in captures:
+                if len(at[index]) > CACHED_PATH:
+                    _as_path(at[index], scope)
+            keys: Path = pick(literals + at)
+            return keys if is_root else _join(at, keys)
+
+        return find
+
+
+def _join(path: Path, keys: Path) -> Path | None:
+    """Return the path of a node at keys below another one; None if no node is as deep."""
+    joined = path + keys
+    return joined if len(joined) <= MAX_DEPTH else None
+
+
 def compile_rule(
     expression: grammar.Expression, types: TypeTable, captures: Mapping[str, int]
 ) -> Steps[Callable[[Scope], bool]]:
@@ -511,6 +574,7 @@ class _Compiler:
     def __init__(self, types: TypeTable, captures: Mapping[str, int]) -> None:
         self.types = types
         self.captures = captures
+        self.chains = {_VARIABLES[name]: _Chain(name) for name in _TREES}
         self.leaves: Final[Mapping[type[grammar.AstNode], Callable[[Any], Evaluate]]] = {
             grammar.Literal: self.literal,
             grammar.Pattern: self.not_a_value,
@@ -568,25 +632,42 @@ class _Compiler:
     ) -> grammar.Visit[Evaluate]:
         if name == "hasChildren":
             return (yield from self.has_children(target, arguments))
+        chain = self.chains.get(target)
         if not arguments:
             method = _SNAPSHOT_METHODS_WITHOUT_ARGUMENTS[name]
-            return _call_snapshot_method(target, method)
+            return _call_snapshot_method(target, chain, method)
         (path,) = yield from grammar.each(arguments)
+        below = None if chain is None else self.chain_below(chain, arguments[0])
         if name == "hasChild":
+            literal = _literal_string(arguments[0]) or ""
+            if below is not None and len(literal) <= CACHED_PATH:  # a longer one costs something
+                return _test_type(below, _ANY_NODE)
             return lambda scope: target(scope).has_child(_as_path(path(scope), scope))
-        return _call_child(target, arguments[0], path)
+        child = _call_child(target, arguments[0], path)
+        if below is not None:
+            self.chains[child] = below
+        return child
+
+    def chain_below(self, chain: _Chain, argument: grammar.Expression) -> _Chain | None:
+        """Return the chain to a child; None if it is not named by a literal or a capture."""
+        if isinstance(argument, grammar.Variable) and argument.name in self.captures:
+            return chain.below((self.captures[argument.name],))
+        known = _literal_string(argument)
+        keys, excess = ((), 1) if known is None else split_path(known)
+        return None if excess else chain.below(keys)
 
     def has_children(
         self, target: Evaluate, arguments: tuple[grammar.Expression, ...]
     ) -> grammar.Visit[Evaluate]:
         if not arguments:
-            return _call_snapshot_method(target, Snapshot.has_children)
+            return _call_snapshot_method(target, self.chains.get(target), Snapshot.has_children)
         (names,) = arguments
         assert isinstance(names, grammar.ListLiteral)  # noqa: S101 - the type checker ensures it
         literals = [_literal_string(item) for item in names.items]
         known = [literal for literal in literals if literal is not None]
         if len(known) == len(literals):
-            return _call_has_known_children(target, known)
+            chain = self.chains.get(target)
+            return _call_has_known_children(target, chain, known)
         return _call_has_children(target, (yield from grammar.each(names.items)))
 
     def prefix(self, node: grammar.Prefix) -> grammar.Visit[Evaluate]:
@@ -675,36 +756,67 @@ def _auth_member_of(target: Evaluate, name: str) -> Evaluate:
     return evaluate
 
 
-def _call_snapshot_method(target: Evaluate, method: Callable[[Snapshot], Any]) -> Evaluate:
-    """Make a call of a snapshot method without arguments."""
-    is_after = target is _VARIABLES["newData"]
-    if not (is_after or target is _VARIABLES["data"]):
-        return lambda scope: method(target(scope))
-    if method is Snapshot.val:
-        return _leaf_or_subtree_after if is_after else _leaf_or_subtree_before
+def _call_snapshot_method(
+    target: Evaluate, chain: _Chain | None, method: Callable[[Snapshot], Any]
+) -> Evaluate:
+    """Make a call of a snapshot method without arguments; `chain` is that to its node, if any."""
+    if chain is not None and method is Snapshot.val:
+        return _read_value(chain)
     types = _TYPES_TESTED.get(method)
-    if types is None:
+    if chain is None or types is None:
         return lambda scope: method(target(scope))
-    if is_after:
-        return lambda scope: scope.after.type_at(scope.path) in types
-    return lambda scope: scope.before.type_at(scope.path) in types
+    return _test_type(chain, types)
 
 
-def _leaf_or_subtree_after(scope: Scope) -> Any:
-    """Evaluate `newData.val()`."""
-    value = scope.after.peek(scope.path)
-    return Subtree(scope.after, scope.path) if value is CONTAINER else value
+def _test_type(chain: _Chain, types: frozenset[Any]) -> Evaluate:
+    """Make a test whether the type of a node is one of some."""
+    is_after = chain.is_after
+    if not chain.keys and chain.variable != "root":
+        return lambda scope: (
+            (scope.after if is_after else scope.before).type_at(scope.path) in types
+        )
+    find = chain.compile()
+
+    def evaluate(scope: Scope) -> bool:
+        path = find(scope)
+        view = scope.after if is_after else scope.before
+        return path is not None and view.type_at(path) in types
+
+    return evaluate
 
 
-def _leaf_or_subtree_before(scope: Scope) -> Any:
-    """Evaluate `data.val()`."""
-    value = scope.before.peek(scope.path)
-    return Subtree(scope.before, scope.path) if value is CONTAINER else value
+def _read_value(chain: _Chain) -> Evaluate:
+    """Make `val()` of a node: the leaf, a `Subtree` for a container, None for an absent node."""
+    is_after, is_here, find = chain.is_after, chain.is_here, chain.compile()
+
+    def evaluate(scope: Scope) -> Any:
+        path = scope.path if is_here else find(scope)
+        if path is None:
+            return None
+        view = scope.after if is_after else scope.before
+        value = view.peek(path)
+        return Subtree(view, path) if value is CONTAINER else value
+
+    return evaluate
 
 
-def _call_has_known_children(target: Evaluate, names: list[str]) -> Evaluate:
+def _call_has_known_children(target: Evaluate, chain: _Chain | None, names: list[str]) -> Evaluate:
     """Make `hasChildren` of literals, which are split here, once."""
     paths = [split_path(name) for name in names]
+    if chain is not None and not any(excess for _, excess in paths):
+        is_after, find = chain.is_after, chain.compile()
+        below = [keys for keys, _ in paths]
+
+        def evaluate_at(scope: Scope) -> bool:
+            path = find(scope)
+            view = scope.after if is_after else scope.before
+            for keys in below:
+                child = None if path is None else _join(path, keys)
+                if child is None or view.type_at(child) is None:
+                    return False
+            return True
+
+        return evaluate_at
 
     def evaluate(scope: Scope) -> bool:
         snapshot = target(scope)
@@ -781,9 +893,10 @@ def _length_of(target: Evaluate) -> Evaluate:
     """Make `target.length` of a string."""
 
     def evaluate(scope: Scope) -> int:
-        text = _require_string(target(scope))
-        if not text.isascii():
-            scope.spend(len(text))
+        text = target(scope)
+        if type(text) is str and text.isascii():
+            return len(text)
+        scope.spend(len(_require_string(text)))
         return length(text)
 
     return evaluate

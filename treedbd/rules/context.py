@@ -255,15 +255,16 @@ class MeteredView:
             return nodes[path]
         if len(nodes) >= self._limit:
             self._forget_short()
-        if self._kept and (found := self._kept.find(("peek", path))) is not None:
+        kept = self._kept
+        if kept is not None and kept.reads and (found := kept.find(("peek", path))) is not None:
             self.budget.spend(found.cost)
             node: _Node = found.result
         else:
             budget = self.budget
             before = budget.characters
             node = self._base.peek(path, budget.spend)
-            if self._kept is not None and before - budget.characters >= LEAST_COST:
-                self._kept.keep(("peek", path), node, before - budget.characters)
+            if kept is not None and before - budget.characters >= LEAST_COST:
+                kept.keep(("peek", path), node, before - budget.characters)
         self._nodes[path] = node
         return node
 
@@ -277,15 +278,16 @@ class MeteredView:
             return types[path]
         if len(types) >= REMEMBERED_NODES:
             types.clear()
-        if self._kept and (found := self._kept.find(("type_at", path))) is not None:
+        kept = self._kept
+        if kept is not None and kept.reads and (found := kept.find(("type_at", path))) is not None:
             self.budget.spend(found.cost)
             node_type: _NodeType = found.result
         else:
             budget = self.budget
             before = budget.characters
             node_type = self._base.type_at(path, budget.spend)
-            if self._kept is not None and before - budget.characters >= LEAST_COST:
-                self._kept.keep(("type_at", path), node_type, before - budget.characters)
+            if kept is not None and before - budget.characters >= LEAST_COST:
+                kept.keep(("type_at", path), node_type, before - budget.characters)
         types[path] = node_type
         return node_type
 
@@ -368,22 +370,26 @@ class KeptReads:
     its place, and until the transaction has ended nothing is kept there again; whether it was
     committed or rolled back makes no difference. A snapshot that is held may be older, and uses
     nothing of this.
+
+    Attributes:
+        reads: what is kept.
+
     """
 
     def __init__(self, pool: ReadPool) -> None:
         """Keep what `pool` has room for."""
         self._pool: Final = pool
-        self._kept: Final[dict[Read, KeptRead]] = {}
+        self.reads: Final[dict[Read, KeptRead]] = {}
         self._transaction: object = None
         self._changed: Final[list[Path]] = []
 
     def __len__(self) -> int:
         """Return how many reads are kept."""
-        return len(self._kept)
+        return len(self.reads)
 
     def find(self, read: Read) -> KeptRead | None:
         """Return the result of a read, if it is kept."""
-        kept = self._kept.get(read)
+        kept = self.reads.get(read)
         if kept is not None:
             self._pool.use(self, read)
         return kept
@@ -392,17 +398,17 @@ class KeptReads:
         """Keep the result of a read of the durable state or of the open transaction."""
         size = sys.getsizeof(result)
         if size <= POOL_BYTES and not self._is_changed(read[1]):
-            self._kept[read] = KeptRead(result, cost)
+            self.reads[read] = KeptRead(result, cost)
             self._pool.add(self, read, size)
 
     def drop(self, read: Read) -> None:
         """Forget one read."""
-        del self._kept[read]
+        del self.reads[read]
         self._pool.remove(self, read)
 
     def clear(self) -> None:
         """Forget everything."""
-        for read in list(self._kept):
+        for read in list(self.reads):
             self.drop(read)
 
     def note_changes(self, transaction: object, changes: Sequence[Change]) -> None:
@@ -413,11 +419,11 @@ class KeptReads:
         paths = [change.place.path for change in changes[: MAX_CHANGES + 1]]
         if len(self._changed) <= MAX_CHANGES:
             self._changed.extend(paths)
-        if not self._kept:
+        if not self.reads:
             return
         if len(paths) > MAX_CHANGES:
             self.clear()
-        for read in [read for read in self._kept if _concern(paths, read[1])]:
+        for read in [read for read in self.reads if _concern(paths, read[1])]:
             self.drop(read)
 
     def end_transaction(self) -> None:

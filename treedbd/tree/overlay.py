@@ -140,7 +140,7 @@ class Overlay:
         if node is None:
             return self._base.peek(path, charge)
         if node.replaced:
-            return leaf_of(value)
+            return leaf_of(value) if isinstance(value, dict) else value  # most are leaves
         return self._peek_changed(path, node)
 
     def type_at(self, path: Path, charge: Charge = free) -> type[Leaf] | type[Container] | None:
