@@ -933,9 +933,7 @@ def _apply_operator(node: grammar.Binary, left: Evaluate, right: Evaluate) -> Ev
     is_null = isinstance(right_node, grammar.Literal) and right_node.value is None
     # A conditional may yield what is not a value, for which `equal` raises.
     if is_null and operator[0] in "=!" and not isinstance(left_node, grammar.Conditional):
-        if operator[0] == "!":
-            return lambda scope: left(scope) is not None
-        return lambda scope: left(scope) is None
+        return _compare_with_null(left, EQUALITIES[operator])
     expected = EQUALITIES.get(operator)
     if expected is not None:
         return _compare(left, right, expected)
@@ -946,6 +944,13 @@ def _apply_operator(node: grammar.Binary, left: Evaluate, right: Evaluate) -> Ev
         return _operate_on_literal(operator, left, right_node.value)
     operation = _operation(operator)
     return lambda scope: operation(left(scope), right(scope), scope)
+
+
+def _compare_with_null(left: Evaluate, expected: bool) -> Evaluate:
+    """Make `== null` or `!= null`."""
+    if left is _VARIABLES["auth"]:
+        return lambda scope: (scope.auth is None) is expected
+    return lambda scope: (left(scope) is None) is expected
 
 
 def _compare(left: Evaluate, right: Evaluate, expected: bool) -> Evaluate:

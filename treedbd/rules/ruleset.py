@@ -133,13 +133,28 @@ class RuleSet:
 
         None if that depends on the data or the time, or costs much: then `may_read` decides it.
         """
-        return _find_read(self._root, KnownScope(auth, path, Budget(_NO_CHARACTERS), query))
+        node: RuleNode | None = self._root
+        depth = 0
+        while node is not None:
+            if node.read is not None:
+                result = _find_result(node.read, auth, path, query)
+                if result is not False:
+                    return result
+            if depth == len(path):
+                return False
+            node = node.literals.get(path[depth], node.capture)
+            depth += 1
+        return False
 
     def find_write(self, changes: Sequence[Change], auth: Json) -> bool | None:
         """Return whether a write is allowed, if rules alone decide it; None if `may_write` must."""
         if len(changes) > MAX_CHANGES_KNOWN:
             return None
-        return _find_write(self._root, changes, KnownScope(auth, (), Budget(_NO_CHARACTERS)))
+        for change in changes:
+            verdict = _find_change(self._root, change, auth)
+            if verdict is not True:
+                return verdict
+        return True
 
     def may_read(
         self, path: Path, context: Context, *, explain: bool = False, record: bool = False
@@ -319,35 +334,8 @@ def _may_be_true(rule: Rule, scope: KnownScope) -> bool:
     return rule.may_be_true(scope)
 
 
-def _find_read(root: RuleNode, scope: KnownScope) -> bool | None:
-    """Return whether the rules allow a read of the path of `scope`; None if more must be known."""
-    path = scope.path
-    node: RuleNode | None = root
-    depth = 0
-    while node is not None:
-        rule = node.read
-        if rule is not None:
-            result = rule.constant if rule.constant is not None else _find_result(rule, scope)
-            if result is not False:
-                return result
-        if depth == len(path):
-            return False
-        node = node.literals.get(path[depth], node.capture)
-        depth += 1
-    return False
-
-
-def _find_write(root: RuleNode, changes: Sequence[Change], scope: KnownScope) -> bool | None:
-    """Return whether the rules allow all of the changes of an edit; None if more must be known."""
-    for change in changes:
-        scope.path = change.place.path
-        verdict = _find_change(root, change, scope)
-        if verdict is not True:
-            return verdict
-    return True
-
-
-def _find_change(root: RuleNode, change: Change, scope: KnownScope) -> bool | None:
+def _find_change(root: RuleNode, change: Change, auth: Json) -> bool | None:
+    """Return whether the rules allow one change; None if more must be known."""
     path, is_priority = change.place
     node: RuleNode | None = root
     allowed: bool | None = False
@@ -355,7 +343,7 @@ def _find_change(root: RuleNode, change: Change, scope: KnownScope) -> bool | No
     depth = 0
     while node is not None:
         if allowed is False and node.write is not None:
-            allowed = _find_result(node.write, scope)
+            allowed = _find_result(node.write, auth, path)
             if allowed is None:
                 return None
         if node.validate is not None:
@@ -370,14 +358,16 @@ def _find_change(root: RuleNode, change: Change, scope: KnownScope) -> bool | No
     if validations and may_be_absent:
         return None  # which of them count depends on what exists afterwards
     for rule in validations:
-        result = _find_result(rule, scope)
+        result = _find_result(rule, auth, path)
         if result is not True:
             return result
     is_unvalidated = node is None or may_be_absent or not node.validates_below
     return True if is_unvalidated or not isinstance(change.value, dict) else None
 
 
-def _find_result(rule: Rule, scope: KnownScope) -> bool | None:
+def _find_result(
+    rule: Rule, auth: Json, path: Path, query: QueryFacts | None = None
+) -> bool | None:
     """Return the result of a rule, None if more must be known, or its evaluation costs anything.
 
     Captures are keys of the path above the rule, so the path of the operation serves as well as
@@ -388,7 +378,7 @@ def _find_result(rule: Rule, scope: KnownScope) -> bool | None:
     if rule.reads_data or rule.reads_time:
         return None
     try:
-        return rule.test(scope)
+        return rule.test(KnownScope(auth, path, Budget(_NO_CHARACTERS), query))
     except BudgetExceeded:
         return None
     except EvaluationError:
