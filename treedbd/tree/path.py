@@ -54,10 +54,11 @@ def check_key(key: str) -> str:
 
 
 def check_keys(keys: Sequence[str]) -> None:
-    """Raise `InvalidPath` for the first of many keys that no child can have."""
+    """Raise `InvalidPath` for the first of some keys that no child can have."""
     # One search over all keys is several times faster than one search for each.
-    longest = max(map(len, keys), default=0)
-    if longest > _SURELY_SHORT or not all(keys) or _ILLEGAL.search("".join(keys)):
+    text = "".join(keys)
+    are_short = len(text) <= _SURELY_SHORT or max(map(len, keys)) <= _SURELY_SHORT
+    if not (are_short and all(keys)) or _ILLEGAL.search(text):
         for key in keys:
             check_key(key)
 
@@ -77,7 +78,8 @@ def make_place(keys: Sequence[str]) -> Place:
     is_priority = bool(keys) and keys[-1] == PRIORITY
     if is_priority:
         keys = keys[:-1]
-    return Place(check_depth(tuple([check_key(key) for key in keys])), is_priority)
+    check_keys(keys)
+    return Place(check_depth(tuple(keys)), is_priority)
 
 
 def parse_relative(text: str) -> Place:
