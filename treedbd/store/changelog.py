@@ -99,10 +99,10 @@ def encode(
         entry["is_printed"] = True
     if is_priority:
         entry["is_priority"] = True
-    is_stored = any(change.value is STORED for change in edit.changes)
+    is_stored = bool(edit.changes) and edit.changes[0].value is STORED  # then all are
     sent = printed if is_stored else compact(edit.sent)
     entry["size"] = size if sent is None else len(sent)
-    content = compact(entry)
+    content = orjson.dumps(entry)
     if sent is None or len(content) + len(sent) + len(_SENT) > max_bytes:
         return content
     return content[:-1] + _SENT + sent + b"}"
@@ -228,16 +228,16 @@ def commit_of(sequence: int, edit: Edit, op_id: bytes = b"", size: int = 0) -> C
 
     `sequence`, `op_id` and `size` are the number, the id and the bytes of its entry.
     """
-    changes = []
     is_complete = True
+    changes = []
     for change, sent in changes_as_sent(edit):
         path, is_priority = change.place
+        if is_priority:
+            is_complete = False
         value = None if is_priority else change.value
         changes.append(CommittedChange(path, value, is_priority, sent))
-        is_complete = is_complete and not is_priority
-    position = Position(sequence, op_id)
     return Commit(
-        position=position,
+        position=Position(sequence, op_id),
         method=edit.method,
         path=edit.place.path,
         changes=tuple(changes),

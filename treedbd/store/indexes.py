@@ -146,9 +146,7 @@ class ChildIndex:
 
     def matches(self, path: Path) -> bool:
         """Return whether a path is that of a collection of this index."""
-        return len(path) == len(self.pattern) and all(
-            wanted is None or wanted == key for wanted, key in zip(self.pattern, path, strict=True)
-        )
+        return len(path) == len(self.pattern) and matches_above(self.pattern, path)
 
     def below(self, path: Path) -> tuple[bytes, bytes]:
         """Return the range of the entries of all collections at or below a path."""
@@ -407,9 +405,12 @@ def find_collections(
 
 def matches_above(pattern: Pattern, path: Path) -> bool:
     """Return whether a path is that of a collection of a pattern, or above one."""
-    return len(path) <= len(pattern) and all(
-        wanted is None or wanted == key for wanted, key in zip(pattern, path, strict=False)
-    )
+    if len(path) > len(pattern):
+        return False
+    for wanted, key in zip(pattern, path, strict=False):
+        if wanted is not None and wanted != key:
+            return False
+    return True
 
 
 def build_some(

@@ -37,7 +37,7 @@ one. The writer neither commits nor rolls back: it only changes the transaction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from treedbd.limits import MAX_WHOLE_BYTES, MAX_WHOLE_NODES, MIN_WHOLE_BYTES
@@ -113,7 +113,6 @@ class NodeWriter(Nodes):
         super().__init__(self._transaction)
         self._row_bytes = row_bytes
         self.indexes: IndexWriter | None = None
-        self._next_path: Path | None = None
         self._editor: RowEditor | None = None
         self._empty: EmptyRange | None = None
         self._count: RowCount | None = None
@@ -162,9 +161,8 @@ class NodeWriter(Nodes):
         """
         if self.indexes is not None:
             self.indexes.note(changes)
-        for change, following in zip_longest(changes, changes[1:]):
+        for change in changes:
             path, is_priority = change.place
-            self._next_path = None if following is None else following.place.path
             if self._editor is not None:
                 inside = self._editor.inside(path)
                 if inside is not None and self._editor.change(inside, change.value, is_priority):
@@ -278,21 +276,25 @@ class NodeWriter(Nodes):
             self._replace(path, cover, set_priority(_load(cover.raw), cover.inside, priority))
 
     def _edit(self, path: Path, cover: Cover, value: Value, *, is_priority: bool) -> bool:
-        """Change a row in an editor if another change may follow; return whether it was changed."""
-        depth = len(path) - len(cover.inside)
-        if self._next_path is None or self._next_path[:depth] != path[:depth]:
-            return False
+        """Change a row in an editor, which stays open for others; return whether it was changed."""
         is_never_split = cover.is_bucket or len(cover.key) > SPREAD_BYTES
         editor = RowEditor.open(path, cover, None if is_never_split else self._row_bytes)
         if editor is None or not editor.change(cover.inside, value, is_priority):
             return False
+        if len(cover.raw) > LONG_ROW_BYTES:
+            pause()
         self._editor = editor
         return True
 
     def _write_back(self) -> None:
         editor, self._editor = self._editor, None
-        if editor is not None:
-            self._replace(editor.path, editor.cover, editor.finish())
+        if editor is None:
+            return
+        value = editor.finish()
+        if value is None:
+            self._replace(editor.path, editor.cover, value)
+        else:
+            self._put(editor.cover.key, encode_row(value))  # it is not too long for one row
 
     def _replace(self, path: Path, cover: Cover, value: Value) -> None:
         """Put another value into the row that covers `path`."""
@@ -302,7 +304,7 @@ class NodeWriter(Nodes):
             depth = len(path) - len(inside)
             self._merge_above(path[: depth + 1] if is_bucket else path[:depth])
         elif is_bucket:
-            self._transaction.put(key, encode_row(value))
+            self._put(key, encode_row(value))
         else:
             self._store(key, value)
 
@@ -336,9 +338,12 @@ class NodeWriter(Nodes):
         if raw is None:
             self._spread(key, value)
         else:
-            if len(raw) > LONG_ROW_BYTES:
-                pause()
-            self._transaction.put(key, raw)
+            self._put(key, raw)
+
+    def _put(self, key: bytes, raw: bytes) -> None:
+        if len(raw) > LONG_ROW_BYTES:
+            pause()
+        self._transaction.put(key, raw)
 
     def _spread(self, key: bytes, value: Value) -> None:
         self._put_priority_row(key, priority_of(value))

@@ -26,8 +26,6 @@ Only `PageWriter` reads and writes the engine.
 
 from __future__ import annotations
 
-import sys
-from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
@@ -71,6 +69,9 @@ MEMBER_SHARE: Final = 4
 _MEMBER_BYTES: Final = ENTRY.size + len(",")
 
 
+_MOST_ENTRIES: Final = 8192
+"""More bytes than the entries of any page have."""
+_ONES: Final = int.from_bytes(b"\0\1" * (_MOST_ENTRIES // 2), "big")
 _RUN_PAGES: Final = 8
 """A run is stored when it is as long as that many pages."""
 LONG_ROW_BYTES: Final = 8 * PAGE_BYTES
@@ -217,13 +218,13 @@ def set_member(page: Page, member: Member) -> bytes:
         new_entry = ENTRY.pack(start, start + length)
         shift = length - (end - start)
         return _join(page, page.keys, number, new_entry, number + 1, shift, (start, row, end))
-    keys = page.member_keys()
-    number = bisect_left(keys, segment)
-    keys.insert(number, segment)
+    keys = page.keys
+    number, before = page.find_gap(segment)
+    keys = keys[:before] + segment + keys[before:]
     at = page.entry(number - 1)[1]  # before the comma, if one follows
     end = at + 1 + len(text)
     new_entry = ENTRY.pack(end - length, end)
-    return _join(page, b"".join(keys), number, new_entry, number, end - at, (at, b"," + text, at))
+    return _join(page, keys, number, new_entry, number, end - at, (at, b"," + text, at))
 
 
 def remove_member(page: Page, number: int) -> bytes:
@@ -270,13 +271,10 @@ def _shifted(entries: bytes, shift: int) -> bytes:
     """Return entries with a number added to all that is in them."""
     if not shift or not entries:
         return entries
-    numbers = array("H", entries)
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    numbers = array("H", [number + shift for number in numbers])
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers.tobytes()
+    # All of them are one long number, of digits that neither overflow nor borrow.
+    length = len(entries)
+    ones = _ONES >> 8 * (_MOST_ENTRIES - length)
+    return (int.from_bytes(entries, "big") + shift * ones).to_bytes(length, "big")
 
 
 @attrs.define
@@ -430,22 +428,24 @@ class PageWriter(PagedRows):
         return self._run is not None and self._run.container == container
 
     def container_around(self, key: bytes) -> bytes | None:
-        """Return the encoded path of the container that has members on both sides of `key`.
+        """Return the encoded path of the deepest spread container above `key`, if little shows it.
 
-        None if there is no page with both. No member may be at `key` or above it: so nothing is
-        there, or below it.
+        That is so between two members of a page, since nothing else is between them, and after
+        those of the open run. No member may be at `key` or above it. Then nothing is there, or
+        below it; else None is returned.
         """
         run = self._run and self._run_around(key)
         if run is not None:
-            container, last = run.container, run.keys[-1]
-        else:
-            found = self._look_up(key)
-            if found is None or not is_page(found[0]):
-                return None
-            page = Page(*found)
-            container, last = page.container, page.last_key
-        is_around = key.startswith(container) and key < container + last
-        return container if is_around else None
+            container, start = run.container, len(run.container)
+            is_last = key[start:] > run.keys[-1]
+            is_free = not (is_last and self._bound(run).startswith(key[: end_of_key(key, start)]))
+            return container if is_free else None
+        found = self._look_up(key)
+        if found is None or not is_page(found[0]):
+            return None
+        page = Page(*found)
+        is_around = key.startswith(page.container) and key < page.container + page.last_key
+        return page.container if is_around else None
 
     def key_before(self, key: bytes) -> bytes | None:
         """Return the key of the row before `key`, or of a member of the same page, None without."""

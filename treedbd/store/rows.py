@@ -51,6 +51,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from operator import sub
 from struct import Struct, unpack_from
+from sys import maxsize
 from typing import Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -490,6 +491,7 @@ def cut_into_chunks(text: bytes) -> Iterator[bytes]:
 _PRIORITY_BYTES: Final = len(' {".value":,".priority":}')
 _KEY_BYTES: Final = len('{"":},')
 _CHARACTER_BYTES: Final = 4
+_ESCAPED_BYTES: Final = len("\\u0001")
 
 
 @attrs.define
@@ -539,7 +541,9 @@ class RowEditor:
         if self.limit is not None:
             if not inside:
                 return False
-            length = self._length + self._growth(inside, value, is_priority)
+            length = self._length + self._bound(inside, value)
+            if _longest(length) > self.limit:
+                length = self._length + self._growth(inside, value, is_priority)
             if _longest(length) > self.limit:
                 return False
             self._length = length
@@ -552,6 +556,13 @@ class RowEditor:
     def finish(self) -> Value:
         """Return the changed value of the row."""
         return self._draft.finish()
+
+    def _bound(self, inside: Path, value: Value) -> int:
+        """Return an upper bound of `_growth` that costs little: of a string, else none."""
+        if type(value) is not str:
+            return maxsize
+        keys = _CHARACTER_BYTES * sum(map(len, inside)) + _KEY_BYTES * len(inside)
+        return _ESCAPED_BYTES * len(value) + _PRIORITY_BYTES + keys
 
     def _growth(self, inside: Path, value: Value, is_priority: bool) -> int:
         """Return the most bytes by which an export of the row grows."""
@@ -680,6 +691,17 @@ class Page:
             return (at - start) // INT_BYTES if at >= 0 else -1
         # No text has a tag or an end in it, so this is a whole key.
         return content.count(TEXT_END, start, at) if at >= 0 else -1
+
+    def find_gap(self, segment: bytes) -> tuple[int, int]:
+        """Return how many members, and bytes of their keys, are before that of a new member."""
+        keys = self.keys
+        if keys[0] == INT_TAG:
+            number = bisect_right(self.member_keys(), segment)
+            return number, number * INT_BYTES
+        texts = keys.split(TEXT_END)  # the last one is empty
+        number = bisect_right(texts, segment[:-1], 0, self.count)
+        # A text that begins with another one comes after it.
+        return number, keys.find(texts[number] + TEXT_END) if number < self.count else len(keys)
 
     def entry(self, number: int) -> tuple[int, int]:
         """Return where the row of a member begins and ends in the body."""

@@ -346,29 +346,28 @@ class Edit:
 
 def make_put(place: Place, body: Json, max_string_bytes: int = DEFAULT_STRING_BYTES) -> Edit:
     """Return the edit that sets `place` to `body`; raise `InvalidData`."""
-    # Until it is resolved, a value may have placeholders; nothing reads it before that.
-    value: Any
-    if place.is_priority:
-        value = check_priority(body, max_string_bytes)
-        if isinstance(value, Timestamp | Increment):
-            return Edit(
-                method="put",
-                place=place,
-                sent=body,
-                changes=(Change(place, value),),  # type: ignore[arg-type]
-                has_placeholders=True,
-            )
-        return Edit("put", place, value, (Change(place, value),))
-    normal = normalise(body, len(place.path), max_string_bytes)
-    value = normal.value
-    sent = canonicalise_numbers(body) if normal.has_changed_numbers else body
+    change, sent, has_placeholders = _make_change(place, body, max_string_bytes)
     return Edit(
         method="put",
         place=place,
         sent=sent,
-        changes=(Change(place, value),),
-        has_placeholders=normal.has_placeholders,
+        changes=(change,),
+        has_placeholders=has_placeholders,
     )
+
+
+def _make_change(place: Place, body: Json, max_string_bytes: int) -> tuple[Change, Json, bool]:
+    """Return the change that sets `place` to `body`, what is sent, and if it has placeholders."""
+    # Until it is resolved, a value may have placeholders; nothing reads it before that.
+    value: Any
+    if place.is_priority:
+        value = check_priority(body, max_string_bytes)
+        has_placeholders = isinstance(value, Timestamp | Increment)
+        return Change(place, value), body if has_placeholders else value, has_placeholders
+    normal = normalise(body, len(place.path), max_string_bytes)
+    value = normal.value
+    sent = canonicalise_numbers(body) if normal.has_changed_numbers else body
+    return Change(place, value), sent, normal.has_placeholders
 
 
 def rename_child(edit: Edit, key: str) -> Edit:
@@ -395,18 +394,23 @@ def make_patch(path: Path, body: Json, max_string_bytes: int = DEFAULT_STRING_BY
         raise InvalidData("The body of a PATCH must be an object, or null.")
     if len(body) > MAX_PATCH_MEMBERS:
         raise InvalidData(f"A PATCH may have at most {MAX_PATCH_MEMBERS} members.")
-    parts = [make_member(path, key, item, max_string_bytes) for key, item in body.items()]
-    changes = tuple([part.changes[0] for part in parts])
+    changes = []
+    sent: dict[str, Json] = {}
+    has_placeholders = False
+    for key, item in body.items():
+        pause()
+        place = parse_member(path, key)
+        change, sent[key], is_unresolved = _make_change(place, item, max_string_bytes)
+        changes.append(change)
+        has_placeholders = has_placeholders or is_unresolved
     _check_no_overlap([change.place for change in changes])
-    sent: Json = dict(zip(body, [part.sent for part in parts], strict=True))
-    has_placeholders = any(part.has_placeholders for part in parts)
     return Edit(
         method="patch",
         place=Place(path),
         sent=sent,
         changes=in_order(changes),
         has_placeholders=has_placeholders,
-        by_member=changes,
+        by_member=tuple(changes),
     )
 
 
@@ -714,7 +718,11 @@ class Draft:
 
     def set(self, path: Path, value: Value) -> None:
         """Put `value` in place of what is at `path`."""
-        self._value = self._set(self._value, path, value)
+        container = self._find_own(path[:-1]) if path and value is not None else None
+        if container is None:
+            self._value = self._set(self._value, path, value)
+        else:
+            self._put(container, path[-1], self._borrow(value))
 
     def set_priority(self, path: Path, priority: Priority | None) -> None:
         """Give the node at `path` another priority; nothing stays nothing."""
@@ -727,6 +735,15 @@ class Draft:
             container.clear()
             container.update(ordered)
         return self._value
+
+    def _find_own(self, path: Path) -> dict[str, Value] | None:
+        """Return the container at `path` if it and all above may be changed in place."""
+        node = self._value
+        for key in path:
+            if not isinstance(node, dict) or id(node) in self._borrowed:
+                return None
+            node = node.get(key)
+        return None if id(node) in self._borrowed else container_of(node)
 
     def _set(self, node: Value, path: Path, value: Value) -> Value:
         if not path:
