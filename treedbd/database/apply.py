@@ -101,7 +101,12 @@ _IDS_AT_ONCE: Final = 32
 
 
 class WriteApplier:
-    """Applies the writes of one database."""
+    """Applies the writes of one database.
+
+    Attributes:
+        finish: stores what the writes of a batch have left in memory, before it is committed.
+
+    """
 
     def __init__(self, database: Database, runtime: Runtime, retain_events: int) -> None:
         """Apply them by the rules of `database`; its change log keeps `retain_events` entries."""
@@ -110,6 +115,7 @@ class WriteApplier:
         self._retain_events = retain_events
         self._op_ids = _make_ids(runtime.entropy)
         self._writers = WriterMaker()  # which keep the indexes
+        self.finish: Final = self._writers.finish
 
     def apply(self, transaction: Transaction, write: Write) -> Outcome:
         """Do one write in a transaction; raise the error that refuses it."""
@@ -125,10 +131,6 @@ class WriteApplier:
         self._database.rights.check_write(nodes, write, resolve(write.edit, write.now, nodes), None)
         self._check_time(write)
 
-    def finish(self) -> None:
-        """Store what the writes of a batch have left in memory, before it is committed."""
-        self._writers.finish()
-
     def apply_edit(self, transaction: Transaction, write: Write) -> Outcome:
         """Do a write in a transaction, without its task."""
         if write.large is not None:
@@ -136,7 +138,9 @@ class WriteApplier:
         database = self._database
         counted = None if database.quotas is None else database.quotas.begin(transaction)
         nodes = self._writers.make(transaction if counted is None else counted.rows)
-        edit = resolve(write.edit, write.now, nodes)
+        edit = write.edit
+        if edit.has_placeholders:
+            edit = resolve(edit, write.now, nodes)
         may_read = database.rights.check_write(nodes, write, edit, None)
         if write.condition is not None:
             check_condition(nodes, write.condition, database.kept_reads)

@@ -99,7 +99,8 @@ class NodeWriter(Nodes):
     """The tree in a transaction; reads see what has been applied.
 
     `indexes` keeps the indexes (`IndexWriter`), None if there are none. With `checks_room` each
-    change is checked (`check_room`): of one that is refused, those before it are applied.
+    change is checked (`check_room`): of one that is refused, those before it are applied. `flush`
+    stores what `change` has kept in memory.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class NodeWriter(Nodes):
         Short rows of siblings share pages of at most `page_bytes`.
         """
         self._transaction = PageWriter(transaction, page_bytes)
+        self.flush: Final = self._transaction.flush
         super().__init__(self._transaction)
         self._row_bytes = row_bytes
         self.indexes: IndexWriter | None = None
@@ -178,10 +180,6 @@ class NodeWriter(Nodes):
         self._empty = self._count = None
         if self.indexes is not None:
             self.indexes.update()
-
-    def flush(self) -> None:
-        """Store what `change` has kept in memory."""
-        self._transaction.flush()
 
     def add_children(self, path: Path, children: dict[str, Value]) -> None:
         """Set children of a container, in key order; fast if nothing is there or between them."""

@@ -457,7 +457,7 @@ class PageWriter(PagedRows):
 
     def put(self, key: bytes, raw: bytes) -> None:
         """Set the row at `key`."""
-        run = self._run and self._run_around(key)
+        run = None if self._run is None else self._run_around(key)
         container = container_of_row(key)
         member = None
         if container is not None:
@@ -558,19 +558,24 @@ class PageWriter(PagedRows):
     def _look_up(self, key: bytes) -> Row | None:
         """Return what holds the row `key` or the last one before it, without its check sum.
 
-        It is kept until something is changed: a change is preceded by several lookups of its key.
+        It is kept until something is changed: a change is preceded by several lookups of its key,
+        and of the key of the row that covers it.
         """
-        if self._found is None or self._found[0] != key:
-            found = self.stored.floor(key + PAGE_END)
-            if found is not None:
-                is_long = len(found[1]) > LONG_ROW_BYTES
-                if is_long:
-                    pause()
-                found = unseal_near(key, found)
-                if is_long:
-                    pause()
-            self._found = key, found
-        return self._found[1]
+        if self._found is not None:
+            looked_up, found = self._found
+            covers = found is not None and found[0] == key and looked_up.startswith(key)
+            if looked_up == key or covers:
+                return found
+        found = self.stored.floor(key + PAGE_END)
+        if found is not None:
+            is_long = len(found[1]) > LONG_ROW_BYTES
+            if is_long:
+                pause()
+            found = unseal_near(key, found)
+            if is_long:
+                pause()
+        self._found = key, found
+        return found
 
     def _run_around(self, key: bytes) -> Run | None:
         """Return the open run if no row that is not a member can be at `key` or above it.

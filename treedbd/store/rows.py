@@ -491,6 +491,7 @@ def cut_into_chunks(text: bytes) -> Iterator[bytes]:
 _PRIORITY_BYTES: Final = len(' {".value":,".priority":}')
 _KEY_BYTES: Final = len('{"":},')
 _CHARACTER_BYTES: Final = 4
+_BITS_OF_DIGIT: Final = 3
 _ESCAPED_BYTES: Final = len("\\u0001")
 
 
@@ -509,7 +510,7 @@ class RowEditor:
 
     path: Path
     cover: Cover
-    limit: int | None
+    _most: int | None
     _draft: Draft
     _length: int
 
@@ -517,12 +518,13 @@ class RowEditor:
     def open(cls, path: Path, cover: Cover, limit: int | None) -> RowEditor | None:
         """Open a row, unless it is too long already to be changed within `limit` bytes."""
         length = len(cover.raw)
-        if limit is not None and _longest(length) > limit:
+        most = None if limit is None else _longest_export(limit)
+        if most is not None and length > most:
             return None
         value = load_row(cover.raw)
-        if limit is not None and b"[" in cover.raw:
+        if most is not None and b"[" in cover.raw:
             length = len(compact(value))
-        return cls(path, cover, limit, Draft(value), length)
+        return cls(path, cover, most, Draft(value), length)
 
     def inside(self, path: Path) -> Path | None:
         """Return the path from the row's node down to `path`, None if the row does not cover it."""
@@ -538,13 +540,13 @@ class RowEditor:
 
     def change(self, inside: Path, value: Value, is_priority: bool) -> bool:
         """Make a change unless the row might become too long; return whether it was made."""
-        if self.limit is not None:
+        if self._most is not None:
             if not inside:
                 return False
             length = self._length + self._bound(inside, value)
-            if _longest(length) > self.limit:
+            if length > self._most:
                 length = self._length + self._growth(inside, value, is_priority)
-            if _longest(length) > self.limit:
+            if length > self._most:
                 return False
             self._length = length
         if is_priority:
@@ -558,11 +560,15 @@ class RowEditor:
         return self._draft.finish()
 
     def _bound(self, inside: Path, value: Value) -> int:
-        """Return an upper bound of `_growth` that costs little: of a string, else none."""
-        if type(value) is not str:
+        """Return an upper bound of `_growth` that costs little, for strings and integers."""
+        if type(value) is str:
+            length = _ESCAPED_BYTES * len(value) + len('""')
+        elif type(value) is int:
+            length = value.bit_length() // _BITS_OF_DIGIT + len("-1")
+        else:
             return maxsize
         keys = _CHARACTER_BYTES * sum(map(len, inside)) + _KEY_BYTES * len(inside)
-        return _ESCAPED_BYTES * len(value) + _PRIORITY_BYTES + keys
+        return length + _PRIORITY_BYTES + keys
 
     def _growth(self, inside: Path, value: Value, is_priority: bool) -> int:
         """Return the most bytes by which an export of the row grows."""
@@ -577,9 +583,13 @@ class RowEditor:
         return growth + sum(_CHARACTER_BYTES * len(key) + _KEY_BYTES for key in inside)
 
 
-def _longest(length: int) -> int:
-    """Return the greatest length of a row, its mark included, whose export has `length` bytes."""
-    return length + length // 6 + 1
+def _longest_export(limit: int) -> int:
+    """Return the most bytes of an export whose row surely has at most `limit`, its mark included.
+
+    The row of an export of n bytes has at most n + n // 6 + 1.
+    """
+    sevenths, rest = divmod(limit - 1, 7)
+    return 6 * sevenths + min(rest, 5)
 
 
 PAGE_END: Final = b"\x01"

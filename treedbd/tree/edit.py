@@ -459,7 +459,7 @@ def in_order(changes: Iterable[Change]) -> tuple[Change, ...]:
 def changes_as_sent(edit: Edit) -> list[tuple[Change, Json]]:
     """Return each change of an edit with what was sent for it, in the order of the body."""
     if edit.method == "put":
-        return [(change, edit.sent) for change in edit.changes]
+        return [(edit.changes[0], edit.sent)]
     return list(zip(edit.by_member, _members_of(edit).values(), strict=True))
 
 
@@ -722,7 +722,7 @@ class Draft:
         if container is None:
             self._value = self._set(self._value, path, value)
         else:
-            self._put(container, path[-1], self._borrow(value))
+            self._put(container, path[-1], self._borrow(value) if type(value) is dict else value)
 
     def set_priority(self, path: Path, priority: Priority | None) -> None:
         """Give the node at `path` another priority; nothing stays nothing."""
@@ -743,7 +743,8 @@ class Draft:
             if not isinstance(node, dict) or id(node) in self._borrowed:
                 return None
             node = node.get(key)
-        return None if id(node) in self._borrowed else container_of(node)
+        is_own = isinstance(node, dict) and VALUE not in node and id(node) not in self._borrowed
+        return node if is_own else None  # type: ignore[return-value]  # it is a container
 
     def _set(self, node: Value, path: Path, value: Value) -> Value:
         if not path:
