@@ -27,7 +27,7 @@ from treedbd.store.select import iterate_in_order, iterate_selected
 from treedbd.tree.edit import make_put
 from treedbd.tree.query import BY_KEY, Bound, Query, parse_where
 from treedbd.tree.types import Place, Value
-from treedbd.tree.value import members
+from treedbd.tree.value import compact, members, plain
 
 PATH = ("c",)
 LONG = "long" * 30
@@ -97,6 +97,9 @@ def test_a_query_selects_what_brute_force_selects(collection: Any, queries: list
         found = children_of(iterate_selected(nodes, PATH, query))
         assert [(child.key, child.value()) for child in found] == expected
         assert [child.rank for child in found] == [query.sort_value(each) for _, each in expected]
+        for is_export in (False, True):
+            printed = [b"".join(child.chunks(export=is_export)) for child in found]
+            assert printed == [compact(each if is_export else plain(each)) for _, each in expected]
 
 
 @settings(max_examples=150, deadline=None)

@@ -142,3 +142,16 @@ def test_keys_are_read_only_as_they_are_printed() -> None:
     remaining = iter([str(at) for at in range(1000)])
     next(printing.print_keys(remaining))
     assert next(remaining) == str(printing.KEYS_AT_ONCE)
+
+
+def test_short_members_share_chunks_which_end_at_pauses() -> None:
+    short = [(f"k{at}", [b"%d" % at]) for at in range(printing.PARTS_AT_ONCE)]
+    long = b'"%b"' % (b"x" * printing.SHORT_BYTES)
+    members = [*short[:3], None, None, ("a", [b"[", b"", b"1]"]), ("b", [long]), *short[3:]]
+    chunks = list(printing.print_members(members))
+    assert chunks[:4] == [b'{"k0":0,"k1":1,"k2":2', b"", b',"a":[', b'1],"b":' + long]
+    assert all(len(chunk) < 10 * printing.PARTS_AT_ONCE for chunk in chunks[4:])
+    assert len(chunks) == 4 + 2
+    assert json.loads(b"".join(chunks)) == {"a": [1], "b": long[1:-1].decode()} | {
+        key: int(text) for key, (text,) in short
+    }

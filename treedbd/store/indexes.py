@@ -67,7 +67,6 @@ from treedbd.store.rows import (
     LARGE_ROW_BYTES,
     Span,
     decode_key,
-    end_of_key,
     has_priorities,
     parse_stored,
     part_at,
@@ -112,6 +111,8 @@ _ID_BYTES: Final = 8
 _DIGEST_BYTES: Final = 16
 _VALUE_TAG: Final = 0x10
 _NUMBER: Final = struct.Struct(">QH")
+_DOUBLE: Final = struct.Struct(">d")
+_BITS: Final = struct.Struct(">Q")
 _STRING_END: Final = b"\x00\x00"
 _SIGN: Final = 1 << 63
 
@@ -165,13 +166,15 @@ class Entry(NamedTuple):
     """One entry: the child, and what it is ordered by.
 
     `rank` is None if the value was cut. With `is_cut`, entries that begin with the same bytes up to
-    `tie` of their keys are in no certain order.
+    `tie` of their keys are in no certain order. `segment` is the encoded key of the child, empty if
+    the entry does not have it.
     """
 
     child: str
     rank: ValueRank | None
     is_cut: bool
     tie: int
+    segment: bytes = b""
 
 
 def encode_entry(collection: bytes, value: object, child: str) -> tuple[bytes, bytes]:
@@ -202,7 +205,8 @@ def decode_entry(collection: bytes, key: bytes, content: bytes) -> Entry:
         is_cut = len(encode_key(child)) > CHILD_BYTES
         return Entry(child, rank, is_cut, end + CHILD_BYTES if is_cut else len(key))
     rank, end = _decode_value(key, at)
-    return Entry(decode_key(key[end : end_of_key(key, end)]), rank, False, len(key))
+    segment = key[end:]
+    return Entry(decode_key(segment), rank, False, len(key), segment)
 
 
 def _decode_value(encoded: bytes, at: int) -> tuple[ValueRank, int]:
@@ -220,7 +224,7 @@ def _decode_value(encoded: bytes, at: int) -> tuple[ValueRank, int]:
 def _decode_number(encoded: bytes, at: int) -> int | float:
     ordered, distance = _NUMBER.unpack_from(encoded, at)
     bits = ordered ^ (_SIGN if ordered & _SIGN else 0xFFFFFFFFFFFFFFFF)
-    double: float = struct.unpack(">d", struct.pack(">Q", bits))[0]
+    double: float = _DOUBLE.unpack(_BITS.pack(bits))[0]
     return int(double) + distance - 0x8000 if double.is_integer() else double
 
 

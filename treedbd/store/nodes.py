@@ -254,6 +254,11 @@ class Nodes:
             return SPREAD if self._is_spread(encoded) else None
         return load_part(cover.raw, cover.inside) if cover.inside else cover.raw
 
+    def row(self, key: bytes) -> bytes | None:
+        """Return the row of the node with an encoded path, None if it has none of its own."""
+        raw = self.rows.get(key)
+        return None if raw is None or is_priority_row(raw) else raw
+
     def _find(self, path: Path) -> tuple[bytes, Cover | None]:
         """Return the encoded path, and the row that covers it; a spread node has no such row."""
         segments = list(map(_encode_known, path))
@@ -351,7 +356,8 @@ class Child:
     """One child of a node; its value is read when it is needed, unless its row was found already.
 
     `rank` is its rank, before its key, in the query that selected it. `source` is what was found of
-    it in the rows, None if that is not kept. It can be used as long as its `Nodes`.
+    it in the rows, None if that is not kept; then `_row_key` is where its row is if it has one,
+    None if that is not known. It can be used as long as its `Nodes`.
     """
 
     _nodes: Nodes
@@ -359,6 +365,7 @@ class Child:
     key: str
     source: ChildSource | None
     rank: ValueRank = SAME_RANK
+    _row_key: bytes | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -388,6 +395,8 @@ class Child:
     def chunks(self, *, export: bool = False) -> Iterator[bytes]:
         """Print it as `Nodes.chunks` does."""
         source = self.source
+        if source is None and self._row_key is not None:
+            source = self._nodes.row(self._row_key)
         if source is None or isinstance(source, Spread):
             return self._nodes.chunks((*self._parent, self.key), export=export)
         return cut_into_chunks(print_source(source, export=export))

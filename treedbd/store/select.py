@@ -48,6 +48,7 @@ from treedbd.tree.path import (
     SAME_RANK,
     ValueRank,
     encode_key,
+    encode_path,
     encode_value,
     rank_key,
     rank_value,
@@ -318,6 +319,7 @@ def by_index(nodes: Nodes, path: Path, query: Query, index: ChildIndex) -> Itera
     """
     tied: list[Entry] = []
     tie = b""
+    above = encode_path(path)
     for number, (key, entry) in enumerate(_entries(nodes, path, query, index)):
         if tied and not (entry.is_cut and key.startswith(tie)):
             yield from _in_order(nodes, path, query, tied)
@@ -326,7 +328,7 @@ def by_index(nodes: Nodes, path: Path, query: Query, index: ChildIndex) -> Itera
             tied.append(entry)
             tie = key[: entry.tie]
         elif entry.rank is not None and query.admits(entry.rank, entry.child):
-            yield Child(nodes, path, entry.child, None, entry.rank)
+            yield Child(nodes, path, entry.child, None, entry.rank, above + entry.segment)
         if number % YIELD_AFTER == 0:
             yield None
     yield from _in_order(nodes, path, query, tied)

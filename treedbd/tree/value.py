@@ -250,6 +250,10 @@ def _place_point(digits: str, point: int) -> str:
 NULL = b"null"
 KEYS_AT_ONCE: Final = 64
 """Keys that are read before a chunk of them is printed."""
+PARTS_AT_ONCE: Final = 32
+"""Names and values of short members that are printed in one chunk."""
+SHORT_BYTES: Final = 1024
+"""A chunk of a member that has more bytes is not joined with what follows it."""
 TEXT_AT_ONCE: Final = 16_384
 """Characters of a long string that are printed in one step."""
 INDENTED_AT_ONCE: Final = 32_768
@@ -311,18 +315,26 @@ def compact_sorted(json: Json | Value) -> bytes:
 def print_members(members: Iterable[tuple[str, Iterable[bytes]] | None]) -> Iterator[bytes]:
     """Print members, each with its JSON in chunks, as an object, in their order; without any, null.
 
-    Each None becomes an empty chunk.
+    Short members share a chunk, some at most. At each None a chunk ends, which may be empty, and
+    after each empty chunk of a member.
     """
     separator = b"{"
+    parts: list[bytes] = []
     for member in members:
         if member is None:
-            yield b""
+            yield b"".join(parts)
+            parts.clear()
             continue
         key, chunks = member
-        yield b"%b%b:" % (separator, compact(key))
-        yield from chunks
+        parts.append(b"%b%b:" % (separator, compact(key)))
+        for chunk in chunks:
+            parts.append(chunk)
+            if not SHORT_BYTES >= len(chunk) > 0 or len(parts) > PARTS_AT_ONCE:
+                yield b"".join(parts)
+                parts.clear()
         separator = b","
-    yield NULL if separator == b"{" else b"}"
+    parts.append(NULL if separator == b"{" else b"}")
+    yield b"".join(parts)
 
 
 def print_keys(keys: Iterable[str]) -> Iterator[bytes]:
