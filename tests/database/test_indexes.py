@@ -268,3 +268,92 @@ def test_a_database_knows_the_stage_of_an_index() -> None:
     world.clock.run()
     assert database.indexes.stage_of(("users",), AGE) == "built"
     assert not database.indexes.is_changing
+
+
+class BuildingWorld(IndexedWorld):
+    """An index of a large collection is being built, as far as the disk lets it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(indexes, "STEP_CHILDREN", 100)
+        monkeypatch.setattr(indexes, "SHORT_ROWS", 8)
+        super().__init__(disk=Disk())
+        for path, count in (("users", 1000), ("few", 50)):
+            self.begin(make_put(Place((path,)), users(count)))
+            self.clock.run()
+            self.disk.finish_all()
+        self.clock.run()
+        rules = {path: {".indexOn": ["age"]} for path in ("users", "few")}
+        self.declare(parse_rules(json.dumps({"rules": rules})))
+        self.clock.run()
+
+    @property
+    def is_built(self) -> bool:
+        return self.database.indexes.stage_of(("users",), AGE) == "built"
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass without the disk."""
+        for _ in range(round(seconds / indexes.LOOK_S)):
+            self.clock.advance(indexes.LOOK_S)
+
+    def build_some(self) -> None:
+        """Let the disk finish one step."""
+        self.disk.finish()
+        self.clock.run()
+        self.advance(indexes.LOOK_S)
+
+
+@pytest.fixture
+def building(monkeypatch: pytest.MonkeyPatch) -> BuildingWorld:
+    world = BuildingWorld(monkeypatch)
+    world.disk.finish()  # the step that says what is to be built
+    world.clock.run()
+    return world
+
+
+def test_queries_of_a_large_collection_wait_until_their_index_is_built(
+    building: BuildingWorld,
+) -> None:
+    database_indexes = building.database.indexes
+    assert database_indexes.must_wait(("users",), AGE)
+    assert not database_indexes.must_wait(("few",), AGE)
+    assert not database_indexes.must_wait(("users",), NAME)
+    assert not database_indexes.must_wait(("others",), AGE)
+    done: list[None] = []
+    waiting = [database_indexes.wait_for(("users",), AGE) for _ in range(3)]
+    left = database_indexes.wait_for(("users",), AGE)
+    for each in waiting:
+        each.addCallback(done.append)
+    left.addErrback(lambda _: None)
+    left.cancel()
+    steps = 0
+    while not building.is_built:
+        assert not done
+        building.build_some()
+        steps += 1
+    building.advance(indexes.LOOK_S)
+    assert done == [None] * 3
+    assert steps >= 1000 / 100
+    assert not database_indexes.must_wait(("users",), AGE)
+    building.disk.finish_all()
+    assert not building.clock.getDelayedCalls()
+
+
+def test_queries_do_not_wait_for_a_build_that_does_not_go_on(building: BuildingWorld) -> None:
+    done: list[None] = []
+    building.advance(2 * indexes.STALLED_S)
+    building.database.indexes.wait_for(("users",), AGE).addCallback(done.append)
+    building.advance(indexes.STALLED_S - 1)
+    building.build_some()
+    building.advance(indexes.STALLED_S - 1)
+    assert not done
+    building.advance(2)
+    assert done == [None]
+    assert not building.is_built
+
+
+def test_queries_do_not_wait_for_a_database_that_is_closed(building: BuildingWorld) -> None:
+    done: list[None] = []
+    building.database.indexes.wait_for(("users",), AGE).addCallback(done.append)
+    building.database.close()
+    assert done == [None]
+    assert building.database.indexes._next_look is None

@@ -25,6 +25,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from treedbd.database.group_commit import MaintenanceList
@@ -92,6 +94,12 @@ MAX_INDEXES: Final = 1000
 """Indexes that rules may declare; what is beyond is not built."""
 STEP_CHILDREN: Final = 1000
 """Children that are entered, and entries that are removed, in one transaction."""
+SHORT_ROWS: Final = 64
+"""Rows and pages of a collection whose children are read in one turn."""
+LOOK_S: Final = 0.1
+"""How often queries that wait look how far an index is built."""
+STALLED_S: Final = 10.0
+"""A build that does not go on for so long is not waited for."""
 _AT_ONCE_BYTES: Final = 64 * KIB
 """The tag of a longer value is computed from its rows."""
 _KEPT_STEPS: Final = 64
@@ -558,7 +566,13 @@ class Indexes:
     with what the rules declare: when the database is used first, and when the rules change. What is
     missing is built, what is not declared is dropped, in small steps. Each is a transaction between
     the batches of writes (`MaintenanceList`) and leaves everything consistent, whatever happens
-    then. Until an index is built queries read all children.
+    then.
+
+    **Waiting.** Until an index is built, a query that it is for reads all children, if one turn has
+    time for that. In a larger collection each such query would take seconds of the time in which
+    the index is built. There it waits: building is the one scan that all of them share, and then
+    each of them reads what it shows. It waits only while the build goes on, in this or
+    another process: the states in the store are looked at now and then.
 
     Attributes:
         is_checked: whether they have been compared with the rules in force.
@@ -569,11 +583,22 @@ class Indexes:
     _log = Logger()
 
     def __init__(
-        self, name: DatabaseName, engine: Engine, rules: ActiveRules, maintenance: MaintenanceList
+        self,
+        name: DatabaseName,
+        engine: Engine,
+        rules: ActiveRules,
+        maintenance: MaintenanceList,
+        *,
+        runtime: Runtime,
     ) -> None:
         """Compare with `rules`; do the steps by `maintenance`."""
         self.is_checked = False
         self.is_changing = False
+        self._clock, self._slices = runtime.clock, runtime.slices
+        self._waiting: list[tuple[Path, Order, Deferred[None]]] = []
+        self._next_look: IDelayedCall | None = None
+        self._seen: IndexStates | None = None
+        self._seen_at = 0.0
         self._name = name
         self._engine = engine
         self._rules = rules
@@ -608,11 +633,54 @@ class Indexes:
 
     def stage_of(self, path: Path, order: Order) -> str:
         """Return the stage of the index for an order of the children of `path`, or `none`."""
-        states = self._engine.read(read_states)
-        if states.find(path, order) is not None:
-            return "built"
-        is_begun = any(each.order == order and each.matches(path) for each in states.kept)
-        return "building" if is_begun else "none"
+        return _stage_in(self._engine.read(read_states), path, order)
+
+    def must_wait(self, path: Path, order: Order) -> bool:
+        """Return whether a query of `path` waits for its index, since it would read very much."""
+        if not self.is_changing or self.stage_of(path, order) != "building":
+            return False
+        return not self._engine.read(
+            lambda view: Nodes(view).is_short(path, SHORT_ROWS, _AT_ONCE_BYTES)
+        )
+
+    def wait_for(self, path: Path, order: Order) -> Deferred[None]:
+        """Return what fires when such a query need not wait any longer; it may be cancelled."""
+        waiting: Deferred[None] = Deferred()
+        self._waiting.append((path, order, waiting))
+        if self._next_look is None:
+            self._seen = None
+            self._next_look = self._clock.callLater(LOOK_S, self._look)
+        return waiting
+
+    def stop_waiting(self) -> None:
+        """End the waiting of all queries; they read what there is."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        ended, self._waiting = self._waiting, []
+        self._slices.fire([waiting for _, _, waiting in ended], None)
+
+    def _look(self) -> None:
+        """Look how far the indexes are built; let queries go on that need not wait any longer."""
+        self._next_look = None
+        try:
+            states = self._engine.read(read_states)
+        except (DamagedRow, StoreFailed, DiskFull, Unavailable):
+            self.stop_waiting()  # they fail themselves
+            return
+        now = self._clock.seconds()
+        if states != self._seen:
+            self._seen, self._seen_at = states, now
+        if now >= self._seen_at + STALLED_S:
+            self.stop_waiting()
+            return
+        waiting = [each for each in self._waiting if not each[2].called]
+        self._waiting = [each for each in waiting if _stage_in(states, *each[:2]) == "building"]
+        ended = [each[2] for each in waiting if each not in self._waiting]
+        if self._waiting:
+            self._next_look = self._clock.callLater(LOOK_S, self._look)
+        if ended:
+            self._slices.fire(ended, None)
 
     def _do_step(self, transaction: Transaction) -> bool:
         """Do one step in a transaction; return False if there was nothing left to do."""
@@ -677,3 +745,10 @@ class Indexes:
             path=format_path(tuple("*" if key is None else key for key in index.pattern)),
         )
         return states.with_state(IndexState(index, "built"))
+
+
+def _stage_in(states: IndexStates, path: Path, order: Order) -> str:
+    if states.find(path, order) is not None:
+        return "built"
+    is_begun = any(each.order == order and each.matches(path) for each in states.kept)
+    return "building" if is_begun else "none"

@@ -117,7 +117,7 @@ class Database:
             lock=self.shared_lock,
             maintenance=maintenance,
         )
-        self.indexes: Final = Indexes(name, engine, rules, maintenance)
+        self.indexes: Final = Indexes(name, engine, rules, maintenance, runtime=runtime)
         self.watching: Final = self._make_watching(runtime)
         self._watchers = self.watching.watchers
         self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)
@@ -354,6 +354,7 @@ class Database:
         """
         self.kept_reads.clear()
         self.disconnect_writes.stop()
+        self.indexes.stop_waiting()
         closing = self._group_commit.close()
         if self.shared_lock is not None:
             shared = self.shared_lock

@@ -206,7 +206,7 @@ def decode_entry(collection: bytes, key: bytes, content: bytes) -> Entry:
         return Entry(child, rank, is_cut, end + CHILD_BYTES if is_cut else len(key))
     rank, end = _decode_value(key, at)
     segment = key[end:]
-    return Entry(decode_key(segment), rank, False, len(key), segment)
+    return Entry(decode_key(segment), rank, False, len(key), segment=segment)
 
 
 def _decode_value(encoded: bytes, at: int) -> tuple[ValueRank, int]:

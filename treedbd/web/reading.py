@@ -924,8 +924,8 @@ MAX_LOGGED: Final = 1000
 class MissingIndexes:
     """Finds queries without an index: refused if the project requires one, else logged once.
 
-    Without an index, and while one is being built, a query reads all children of its path. The log
-    says so; the refusal has the text of Firebase, which its clients recognise.
+    Without an index a query reads all children of its path. The log says so; the refusal has the
+    text of Firebase, which its clients recognise. It also says that an index is being built.
 
     Attributes:
         unindexed: how many queries ran, or were refused, without a declared index.
@@ -983,7 +983,7 @@ class MissingIndexes:
     def _say_building(
         self, database: Database, query: Query, index: str, read: ReadRequest
     ) -> None:
-        """Log once that a query has read all children because its index is not built yet."""
+        """Log once that a query has no index because that is not built yet."""
         path = read.path
         if not database.indexes.is_changing:
             return
@@ -994,8 +994,8 @@ class MissingIndexes:
         database.check_read(read)
         self._logged.add(building)
         self._log.info(
-            "The index {shown} in the database {name} is being built; until then such queries read "
-            "all children of the path.",
+            "The index {shown} in the database {name} is being built; until then such queries "
+            "wait, or read all children of the path.",
             name=database.name.label,
             shown=in_one_line(f'"{index}" of path "{format_path(path)}"'),
         )

@@ -48,6 +48,7 @@ from treedbd.names import DatabaseName
 from treedbd.rules.evaluate import explanation
 from treedbd.store.nodes import Nodes
 from treedbd.traces import Trace
+from treedbd.tree.query import Order
 from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
@@ -274,10 +275,34 @@ class DataHandlers:
         read = self._make_read(wanted, identity)
         if options.query is not None:
             self.missing_indexes.check(database, options.query, read)
+            if database.indexes.is_changing and not await self._wait_for_index(
+                request, database, options.query.order, read, deadline
+            ):
+                return None
         found = self._read(wanted, database, read, deadline)
         if isinstance(found, Response):
             return found
         return await self.finish_read(request, wanted, database, found, deadline)
+
+    async def _wait_for_index(
+        self,
+        request: IHttp1Request,
+        database: Database,
+        order: Order,
+        read: ReadRequest,
+        deadline: float,
+    ) -> bool:
+        """Wait for an index that is being built, if need be; False if the client disconnects."""
+        if not database.indexes.must_wait(read.path, order):
+            return True
+        database.check_read(read)
+        waiting = database.indexes.wait_for(read.path, order)
+        request.notifyFinish().addErrback(lambda _: waiting.cancel())
+        try:
+            await before_deadline(waiting, deadline, self._clock, "the index was built")
+        except CancelledError:
+            return False
+        return True
 
     def get_at_once(
         self, request: IHttp1Request, question: Question, database: Database
@@ -285,9 +310,13 @@ class DataHandlers:
         """Answer a simple read in this turn, if nothing has to be waited for.
 
         Returns what answers a large read in place of `get`, and None if its token has to be
-        verified first; then nothing was counted. `database` shows the last durable state.
+        verified first, or an index is being built; then nothing was counted. `database` shows the
+        last durable state.
         """
         wanted, identity = question.wanted, ANONYMOUS
+        query = wanted.read_options.query
+        if query is not None and database.indexes.is_changing:
+            return None
         if wanted.token is not None:
             known = self._authenticator.recall(database.name.project, wanted.token)
             if known is None:
@@ -300,7 +329,7 @@ class DataHandlers:
             read = self._make_read(wanted, identity, request.trace)
             if request.trace is None:
                 question.identity, question.read = identity, read
-        query, rules = wanted.read_options.query, database.rules.current
+        rules = database.rules.current
         if query is not None and question.rules is not rules:
             is_ready = self.missing_indexes.check(database, query, read)
             question.rules = rules if is_ready else None
