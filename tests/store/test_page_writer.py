@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from treedbd.store.engine import LONG_BYTES, Row, Transaction
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.pages import PageWriter, container_of_row
+from treedbd.store.pages import PageWriter, container_of_row, place_rows
 from treedbd.store.rows import END, FIRST, Page, PagedRows, below, is_page, unseal
 from treedbd.store.verify import check_page
 from treedbd.tree.path import encode_path
@@ -124,7 +124,7 @@ def stored_of(transaction: Transaction) -> dict[bytes, bytes]:
 
 def load(transaction: Transaction, rows: list[Row]) -> None:
     writer = PageWriter(transaction)
-    writer.put_all(rows)
+    writer.put_all(place_rows(rows))
     writer.flush()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from treedbd.store.engine import DamagedRow
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.pages import PAGE_BYTES, pack
+from treedbd.store.pages import PAGE_BYTES, pack, place_rows
 from treedbd.store.rows import PagedRows, below, is_page, seal, seal_row, unseal
 from treedbd.tree.path import encode_path
 
@@ -33,7 +33,7 @@ def test_a_row_under_another_key_or_without_a_check_sum_is_found(stored: bytes) 
 def test_the_first_key_is_found_without_reading_a_page() -> None:
     transaction = MemoryEngine().begin()
     rows = [(encode_path(("a", f"k{number}")), b"1") for number in range(9)]
-    for key, stored in map(seal_row, pack(rows, PAGE_BYTES)):
+    for key, stored in map(seal_row, pack(place_rows(rows), PAGE_BYTES)):
         transaction.put(key, b"damaged" if is_page(key) else stored)
     keys = PagedRows(transaction).scan_keys(*below(encode_path(("a",))))
     assert next(keys) == rows[0][0]
@@ -44,7 +44,7 @@ def test_the_first_key_is_found_without_reading_a_page() -> None:
 def test_keys_of_a_page_that_is_removed_meanwhile_are_not_returned() -> None:
     transaction = MemoryEngine().begin()
     rows = [(encode_path(("a", f"k{number}")), b"1") for number in range(9)]
-    (page,) = map(seal_row, pack(rows, PAGE_BYTES))
+    (page,) = map(seal_row, pack(place_rows(rows), PAGE_BYTES))
     transaction.put(*page)
     keys = PagedRows(transaction).scan_keys(*below(encode_path(("a",))))
     assert next(keys) == rows[0][0]

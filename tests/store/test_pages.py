@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from treedbd.store.engine import Row
-from treedbd.store.pages import PAGE_BYTES, as_member, container_of_row, encode_page, is_child, pack
+from treedbd.store.pages import (
+    PAGE_BYTES,
+    as_member,
+    container_of_row,
+    encode_page,
+    is_child,
+    pack,
+    place_rows,
+)
 from treedbd.store.rows import Page, is_page
 from treedbd.tree.path import encode_path
 
@@ -77,4 +85,4 @@ def test_the_container_of_a_row_is_found_in_its_key() -> None:
 def test_rows_of_different_containers_and_kinds_of_keys_do_not_share_a_page() -> None:
     paths = [("c", "0"), ("c", "1"), ("c", "a"), ("c", "b"), ("d", "a"), ("d", "b")]
     rows = [(encode_path(path), b"1") for path in paths]
-    assert [Page(*row).count for row in pack(rows, PAGE_BYTES)] == [2, 2, 2]
+    assert [Page(*row).count for row in pack(place_rows(rows), PAGE_BYTES)] == [2, 2, 2]

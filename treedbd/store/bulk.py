@@ -60,9 +60,15 @@ _CHECKED_AT_ONCE: Final = 256
 _ADDED_AT_ONCE: Final = 128
 _TOGETHER: Final = 8
 """Children of one container from which on they are read, and added to it, together."""
+_PRINTED_TIMES: Final = 4
+"""How often a fragment may be printed to find which containers are short."""
 _NOT_PLAIN: Final = frozenset({"", PRIORITY, VALUE, SERVER_VALUE})
 """What is not the name of a child that can be read with others."""
 _REMOVED_AT_ONCE: Final = 64
+
+
+def _printable(fragment: Fragment) -> int:
+    return 0 if fragment.long_parts else _PRINTED_TIMES * fragment.size
 
 
 class BulkWriter:
@@ -105,6 +111,7 @@ class BulkWriter:
         if fragment.begun <= len(fragment.path):
             self._forget(above)
         members, value = self._read(json, path, fragment.first)
+        self._writer.printable = _printable(fragment)
         if path == self._path and type(value) is str and fragment.long_parts:
             self.printed = tuple(print_text(value))
         pause()
@@ -115,6 +122,7 @@ class BulkWriter:
             self._replace(above, path, value)
         else:
             self._add_members(path, members, value)
+        self._writer.printable = 0
         pause()
 
     def finish(self) -> None:
@@ -395,7 +403,9 @@ class BulkPatch:
             self._places.append(sorted(read.places))
         self._check_count()
         self._show({key: read.sent[key] for key in body}, read.shown)
+        self._writer.printable = _printable(fragment)
         self._write(read)
+        self._writer.printable = 0
 
     def _read_siblings(self, siblings: _Siblings, read: _ReadMembers) -> bool:
         """Read children of one container together; return False if there are server values."""
@@ -441,9 +451,8 @@ class BulkPatch:
     def _write(self, read: _ReadMembers) -> None:
         """Write values by their containers, many children of one container together."""
         for path, children in read.together.items():
-            items = iter(children.items())
-            while some := dict(islice(items, _ADDED_AT_ONCE)):
-                self._writer.add_children(path, some)
+            if children:
+                self._writer.add_children(path, children)
                 pause()
         changes = iter(sorted(read.scattered, key=lambda change: change.place))
         while few := list(islice(changes, _ADDED_AT_ONCE)):

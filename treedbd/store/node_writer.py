@@ -37,14 +37,14 @@ one. The writer neither commits nor rolls back: it only changes the transaction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, tee
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from treedbd.limits import MAX_WHOLE_BYTES, MAX_WHOLE_NODES, MIN_WHOLE_BYTES
 from treedbd.loop import pause, paused
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.nodes import Nodes
-from treedbd.store.pages import LONG_ROW_BYTES, PAGE_BYTES, PageWriter
+from treedbd.store.pages import LONG_ROW_BYTES, PAGE_BYTES, PageWriter, PlacedRow
 from treedbd.store.rows import (
     END,
     FIRST,
@@ -101,6 +101,9 @@ class NodeWriter(Nodes):
     `indexes` keeps the indexes (`IndexWriter`), None if there are none. With `checks_room` each
     change is checked (`check_room`): of one that is refused, those before it are applied. `flush`
     stores what `change` has kept in memory.
+    `printable` are the bytes that may be printed to find which containers are short. That is the
+    fastest way, but what is longer is printed in vain, in one step: so what is written meanwhile
+    must not be long, and have no long string.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class NodeWriter(Nodes):
         self._empty: EmptyRange | None = None
         self._count: RowCount | None = None
         self.checks_room = False
+        self.printable = 0
 
     def check_room(self, paths: Iterable[Path]) -> None:
         """Raise `InvalidData` if values are to be set in a row that must no longer grow.
@@ -184,20 +188,24 @@ class NodeWriter(Nodes):
     def add_children(self, path: Path, children: dict[str, Value]) -> None:
         """Set children of a container, in key order; fast if nothing is there or between them."""
         encoded, cover = self._find(path)
-        keys = [encoded + encode_key(key) for key in paused(children)]
+        segments = [encode_key(key) for key in paused(children)]
         is_free = (
             cover is None
-            and max(map(len, keys)) <= ROW_KEY_BYTES
+            and len(encoded) + max(map(len, segments)) <= ROW_KEY_BYTES
             and self._is_spread(encoded)
-            and next(self.rows.scan_keys(keys[0], keys[-1] + BEYOND), None) is None
+            and next(self._keys_between(encoded, segments[0], segments[-1]), None) is None
         )
         if is_free:
-            self._add_children(encoded, children.items())
+            self._transaction.put_all(self._rows_of(encoded, segments, children.items()))
             self._transaction.flush()
             if self.indexes is not None:
                 self.indexes.enter_added(path, children)
         else:
             self.apply([Change(Place((*path, key)), child) for key, child in children.items()])
+
+    def _keys_between(self, container: bytes, first: bytes, last: bytes) -> Iterator[bytes]:
+        """Iterate over the keys of rows from a child of a container to what is below another."""
+        return self.rows.scan_keys(container + first, container + last + BEYOND)
 
     def _change(self, path: Path, value: Value, is_priority: bool) -> None:
         empty, count = self._empty, self._count
@@ -349,43 +357,58 @@ class NodeWriter(Nodes):
 
     def _add_children(self, container: bytes, children: Iterable[tuple[str, Value]]) -> None:
         """Store children of a spread container that have no rows yet."""
-        self._transaction.put_all(self._rows_of(container, children))
+        self._transaction.put_all(self._new_rows(container, children))
+
+    def _new_rows(
+        self, container: bytes, children: Iterable[tuple[str, Value]]
+    ) -> Iterator[PlacedRow]:
+        keys, items = tee(children)
+        return self._rows_of(container, (encode_key(name) for name, _ in keys), items)
 
     def _rows_of(
-        self, container: bytes, children: Iterable[tuple[str, Value]]
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of children of a spread container, in key order."""
+        self, container: bytes, segments: Iterable[bytes], children: Iterable[tuple[str, Value]]
+    ) -> Iterator[PlacedRow]:
+        """Yield the rows of children of a spread container, in key order.
+
+        `segments` are their encoded keys.
+        """
         bucket: dict[str, Value] = {}
         bucket_key = b""
-        for name, child in children:
-            key = container + encode_key(name)
+        for segment, (name, child) in zip(segments, children, strict=True):
+            key = container + segment
             if type(child) is dict:
                 pause()
             if bucket and key[:ROW_KEY_BYTES] != bucket_key:
-                yield bucket_key, encode_row(bucket)
+                yield None, bucket_key, encode_row(bucket)
                 bucket = {}
             if len(key) > ROW_KEY_BYTES:
                 bucket_key = key[:ROW_KEY_BYTES]
                 bucket[name] = child
             elif type(child) is not dict:
-                yield key, compact(child)
+                yield container, segment, compact(child)
             elif (raw := self._row_of(key, child)) is not None:
-                yield key, raw
+                yield container, segment, raw
             else:
                 if (priority := priority_of(child)) is not None:
-                    yield key, encode_priority_row(priority)
-                yield from self._rows_of(key, members(child))
+                    yield None, key, encode_priority_row(priority)
+                yield from self._new_rows(key, members(child))
         if bucket:
-            yield bucket_key, encode_row(bucket)
+            yield None, bucket_key, encode_row(bucket)
 
     def _row_of(self, key: bytes, value: Value) -> bytes | None:
         """Return the row of a node at an encoded path, None if it is to be spread."""
         is_container = type(value) is dict and VALUE not in value
-        may_spread = is_container and len(key) <= SPREAD_BYTES
-        if may_spread and is_surely_longer(value, self._row_bytes):
+        if not is_container or len(key) > SPREAD_BYTES:
+            return encode_row(value)
+        limit = self._row_bytes
+        text = None
+        if self.printable > 0:
+            text = compact(value)
+            self.printable -= len(text)
+        if (text is None or len(text) > limit) and is_surely_longer(value, limit):
             return None
-        raw = encode_row(value)
-        return None if may_spread and len(raw) > self._row_bytes else raw
+        raw = encode_row(value, text)
+        return None if len(raw) > limit else raw
 
     def _put_priority_row(self, key: bytes, priority: Priority | None) -> None:
         if priority is None:

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from operator import sub
 from struct import pack as pack_numbers
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -72,6 +72,9 @@ _MEMBER_BYTES: Final = ENTRY.size + len(",")
 _MOST_ENTRIES: Final = 8192
 """More bytes than the entries of any page have."""
 _ONES: Final = int.from_bytes(b"\0\1" * (_MOST_ENTRIES // 2), "big")
+PlacedRow: TypeAlias = tuple[bytes | None, bytes, bytes]
+"""A row with the encoded path of its node's container, and what of its key follows that; None and
+the key for a row that cannot be a member of a page. Rows that are new are made so."""
 _RUN_PAGES: Final = 8
 """A run is stored when it is as long as that many pages."""
 LONG_ROW_BYTES: Final = 8 * PAGE_BYTES
@@ -159,29 +162,37 @@ def split_members(
     return pages
 
 
-def pack(rows: Iterable[Row], page_bytes: int) -> Iterator[Row]:
-    """Convert rows in their order to rows and full pages; at most one page is kept in memory."""
-    container = b""
-    run: list[Member] = []
-    size = 0
+def place_rows(rows: Iterable[Row]) -> Iterator[PlacedRow]:
+    """Yield rows with the containers of their nodes."""
     for key, raw in rows:
-        own = container if run and is_child(container, key) else container_of_row(key)
-        member = None if own is None else as_member(key, len(own), raw, page_bytes)
-        joins = run and member is not None and own == container
-        if joins and member is not None and member[0][0] == run[0][0][0]:
-            longer = size + size_of(member)
-            if longer + len(run[0][0]) <= room_for(container, page_bytes):
+        container = container_of_row(key)
+        yield container, key[len(container or b"") :], raw
+
+
+def pack(rows: Iterable[PlacedRow], page_bytes: int) -> Iterator[Row]:
+    """Convert rows in their order to rows and full pages; at most one page is kept in memory."""
+    container: bytes | None = None
+    run: list[Member] = []
+    left = tag = 0  # the bytes that the page of the run has left; how its keys begin
+    for own, segment, raw in rows:
+        member = None
+        if own is not None:
+            member = as_member(own + segment, len(own), raw, page_bytes)
+        if member is not None:
+            left -= len(segment) + len(member[1]) + _MEMBER_BYTES
+            if left >= 0 and own == container and segment[0] == tag:
                 run.append(member)
-                size = longer
                 continue
-        if run:
+        if run and container is not None:
             yield encode_page(container, run)
             run = []
         if member is None or own is None:
-            yield key, raw
+            container = None
+            yield (own or b"") + segment, raw
         else:
-            container, run, size = own, [member], size_of(member)
-    if run:
+            container, run, tag = own, [member], segment[0]
+            left = room_for(own, page_bytes) - size_of(member) - len(segment)
+    if run and container is not None:
         yield encode_page(container, run)
 
 
@@ -475,19 +486,23 @@ class PageWriter(PagedRows):
         if run.size > _RUN_PAGES * self._page_bytes:
             self.flush()
 
-    def put_all(self, rows: Iterable[Row]) -> None:
+    def put_all(self, rows: Iterable[PlacedRow]) -> None:
         """Set many rows, in key order, where none are.
 
         There must be no row between the first and the last of them either.
         """
         rows = iter(rows)
         first = list(islice(rows, 2))
+        if not first:
+            return
+        container, segment, raw = first[0]
+        key = (container or b"") + segment
         if len(first) > 1:
-            self._divide_at(first[0][0])
+            self._divide_at(key)
             self._found = None
             self._put_packed(pack(chain(first, rows), self._page_bytes))
-        elif first:
-            self.put(*first[0])
+        else:
+            self.put(key, raw)
 
     def _put_packed(self, packed: Iterable[Row]) -> None:
         """Store rows and pages, with a pause after some of them."""

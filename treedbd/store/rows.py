@@ -270,15 +270,18 @@ def parse_stored(text: bytes) -> Json:
     return json
 
 
-def encode_row(value: Value) -> bytes:
-    """Return the bytes of a row that holds `value`, which is not None; a long string pauses."""
+def encode_row(value: Value, text: bytes | None = None) -> bytes:
+    """Return the bytes of a row that holds `value`, which is not None; a long string pauses.
+
+    `text` is the value as `compact` prints it, None if it is not printed yet.
+    """
     if type(value) is dict and VALUE in value:
         leaf, priority = value[VALUE], as_priority(value[PRIORITY])
         if type(leaf) is str and len(leaf) > _AT_ONCE_BYTES:
             return (
                 _MARKED_STRING[:-1] + compact(leaf) + _AFTER_STRING[1:] + compact(priority) + b"}"
             )
-    text = compact(value)
+    text = text or compact(value)
     if type(value) is str:
         return text
     if _HAS_PRIORITY in text:

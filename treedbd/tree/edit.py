@@ -296,13 +296,18 @@ def has_more_nodes(json: Json, limit: int) -> bool:
 
 def count_nodes(json: Json) -> int:
     """Return how many members and items parsed JSON has, at all levels."""
-    count, waiting = 0, [json]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict | list):
-            count += len(node)
-            children = node.values() if isinstance(node, dict) else node
-            waiting.extend(child for child in children if type(child) in (dict, list))
+    # One level after the other, since it is done for each node of a large body.
+    count = 0
+    level: list[Any] = [json] if type(json) in (dict, list) else []
+    while level:
+        count += sum(map(len, level))
+        children = [each.values() if type(each) is dict else each for each in level]
+        level = [
+            child
+            for some in children
+            for child in some
+            if (kind := type(child)) is dict or kind is list
+        ]
     return count
 
 

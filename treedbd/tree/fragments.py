@@ -67,6 +67,7 @@ _BLANK: Final = b" \t\n\r"
 """White space in JSON (RFC 8259, section 2): less than that of Python."""
 _COMMA: Final = b","[0]
 _OPEN: Final = b"{["
+_CLOSE: Final = b"}]"
 _MAX_GUESSES: Final = 2048
 """Commas that are looked at for the end of a member."""
 _LONGEST_WAIT: Final = 1024
@@ -132,7 +133,8 @@ class _OpenContainer:
     `start` is where the members begin that were not cut off, `member` where the last of them does,
     which is not complete; `count` is its number, `first` that of the one at `start`. The key of the
     child that is open is `key`, once it is known. With `is_cut` something was cut off inside, with
-    `is_past` the member has been cut off to its end.
+    `is_past` the member has been cut off to its end. `ending` is the bracket that the last member
+    ended with, if one did and its end was guessed.
     """
 
     closing: int
@@ -143,6 +145,7 @@ class _OpenContainer:
     key: str | None = None
     is_cut: bool = False
     is_past: bool = False
+    ending: bytes = b""
 
 
 class Splitter:
@@ -230,6 +233,7 @@ class Splitter:
         depth = self._cut_depth
         container = self._open[depth]
         end = _find_last_comma(self._text, container)
+        container.ending = b""
         if not end:
             return None
         json = _WRAPPED[container.closing] % self._text[container.start : end]
@@ -249,6 +253,7 @@ class Splitter:
         )
         container.first += len(parsed)  # of an array; otherwise it has no meaning
         container.count, container.key = container.first, None
+        container.ending = self._text[end - 1 : end] if self._text[end - 1] in _CLOSE else b""
         container.start = container.member = self._at = self._ahead = 0
         self._quote = -1
         self._text = self._text[end + 1 :]
@@ -499,11 +504,13 @@ def _find_last_comma(text: bytes, container: _OpenContainer) -> int:
     `text` has its members from `container.start` on, and brackets in strings are taken for others.
     """
     begin, end = container.start, len(text)
+    wanted, skipped = container.ending + b",", len(container.ending)
     level = _count_open(text, begin, end)
     for _ in range(_MAX_GUESSES):
-        at = text.rfind(b",", begin, end)
+        at = text.rfind(wanted, begin, end)
         if at < 0:
             return 0
+        at += skipped
         level -= _count_open(text, at, end)
         if not level and (container.closing != _BRACE or _KEY_FOLLOWS.match(text, at + 1)):
             return at

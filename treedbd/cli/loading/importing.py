@@ -475,7 +475,7 @@ class StoreWriter:
             if groups is None:
                 self._store.write(part.edit(self._path, self._max_string_bytes))
             else:
-                self._write_groups(groups)
+                self._write_groups(groups, part.size)
         except InvalidData as error:
             raise CommandFailed(str(error)) from None
 
@@ -495,8 +495,9 @@ class StoreWriter:
             groups.append(_Siblings(path, children, absent))
         return groups
 
-    def _write_groups(self, groups: list[_Siblings]) -> None:
+    def _write_groups(self, groups: list[_Siblings], size: int) -> None:
         def work(writer: NodeWriter) -> None:
+            writer.printable = size
             for path, children, absent in groups:
                 places = [Place((*path, key)) for key in absent]
                 present = [each for each in places if writer.peek(each.path) is not None]

@@ -69,7 +69,7 @@ import attrs
 from treedbd.files import FULL_ERRNOS, open_private, sync_directory
 from treedbd.limits import MIB
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
-from treedbd.store.pages import PAGE_BYTES, pack
+from treedbd.store.pages import PAGE_BYTES, pack, place_rows
 from treedbd.store.rows import (
     END,
     FIRST,
@@ -547,7 +547,7 @@ class RowFormat2(RowFormat):
 
     def convert(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Convert all rows, with one page in memory at most."""
-        return map(seal_row, pack(rows, PAGE_BYTES))
+        return map(seal_row, pack(place_rows(rows), PAGE_BYTES))
 
     def check(self, view: ReadView) -> Iterator[str]:
         """Yield what is wrong with the rows of a view, a sentence each."""
