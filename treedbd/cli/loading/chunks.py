@@ -258,38 +258,95 @@ class _Uncompressed:
 
 @attrs.define
 class Part:
-    """Places, as paths below the target, and their values; the empty path is the target itself.
+    """Places below the target and their values, or a value for the target itself, the `whole`.
 
-    A path may end with `.priority`. `above` are the paths above the places. `size` is about the
-    bytes of the JSON, `records` the number of members that the document has there. A part
-    that `follows_all` must be written after all parts before it.
+    The places are by containers: `groups` has the path of each, and by name the values of its
+    children; a name may be `.priority`. `size` is about the bytes of the JSON, `records` the number
+    of members that the document has there. A part that `follows_all` must be written after all
+    parts before it.
     """
 
-    members: dict[Path, Json] = attrs.Factory(dict)
-    above: set[Path] = attrs.Factory(set)
+    groups: dict[Path, dict[str, Json]] = attrs.Factory(dict)
     size: int = 0
     records: int = 0
     follows_all: bool = False
+    whole: Json | object = _NONE
+
+    @classmethod
+    def of(cls, places: Iterable[tuple[Path, Json]], *, follows_all: bool = False) -> Part:
+        """Return a part that has these places."""
+        part = cls(follows_all=follows_all)
+        for path, value in places:
+            part.groups.setdefault(path[:-1], {})[path[-1]] = value
+        return part
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the value of the target itself."""
+        return self.whole is not _NONE
+
+    @property
+    def members(self) -> dict[Path, Json]:
+        """The values by their paths; the empty path is the target itself."""
+        if self.is_whole:
+            return {(): cast(Json, self.whole)}
+        return {
+            (*path, name): value
+            for path, children in self.groups.items()
+            for name, value in children.items()
+        }
+
+    def __len__(self) -> int:
+        return self.is_whole + sum(map(len, self.groups.values()))
 
     def body(self) -> dict[str, Json]:
         """Return the body of a PATCH of the target that writes the part."""
-        return {"/".join(path): value for path, value in self.members.items()}
+        found: dict[str, Json] = {}
+        for path, children in self.groups.items():
+            above = "".join([f"{key}/" for key in path])
+            found.update({above + name: value for name, value in children.items()})
+        return found
 
     def edit(self, target: Path, max_string_bytes: int) -> Edit:
         """Return the edit that writes the part; raise `InvalidData`."""
-        if () in self.members:
-            return make_put(Place(target), self.members[()], max_string_bytes)
+        if self.is_whole:
+            return make_put(Place(target), cast(Json, self.whole), max_string_bytes)
         return make_patch(target, self.body(), max_string_bytes)
+
+    def set(self, path: Path, members: dict[str, Json]) -> None:
+        """Set children of the container at a path."""
+        at = self._find_above(path)
+        if at is not None:
+            node: Any = self.groups[path[:at]]
+            for key in path[at:]:
+                node = node.setdefault(key, {})
+            node.update(members)
+            return
+        depth = len(path)
+        for each in [each for each in self.groups if each[:depth] == path and len(each) > depth]:
+            if each[depth] in members:
+                del self.groups[each]
+        self.groups.setdefault(path, {}).update(members)
+
+    def _find_above(self, path: Path) -> int | None:
+        """Return the length of the container's path of a place that is at or above a path."""
+        for at in range(len(path)):
+            if path[at] in self.groups.get(path[:at], ()):
+                return at
+        return None
 
     def conflicts(self, other: Part) -> bool:
         """Return whether their order matters: a place of one is at or above one of the other."""
         if self.follows_all or other.follows_all:
             return True
-        mine, others = self.members.keys(), other.members.keys()
-        return not (
-            mine.isdisjoint(others)
-            and mine.isdisjoint(other.above)
-            and others.isdisjoint(self.above)
+        return self._reaches(other) or other._reaches(self)
+
+    def _reaches(self, other: Part) -> bool:
+        """Return whether a place is at one of the other part, or at or above a container of it."""
+        return self.is_whole or any(
+            self._find_above(path) is not None
+            or not self.groups.get(path, {}).keys().isdisjoint(children)
+            for path, children in other.groups.items()
         )
 
 
@@ -339,19 +396,18 @@ class PartMaker:
             self._priorities[()] = value
             self._mark(())
         else:
-            self._open(())
-            self._set((key,), value)
+            self._set((), {key: value})
         yield from self._count(size, 1)
 
     def finish(self) -> Iterator[Part]:
         """Yield the parts that are left."""
         if self._first is not None:
             yield from self._whole(self._first)
-        if self._part.members:
+        if len(self._part):
             yield self._part
-        places = iter(self._priorities.items())
-        while last := {(*path, PRIORITY): item for path, item in islice(places, PART_MEMBERS)}:
-            yield Part(last, follows_all=True)
+        places = (((*path, PRIORITY), item) for path, item in self._priorities.items())
+        while last := list(islice(places, PART_MEMBERS)):
+            yield Part.of(last, follows_all=True)
 
     def _whole(self, fragment: Fragment) -> Iterator[Part]:
         json: Any = nest(fragment.path, cast(Any, fragment.parse()))
@@ -366,7 +422,7 @@ class PartMaker:
         if self._check is not None:
             self._check((), json)
         records = len(json) if isinstance(json, list | dict) else 1
-        yield Part({(): json}, set(), fragment.size, records)
+        yield Part(size=fragment.size, records=records, whole=json)
 
     def _add(self, fragment: Fragment) -> Iterator[Part]:
         path, begun = fragment.path, fragment.begun
@@ -400,31 +456,22 @@ class PartMaker:
 
     def _place(self, path: Path, begun: int, members: dict[str, Json], *, is_whole: bool) -> None:
         """Set members of a container; with `is_whole` they replace all that it has so far."""
-        if is_whole:
-            top = min(max(begun, 1), len(path))
-            self._open(path[: max(top - 1, 0)])
-            self._set(path[:top], cast(Json, nest(path[top:], cast(Any, members))))
-            return
-        self._open(path)
-        for key, value in members.items():
-            self._set((*path, key), value)
+        top = min(max(begun, 1), len(path))
+        if not is_whole:
+            self._set(path, members)
+        elif top:
+            value = cast(Json, nest(path[top:], cast(Any, members)))
+            self._set(path[: top - 1], {path[top - 1]: value})
+        else:
+            self._forget(())
+            self._part.groups.clear()
+            self._part.whole = members
 
-    def _open(self, path: Path) -> None:
-        """Record a container, and those above it, before members of it are set."""
-        self._part.above.update([path[:at] for at in range(len(path) + 1)])
-
-    def _set(self, path: Path, value: Json) -> None:
-        part = self._part
+    def _set(self, path: Path, members: dict[str, Json]) -> None:
         if self._priorities or self._leaves:
-            self._forget(path)
-        for at in range(len(path)):
-            if path[:at] in part.members:
-                _set_inside(part.members, path, at, value)
-                return
-        if path in part.above:
-            for below in [each for each in part.members if each[: len(path)] == path]:
-                del part.members[below]
-        part.members[path] = value
+            for key in members:
+                self._forget((*path, key))
+        self._part.set(path, members)
 
     def _mark(self, path: Path) -> None:
         self._special.update([path[:at] for at in range(len(path) + 1)])
@@ -440,7 +487,7 @@ class PartMaker:
         part = self._part
         part.size += size
         part.records += records
-        if part.size >= self._part_bytes or len(part.members) >= PART_MEMBERS:
+        if part.size >= self._part_bytes or len(part) >= PART_MEMBERS:
             yield part
             self._part = Part()
 
@@ -467,14 +514,6 @@ def check_member_keys(keys: Iterable[str]) -> None:
         check_keys(list(keys))
     except InvalidPath as error:
         raise InvalidData(str(error)) from None
-
-
-def _set_inside(members: dict[Path, Json], path: Path, at: int, value: Json) -> None:
-    """Set the value at `path` inside the value of the place `path[:at]`."""
-    node: Any = members[path[:at]]
-    for key in path[at:-1]:
-        node = node.setdefault(key, {})
-    node[path[-1]] = value
 
 
 def _not_a_leaf(path: Path) -> InvalidMember:

@@ -14,6 +14,7 @@ daemon does not run (`StoreWriter`).
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import os
 import pathlib
@@ -22,7 +23,7 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -92,6 +93,8 @@ _HAS_CHANGED: Final = {
 }
 _HOPELESS: Final = frozenset({400, 404, 405, 413})
 """The statuses after which the same file would be refused again."""
+_YOUNG_OBJECTS: Final = 100_000
+"""Objects that are made before cycles are looked for."""
 UNDER_WAY: Final = 3
 """Parts that are sent to a daemon at the same time."""
 
@@ -481,10 +484,11 @@ class StoreWriter:
 
     def _in_containers(self, part: Part) -> list[_Siblings] | None:
         """Return the members of a part by their containers, None if not all are plain children."""
-        groups = []
-        for above, items in groupby(part.members.items(), lambda item: item[0][:-1]):
-            members = {path[-1]: value for path, value in items if path}
-            if not members or PRIORITY in members:
+        groups: list[_Siblings] = []
+        if part.is_whole:
+            return None
+        for above, members in part.groups.items():
+            if PRIORITY in members:
                 return None
             path = (*self._path, *above)
             normal = normalise(members, len(path), self._max_string_bytes)
@@ -544,6 +548,8 @@ def _parse_file(text: str) -> str:
 
 
 def _run(arguments: Namespace) -> Status:
+    # What is parsed has no cycles, and looking for some took a fifth of the time.
+    gc.set_threshold(_YOUNG_OBJECTS)
     if not hasattr(arguments, "data"):
         return run_once(arguments)
     return _store(arguments)

@@ -21,7 +21,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 from urllib.parse import parse_qsl
 
 import attrs
@@ -45,7 +45,7 @@ from treedbd.config.settings import Settings
 from treedbd.database.data_directory import SHELF
 from treedbd.limits import MIB
 from treedbd.names import DatabaseName
-from treedbd.tree.types import InvalidPath, InvalidQuery, Path
+from treedbd.tree.types import InvalidPath, InvalidQuery, Json, Path
 from treedbd.tree.value import NULL, compact
 from treedbd.web.request import Addressing, Misdirected, MissingSuffix, NoDatabaseNamed
 from treedbd.web.request import parse_path as parse_raw_path
@@ -448,13 +448,13 @@ class Sender:
 
     def write(self, part: Part) -> None:
         """Write a part, in several requests if the server refuses so long a body."""
-        if () in part.members:
-            self._send("PUT", compact(part.members[()]))
+        if part.is_whole:
+            self._send("PUT", compact(cast(Json, part.whole)))
             return
         try:
             self._send("PATCH", compact(part.body()))
         except Refused as error:
-            if error.status != TOO_LARGE or len(part.members) == 1:
+            if error.status != TOO_LARGE or len(part) == 1:
                 raise
             for half in _halves(part):
                 self.write(half)
@@ -467,4 +467,4 @@ class Sender:
 def _halves(part: Part) -> tuple[Part, Part]:
     members = list(part.members.items())
     middle = len(members) // 2
-    return Part(dict(members[:middle])), Part(dict(members[middle:]))
+    return Part.of(members[:middle]), Part.of(members[middle:])
