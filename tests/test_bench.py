@@ -55,7 +55,13 @@ ATTACKS = 171
 ROWS = [
     ("attackers.py", r".{36}(?: +[0-9.]+){8}(?: +[+-][0-9]+){3}(?!.*ended by).*", ATTACKS),
     ("backups.py", r"1 backups, each of one moment: median [0-9.]+ s, [0-9,]+ writes/s .*", 1),
-    ("big_trees.py", r"(point|record|limitTo|orderBy|equalTo|page|shallow|append).* +[0-9.]+", 8),
+    (
+        "big_trees.py",
+        r"(first )?(point|record|limitTo|orderBy|equalTo|page|shallow|append).* +[0-9.]+",
+        13,
+    ),
+    ("big_trees.py", r"(big|small): [0-9]+ records imported in .* MB/s, .*", 2),
+    ("big_trees.py", r"(start after a kill|memory).*: [0-9.]+ (s|MiB)", 3),
     ("bit_flips.py", r"answers: \{.*'right': [0-9]+.*\}", 1),
     ("crashes.py", r"[A-Za-z]+ +[0-9]+ killed in the middle, [0-9]+ whole; nothing lost", 5),
     ("held.py", r"idle_connections +-?[0-9.]+ MiB held, +-?[0-9.]+ MiB left .*", 1),
