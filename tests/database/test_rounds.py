@@ -74,6 +74,27 @@ def test_what_is_added_in_a_round_belongs_to_it() -> None:
     assert world.log == ["move"] * 3 + ["done"]
 
 
+def test_a_round_ends_with_what_was_added_last_until_that_begins() -> None:
+    world = LoggedRounds()
+    found = []
+
+    def first() -> Steps:
+        found.append(world.rounds.ends_with(steps))
+        yield
+
+    steps = first()
+    assert not world.rounds.ends_with(steps)
+    world.rounds.add(steps)
+    assert world.rounds.ends_with(steps)
+    last = world.steps("last")
+    world.rounds.add(last)
+    assert not world.rounds.ends_with(steps)
+    assert world.rounds.ends_with(last)
+    world.rounds.start()
+    world.clock.run()
+    assert (found, world.log) == ([False], ["last", "done"])
+
+
 def test_other_work_runs_at_once_if_nothing_is_under_way() -> None:
     world = LoggedRounds()
     world.rounds.run_later(world.steps("other"))

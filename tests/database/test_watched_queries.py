@@ -550,7 +550,7 @@ def test_who_waits_for_a_window_that_is_behind_is_called_when_it_has_caught_up()
     world.disk.finish()
     world.clock.run_until(lambda: follower.subscription.behind is not None)
     world.database.watching.call_when_notified(
-        lambda: calls.append(len(follower.received)), lambda: follower.subscription.behind
+        follower, lambda: calls.append(len(follower.received)), lambda: follower.subscription.behind
     )
     world.check()
     assert calls == [1]

@@ -146,6 +146,17 @@ def test_listens_of_a_socket_that_was_closed_are_freed(server: TreeServer, query
     assert (count(Listen), count(RealtimeSession)) == before
 
 
+def test_a_session_whose_writes_were_answered_is_freed(server: TreeServer) -> None:
+    before = count(RealtimeSession)
+    peer = open_socket(server)
+    for number in range(1, 4):
+        send(server, peer, number, {"p": "/a/b", "d": number}, "p")
+    assert count(RealtimeSession) == before + 1
+    peer.disconnect()
+    server.clock.advance(0)
+    assert count(RealtimeSession) == before
+
+
 def test_a_closed_socket_keeps_nothing_of_long_queries(server: TreeServer) -> None:
     before = count_long()
     peer = open_socket(server)

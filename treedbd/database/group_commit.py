@@ -1080,6 +1080,10 @@ class Rounds:
         """Add to the round under way, or to the one that `start` begins."""
         self._round.append(steps)
 
+    def ends_with(self, steps: Steps) -> bool:
+        """Return whether this was added last to the round, and has not begun."""
+        return bool(self._round) and self._round[-1] is steps
+
     def run_later(self, steps: Steps) -> None:
         """Run this when all watchers have been notified of what is durable."""
         self._later.append(steps)

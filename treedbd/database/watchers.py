@@ -72,6 +72,8 @@ NOTIFIED_AT_ONCE: Final = 8
 _NO_GROUPS: Final[dict[Watcher, object]] = {}
 """The groups of an audience without any."""
 
+_Calls: TypeAlias = "dict[object, tuple[Callable[[], None], Callable[[], SharedWindow | None]]]"
+"""By their callers: calls, each with what finds a window that still has to catch up."""
 _Found: TypeAlias = "dict[Audience, list[tuple[Position, Event]]]"
 
 
@@ -135,6 +137,8 @@ class Watching:
         self._engine = engine
         self._moments = moments
         self._grants = grants
+        self._calls: _Calls = {}
+        self._calling = _call_each(self._calls)
 
     def read(self, work: Callable[[PresentNodes], T]) -> T:
         """Run `work` on the last durable state and return its result."""
@@ -169,19 +173,22 @@ class Watching:
             self._moments.release_unneeded()
 
     def call_when_notified(
-        self, call: Callable[[], None], find_behind: Callable[[], SharedWindow | None]
+        self,
+        caller: object,
+        call: Callable[[], None],
+        find_behind: Callable[[], SharedWindow | None],
     ) -> None:
         """Call this when the watchers have been notified of all that is durable by now.
 
-        Called by a writer who is answered, it is called in the same round. `find_behind` returns a
-        watched query of the caller that still has to catch up; that is waited for, too.
+        Called by a writer who is answered, it is called in the same round; of what one `caller`
+        wants called there, only the last is. `find_behind` returns a watched query of the caller
+        that still has to catch up; that is waited for, too.
         """
-
-        def after_watchers() -> Steps:
-            _call_when_caught_up(call, find_behind)
-            yield
-
-        self.rounds.add(after_watchers())
+        if not self.rounds.ends_with(self._calling):
+            self._calls = {}
+            self._calling = _call_each(self._calls)
+            self.rounds.add(self._calling)
+        self._calls[caller] = call, find_behind
         self.rounds.start()
 
     def position(self, sequence: int) -> Position:
@@ -240,6 +247,14 @@ class Watching:
                 return complete(commit, replay.view)
             return self.read(lambda nodes: complete(commit, nodes))
         return commit
+
+
+def _call_each(calls: _Calls) -> Steps:
+    """Make the calls of a round, and keep none of them."""
+    while calls:
+        call, find_behind = calls.pop(next(iter(calls)))
+        _call_when_caught_up(call, find_behind)
+        yield
 
 
 def _call_when_caught_up(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+import pytest
+
 from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, Slices
 from treedbd.http1.content import (
@@ -244,3 +246,41 @@ def test_closing_drops_everything() -> None:
     world.outbox.release([BytesReader(b"V")])
     assert world.sent == b""
     assert world.memory.total == 0
+
+
+def test_answers_that_are_sent_together_are_one_write_in_their_order() -> None:
+    world = ClientOutbox()
+
+    def send() -> None:
+        for answer in (b"a1", b"a2"):
+            world.outbox.send_answer(answer)
+        world.outbox.add(Listen(b"V"))
+        world.outbox.send_answer(b"a3")
+
+    world.outbox.gather(send)
+    assert world.connection.written == [b"a1a2", b"V", b"a3"]
+    world.outbox.send_answer(b"a4")
+    assert world.connection.written[3:] == [b"a4"]
+
+
+def test_answers_that_are_sent_together_come_after_what_waits() -> None:
+    world = ClientOutbox()
+    world.outbox.is_paused = True
+    world.event(b"e1", Listen(b"V"))
+    world.outbox.gather(lambda: world.outbox.send_answer(b"a1"))
+    assert world.sent == b""
+    world.resume()
+    assert world.sent == b"e1a1"
+
+
+def test_after_a_failure_the_outbox_sends_again() -> None:
+    world = ClientOutbox()
+
+    def fail() -> None:
+        world.outbox.send_answer(b"a1")
+        raise ValueError("a failure of a test")
+
+    with pytest.raises(ValueError, match="of a test"):
+        world.outbox.gather(fail)
+    world.outbox.send_answer(b"a2")
+    assert world.sent == b"a1a2"

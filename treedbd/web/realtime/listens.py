@@ -56,7 +56,7 @@ from treedbd.web.realtime.messages import (
 )
 from treedbd.web.realtime.socket import Job, Pending
 from treedbd.web.realtime.wire import FramingReader, contents_of, frame_message
-from treedbd.web.request import EXPORT, index_of
+from treedbd.web.request import EXPORT, ReadOptions, index_of
 
 if TYPE_CHECKING:
     from treedbd.web.realtime.session import RealtimeSession
@@ -152,6 +152,11 @@ class KnownHashes:
             self._bytes -= size
 
 
+def _options(query: Query | None) -> ReadOptions:
+    """Return how a value, or what a query selects of it, is read."""
+    return EXPORT if query is None else attrs.evolve(EXPORT, query=query)
+
+
 class Get:
     """One get of a session, of the present value: a job of its outbox."""
 
@@ -162,7 +167,7 @@ class Get:
         self._session = session
         self._number = number
         self._place = place
-        options = attrs.evolve(EXPORT, query=query)
+        options = _options(query)
         self._facts = options.facts
         self._source = SpelledSource(ReadSource(session.database, place, options))
 
@@ -279,7 +284,7 @@ class Listen:
         self.is_closed = False
         self._session = session
         self._tag = tag
-        self._facts = attrs.evolve(EXPORT, query=query).facts
+        self._facts = _options(query).facts
         self._caller = session.caller
         self._number: int | None = None
         self._claimed_hash = ""

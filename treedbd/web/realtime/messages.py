@@ -79,6 +79,8 @@ class LimitReached(Unavailable):
 OK: Final = "ok"
 VALUE_END: Final = b"}}}"
 """The end of a message, after the value in its body."""
+ACKNOWLEDGEMENT: Final = b'{"t":"d","d":{"r":%d,"b":{"s":"ok","d":{}}}}'
+"""The answer to a request with a number that has succeeded, and returns nothing."""
 PONG: Final = b'{"t":"c","d":{"t":"o","d":null}}'
 
 _VERSION: Final = "5"

@@ -562,7 +562,7 @@ class RealtimeSession:
             self.answer(number, TOO_BIG, f"This request may have at most {most} bytes.")
 
     def _acknowledge(self, request: RealtimeRequest) -> None:
-        self.answer(request.number, OK, {})
+        self.acknowledge(request.number)
 
     def _write(self, request: RealtimeRequest) -> _Awaited:
         """Write, after everything requested before was read."""
@@ -620,6 +620,10 @@ class RealtimeSession:
         """Answer a request."""
         self.send(messages.print_answer(number, status, data))
 
+    def acknowledge(self, number: int) -> None:
+        """Answer a request that has succeeded, and returns nothing."""
+        self.send(messages.ACKNOWLEDGEMENT % number)
+
     def answer_when_notified(
         self, number: int, sequence: int | None = None, answered: Callable[[], None] = do_nothing
     ) -> None:
@@ -630,7 +634,7 @@ class RealtimeSession:
         """
 
         def answer() -> None:
-            self.answer(number, OK, {})
+            self.acknowledge(number)
             answered()
 
         self._send_when_notified(answer, sequence)
@@ -690,7 +694,7 @@ class RealtimeSession:
             waiting = _WaitingAnswer(send, sequence)
             self._answers.append(waiting)
             self.database.watching.call_when_notified(
-                lambda: self._send_through(waiting), self._find_behind
+                self, lambda: self._send_through(waiting), self._find_behind
             )
 
     def _last_before(self, sequence: int) -> _WaitingAnswer | None:
@@ -705,6 +709,12 @@ class RealtimeSession:
 
     def _send_through(self, last: _WaitingAnswer) -> None:
         """Send the answers up to this one, unless it was sent before."""
+        if not last.is_sent and not self.is_over and self._answers[0] is not last:
+            self.outbox.gather(lambda: self._send_each_through(last))
+        else:
+            self._send_each_through(last)
+
+    def _send_each_through(self, last: _WaitingAnswer) -> None:
         while not (last.is_sent or self.is_over):
             first = self._answers.popleft()
             first.is_sent = True

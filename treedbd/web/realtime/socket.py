@@ -167,6 +167,18 @@ class Outbox(FrameSender):
         self._bound_answers()
         self.resume()
 
+    def gather(self, send_answers: Callable[[], None]) -> None:
+        """Send what a call sends in one piece, as far as it fits."""
+        if self._is_sending or not self.is_idle:
+            send_answers()
+            return
+        self._is_held = self._is_sending = True
+        try:
+            send_answers()
+        finally:
+            self._is_held = self._is_sending = False
+            self.resume()
+
     def add(self, job: Job) -> None:
         """Send what a job returns when everything before it is sent, maybe now."""
         if self._is_closed:
