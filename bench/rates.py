@@ -27,7 +27,7 @@ from typing import Any
 import attrs
 from cases import KLEIN, Case, make_cases
 from memory import measure_rest
-from record import Rounds, describe_machine, make_rows, print_table, print_verdict
+from record import Rounds, describe_machine, make_rows, print_tables, print_verdict
 from servers import CHECKOUT
 from streams import AIMS_KIB, measure_idle, prepare
 from worlds import Measure, References, Size, World
@@ -50,7 +50,7 @@ def main() -> None:
     rows, machine = make_rows(cases, found), describe_machine(checkouts)
     others = measure_others(options, checkouts)
     print_machine(machine)
-    print_table(rows, markdown=options.markdown)
+    print_tables(rows, markdown=options.markdown)
     print_others(others)
     print_verdict(rows)
     if options.record is not None:

@@ -8,6 +8,7 @@ import platform
 import re
 import statistics
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from load import Sample
 
 FULL = 0.9  # a load that uses more of its core may be the bottleneck
 SLOWER = 0.97
-COLUMNS = ("", "figure", "of", "aim", "p50 ms", "p99 ms", "of the floor", "us")
+COLUMNS = ("", "of Klein", "p50 ms", "p99 ms")
+MORE = ("aim", "of the floor", "us")
 COMPARED = ("before", "after : before", "us, before : after")
 
 Rounds = dict[str, list[list[Sample]]]
@@ -30,14 +32,15 @@ Rounds = dict[str, list[list[Sample]]]
 class Row:
     """Medians of all rounds; multiples are of the reference in the same round.
 
-    `is_least` says that the load was the bottleneck, so the server can do at least this. `faster`
-    is the rate as a multiple of that of the checkout beside, `cheaper` the same of the processor
-    time that the other one takes.
+    `figure` is the multiple of the case `of`, or a rate of its own if that is None. `is_least` says
+    that the load was the bottleneck, so the server can do at least this. `faster` is the rate as a
+    multiple of that of the checkout beside, `cheaper` the processor time that a request takes there
+    as a multiple of what it takes here.
     """
 
     name: str
     figure: float
-    of: str
+    of: str | None
     aim: float | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None
@@ -46,26 +49,27 @@ class Row:
     before: float | None = None
     faster: float | None = None
     cheaper: float | None = None
+    unit: str = ""
     is_least: bool = False
     is_change: bool = False
+    is_reference: bool = False
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row as text."""
-        least = "≥ " if self.is_least else ""
-        return (
-            self.name,
-            f"{least}{self._shown(self.figure)}",
-            self.of,
-            self._shown(self.aim, exact=True),
-            significant(self.p50_ms),
-            significant(self.p99_ms),
-            "" if self.floor is None else f"{least}{self.floor:.2f}",
-            significant(self.us),
-        )
+        """Return the columns that all rows have, as text."""
+        figure = f"{self._least()}{self._shown(self.figure)} {self.unit}".strip()
+        return self.name, figure, significant(self.p50_ms), significant(self.p99_ms)
+
+    def more(self) -> tuple[str, ...]:
+        """Return the columns of treedb, as text."""
+        floor = "" if self.floor is None else f"{self._least()}{self.floor:.2f}"
+        return self._shown(self.aim, exact=True), floor, significant(self.us)
 
     def compared(self) -> tuple[str, ...]:
         """Return what compares it with the checkout beside, as text."""
         return self._shown(self.before), significant(self.faster), significant(self.cheaper)
+
+    def _least(self) -> str:
+        return "≥ " if self.is_least else ""
 
     def _shown(self, figure: float | None, *, exact: bool = False) -> str:
         if figure is None:
@@ -108,7 +112,8 @@ def _make_row(case: Case, rounds: Rounds) -> Row:
     return Row(
         name=case.name,
         figure=multiple(case.of),
-        of=case.of or case.unit,
+        of=case.of,
+        unit=case.unit,
         aim=case.aim,
         p50_ms=_median(values("p50_ms", samples)),
         p99_ms=_median(values("p99_ms", samples)),
@@ -119,6 +124,7 @@ def _make_row(case: Case, rounds: Rounds) -> Row:
         cheaper=1 / us if us else None,
         is_least=statistics.median(values("busy", samples)) > FULL,
         is_change=case.is_change,
+        is_reference=case.is_reference,
     )
 
 
@@ -132,17 +138,23 @@ def _median(found: list[float]) -> float | None:
     return statistics.median(found) if found else None
 
 
-def print_table(rows: list[Row], *, markdown: bool) -> None:
-    """Print rows in columns, or as a table of Markdown."""
-    is_compared = any(row.before is not None for row in rows)
-    columns = COLUMNS + COMPARED if is_compared else COLUMNS
-    lines = [row.cells() + (row.compared() if is_compared else ()) for row in rows]
+def print_tables(rows: list[Row], *, markdown: bool) -> None:
+    """Print the rows of treedb and those of the references, in columns or as Markdown."""
+    ours = [row for row in rows if not row.is_reference]
+    compared = COMPARED if any(row.before is not None for row in ours) else ()
+    lines = [(*row.cells(), *row.more(), *(row.compared() if compared else ())) for row in ours]
+    _print_table([(*COLUMNS, *MORE, *compared), *lines], markdown=markdown)
+    print()
+    _print_table([COLUMNS, *(row.cells() for row in rows if row.is_reference)], markdown=markdown)
+
+
+def _print_table(lines: list[tuple[str, ...]], *, markdown: bool) -> None:
     if markdown:
-        for cells in (columns, ("---",) * len(columns), *lines):
+        for cells in (lines[0], ("---",) * len(lines[0]), *lines[1:]):
             print(f"| {' | '.join(cells)} |")
         return
-    widths = [max(map(len, column)) for column in zip(columns, *lines, strict=True)]
-    for cells in (columns, *lines):
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for cells in lines:
         row = f"{cells[0]:{widths[0]}}"
         for cell, width in zip(cells[1:], widths[1:], strict=True):
             row += f"  {cell:>{width}}"
@@ -150,15 +162,15 @@ def print_table(rows: list[Row], *, markdown: bool) -> None:
 
 
 def print_verdict(rows: list[Row]) -> None:
-    """Print which rows are below their aim, and which are slower than the checkout beside."""
+    """Print, apart from the tables, which rows miss their aim or are slower than before."""
     below = [row.name for row in rows if row.aim is not None and row.figure < row.aim]
     slower = [
-        f"{row.name} ({row.faster:.2f})"
+        f"{row.name} ({significant(row.faster)}; us {significant(row.cheaper)})"
         for row in rows
         if row.faster is not None and row.faster < SLOWER
     ]
     for what, names in (("below the aim", below), (f"slower than {SLOWER}", slower)):
-        print(f"\n{what}: {'; '.join(names) or 'nothing'}")
+        print(f"{what}: {'; '.join(names) or 'nothing'}", file=sys.stderr)
 
 
 def describe_machine(checkouts: list[Path]) -> dict[str, Any]:

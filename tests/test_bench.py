@@ -150,7 +150,7 @@ AIMS = {
     "PUT of 4 databases, one worker": None,
     "PUT of 4 databases, two workers": 1.7,
 }
-REFERENCES = {
+REFERENCES = {  # what rows are compared with
     "Klein, 50 B",
     "twisted.web, 50 B",
     "floor, 50 B",
@@ -224,8 +224,8 @@ def test_all_rates_are_measured_and_compared_in_the_same_round(rates: tuple[str,
     for name, (sample,) in record["rounds"].items():
         assert sample["rate"] > 0, name
         of = rows[name]["of"]
-        assert rows[name]["figure"] == (rate[name] if of == "MB/s" else rate[name] / rate[of])
-        if of != "MB/s":
+        assert rows[name]["figure"] == (rate[name] / rate[of] if of else rate[name])
+        if of:
             assert 0 < sample["p50_ms"] <= sample["p99_ms"], name
     small = rows["GET 50 B, repeated"]["floor"]
     assert small == rate["GET 50 B, repeated"] / rate["floor, 50 B"]
@@ -241,7 +241,7 @@ def test_what_a_row_is_compared_with_is_what_its_name_says(rates: tuple[str, Any
         "GET 50 B beside 200 writes a second": "GET 50 B, repeated",
         "PUT 50 B, one connection": "SQLite, a row a commit",
         "events to 2 sockets": "events to 2 streams",
-        "import of 0.01 MB, running daemon": "MB/s",
+        "import of 0.01 MB, running daemon": None,
         "PUT of 1 database, two workers": "PUT of 1 database, one worker",
         "PUT of 4 databases, two workers": "PUT of 4 databases, one worker",
     }
@@ -263,12 +263,19 @@ def test_the_time_of_the_process_of_a_daemon_is_measured(rates: tuple[str, Any])
 def test_the_rates_are_printed_as_a_table_of_markdown(rates: tuple[str, Any]) -> None:
     printed, record = rates
     lines = [line for line in printed.splitlines() if line.startswith("| ")]
-    assert [line.split(" | ")[0][2:] for line in lines[2:]] == [
-        row["name"] for row in record["rows"]
-    ]
-    assert {line.count(" | ") for line in lines} == {7}
-    (change,) = (line for line in lines if line.startswith("| GET 50 B beside"))
-    assert re.search(r"[+-][0-9]+ % \| GET 50 B, repeated \| -10 % ", change)
+    names = [line.split(" | ")[0][2:] for line in lines if not line.startswith("| --- ")]
+    ours = [name for name in AIMS if name in names]
+    assert names == ["", *ours, "", *(row["name"] for row in record["rows"] if row["is_reference"])]
+    assert {row["name"] for row in record["rows"] if row["is_reference"]} == REFERENCES
+    assert [line.count(" | ") for line in lines] == [6] * (len(ours) + 2) + [3] * 14
+    shown = {line.split(" | ")[0][2:]: line.split(" | ")[1:] for line in lines}
+    change = shown["GET 50 B beside 200 writes a second"]
+    assert re.fullmatch(r"[+-][0-9]+ %", change[0])
+    assert change[3] == "-10 %"
+    units = {name: cells[0].partition(" ")[2] for name, cells in shown.items()}
+    assert units["PUT 50 B, one connection"] == "of SQLite"
+    assert units["import of 0.01 MB, running daemon"] == "MB/s"
+    assert units["PUT of 4 databases, two workers"].endswith("of one worker")
 
 
 def test_a_record_says_what_its_rates_depend_on(rates: tuple[str, Any]) -> None:
