@@ -70,12 +70,20 @@ def environment(checkout: Path) -> dict[str, str]:
 def first_line(server: subprocess.Popen[str], pattern: str) -> str:
     """Return the first line of the output that matches, and read the rest in a thread.
 
+    Raises RuntimeError, with the last lines, if the server ends before.
+
     A server whose output is not read stops when the pipe is full. The thread closes the pipe: the
     caller must not, as `with server` does, because the thread may be reading it.
     """
     output = server.stdout
     assert output is not None
-    found = next(line for line in map(str.strip, output) if re.fullmatch(pattern, line))
+    seen: deque[str] = deque(maxlen=20)
+    for found in map(str.strip, output):
+        if re.fullmatch(pattern, found):
+            break
+        seen.append(found)
+    else:
+        raise RuntimeError("\n".join(["The server has ended:", *seen]))
     threading.Thread(target=_read_rest, args=(output,), daemon=True).start()
     return found
 

@@ -321,6 +321,12 @@ def test_a_checkout_beside_is_measured_in_the_same_rounds(tmp_path: pathlib.Path
     assert "after : before" in printed
 
 
+def test_a_server_that_does_not_start_says_why() -> None:
+    done = run("-c", "import servers\nwith servers.serve('sh', '-c', 'echo no disk'): pass")
+    assert done.returncode == 1
+    assert re.search("RuntimeError: The server has ended:\nno disk", done.stderr), done.stderr
+
+
 def test_what_is_no_checkout_is_not_measured(tmp_path: pathlib.Path) -> None:
     done = run("rates.py", *TINY, f"--beside={tmp_path}")
     assert done.returncode == 2
