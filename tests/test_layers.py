@@ -27,7 +27,11 @@ MAX_FILES: Final = {
     "WebSocket put first": 31,
     "PUT of rules first": 30,
 }
-MAX_FRAMES: Final = {"GET of a leaf repeated": 40, "PUT of a leaf first": 330}
+MAX_FRAMES: Final = {
+    "GET of a leaf repeated": 40,
+    "GET of a leaf first": 120,
+    "PUT of a leaf first": 280,
+}
 MAX_IMPORT_DEPTH: Final = 21
 MAX_LOADED: Final = 61
 

@@ -78,14 +78,6 @@ class _Branch:
         self.forms: dict[str, Answer] = {}
         self.children: dict[str, _Branch] = {}
 
-    def child(self, key: str, pool: AnswerPool) -> _Branch:
-        """Return the place below this one, a new one if there is none."""
-        child = self.children.get(key)
-        if child is None:
-            child = self.children[key] = _Branch(self, key)
-            pool.size += child.size
-        return child
-
     def leave(self, pool: AnswerPool) -> None:
         """Stop counting the memory of this place."""
         if self.parent is not None:
@@ -138,7 +130,7 @@ class Answers:
 
     def find(self, place: Place, form: str) -> Answer | None:
         """Return the answer to a read of a place in a form, None if it is not kept."""
-        answer = self._find(place.path, _form_at(place, form))
+        answer = self._find(place.path, PRIORITY + form if place.is_priority else form)
         if answer is not None:
             self._pool.hits += 1
         return answer
@@ -154,7 +146,8 @@ class Answers:
         `body` is what the present state shows.
         """
         self._pool.misses += 1
-        return self._keep(place.path, _form_at(place, form), body, len(body))
+        form = PRIORITY + form if place.is_priority else form
+        return self._keep(place.path, form, body, len(body))
 
     def keep_content(self, path: Path, form: str, content: object, size: int) -> None:
         """Keep what answers to reads of a path are made from; it takes `size` bytes."""
@@ -180,7 +173,11 @@ class Answers:
             return None
         node = self._root
         for key in path:
-            node = node.child(key, pool)
+            child = node.children.get(key)
+            if child is None:
+                child = node.children[key] = _Branch(node, key)
+                pool.size += child.size
+            node = child
         answer = node.forms.get(form)
         if answer is None:
             answer = node.forms[form] = Answer(pool, node, form, body, size=size)
@@ -234,10 +231,6 @@ class Answers:
             count += 1
             if count % _AT_ONCE == 0:
                 yield
-
-
-def _form_at(place: Place, form: str) -> str:
-    return PRIORITY + form if place.is_priority else form
 
 
 class AnswerPool:

@@ -259,6 +259,7 @@ class HeaderBlock:
         fields: the fields.
         keep_alive: whether the client wants to keep the connection.
         body_bytes: how long the body is, None if it is chunked.
+        origin: the block of which it has everything but the length of the body, None if it is that.
         is_kept: whether it is short enough to be kept for further requests.
         size: how many bytes it takes in memory, about.
         forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
@@ -267,7 +268,7 @@ class HeaderBlock:
 
     __slots__ = (
         *("body_bytes", "fields", "forwarded", "is_kept", "keep_alive", "lines"),
-        *("size", "_origin"),
+        *("origin", "size"),
     )
 
     def __init__(
@@ -286,12 +287,7 @@ class HeaderBlock:
         self.is_kept: Final = len(lines) <= _REMEMBERED_BYTES
         self.size: Final = 2 * len(lines) + _FIELD_BYTES * (len(fields) + 1)
         self.forwarded: object = None
-        self._origin = origin
-
-    @property
-    def origin(self) -> HeaderBlock:
-        """The block of which this one has everything but the length of the body."""
-        return self._origin or self
+        self.origin: Final = origin
 
     def with_length(self, lines: bytes, length: bytes) -> HeaderBlock:
         """Return this block with another length of the body, above 0; `lines` are its bytes."""
@@ -688,7 +684,8 @@ class Http1Parser:
 
     def receive(self, data: bytes = b"") -> bool:
         """Receive bytes, return whether a request is complete; raise `ProtocolError`."""
-        if self._known and self._repeats(data):
+        known = self._known
+        if known and (self._unread or data.startswith(known)) and self._repeats(data):
             return True
         if self._at < len(self._unread):
             if data:
@@ -716,7 +713,7 @@ class Http1Parser:
         known, body = self._known, self._known_body
         if len(data) != len(known) + body or self._unread:
             return self._repeats_among_others(data)
-        if self._state != _HEAD or not data.startswith(known):
+        if self._state != _HEAD:
             return False
         if body:
             self.body = BytesIO(data[len(known) :])
@@ -800,7 +797,7 @@ class Http1Parser:
             self._block = block if block.is_kept else None
         self.headers, self.keep_alive = block.fields, block.keep_alive
         is_long = end - at > _REMEMBERED_BYTES
-        self.head_memory = HeadMemory(block, None if is_long else block.origin)
+        self.head_memory = HeadMemory(block, None if is_long else block.origin or block)
         self.head_bytes = end - at if is_long else 0
         self.body = None
         self.body_size = self._remaining = 0

@@ -412,14 +412,15 @@ class ProxiedRequest(Request):
         """Represent the request that `parser` has just completed."""
         super().__init__(connection, parser)
         block: Any = parser.head_memory.block
-        found = block.origin.forwarded
+        origin = block.origin or block
+        found = origin.forwarded
         if not isinstance(found, ForwardedRequest):
-            said = read_forwarded(block.origin.fields, self.trusts)
-            found = block.origin.forwarded = attrs.evolve(said, size=2 * block.origin.size)
+            said = read_forwarded(origin.fields, self.trusts)
+            found = origin.forwarded = attrs.evolve(said, size=2 * origin.size)
         if parser.head_memory.fields_key is not None:
             parser.head_memory.fields_key = found  # of another peer the fields mean something else
         self.headers = found.headers
-        if block.origin is not block:  # they differ in the length of the body
+        if origin is not block:  # they differ in the length of the body
             self.headers = {**found.headers, _LENGTH: block.fields[_LENGTH]}
         self._is_said_secure = found.secure
         if found.client is not None:

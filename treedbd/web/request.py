@@ -266,21 +266,21 @@ def parse_segments(segments: list[bytes]) -> Place:
     named = [segment for segment in segments if segment]
     if not named or not _ends_with_suffix(named[-1]):
         raise MissingSuffix
+    text = b"/".join(named)
     try:
-        decoded = [each.decode() if _needs_no_decoding(each) else decode(each) for each in named]
+        if text.isascii() and b"%" not in text:  # as most are
+            decoded = text.decode("ascii").split("/")
+        else:
+            decoded = [decode(each) for each in named]
     except BadEncoding as error:
         raise InvalidPath(f"The path {error.problem}.") from None
     decoded[-1] = decoded[-1][: -len(SUFFIX)]
-    return make_place([segment for segment in decoded if segment])
-
-
-def _needs_no_decoding(segment: bytes) -> bool:
-    """Return whether a segment is ASCII without `%`, as most are."""
-    return segment.isascii() and b"%" not in segment
+    # Only the last one can be empty now, unless another was encoded.
+    return make_place(decoded if all(decoded) else [each for each in decoded if each])
 
 
 def _ends_with_suffix(segment: bytes) -> bool:
-    decoded = segment if _needs_no_decoding(segment) else decode_leniently(segment)
+    decoded = decode_leniently(segment) if b"%" in segment else segment
     return decoded.endswith(SUFFIX.encode())
 
 
@@ -752,6 +752,13 @@ class DataRequest:
             return form
         return f"{form} {'indented, of Firebase' if self.dialect.is_firebase else 'indented'}"
 
+    def at(self, place: Place) -> DataRequest:
+        """Return the same request for another place, with the properties that are cached."""
+        other = object.__new__(DataRequest)
+        vars(other).update(vars(self))
+        vars(other)["place"] = place
+        return other
+
     @property
     def is_write(self) -> bool:
         """Whether it writes, now or when its stream ends."""
@@ -799,7 +806,11 @@ def _size_of_question(key: QuestionKey, _: Question) -> int:
 
 
 class RequestParser:
-    """Parses requests by the settings of one service, and remembers the last ones."""
+    """Parses requests by the settings of one service, and remembers the last ones.
+
+    What all requests without parameters have in common, if method and header fields are the same,
+    is remembered too, under an empty target: only their paths are parsed.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._questions: HeadCache[QuestionKey, Question] = HeadCache(
@@ -930,20 +941,34 @@ class RequestParser:
         allowed: AllowedMethods,
         *,
         has_place: bool,
-    ) -> tuple[Question, Database]:
-        """Return the question in a request, which is remembered with its head; and the database."""
-        memory = request.head_memory
+    ) -> tuple[Question, Database | None]:
+        """Return the question in a request, which is remembered with its head.
+
+        Returns the database too if it had to be found for that.
+        """
+        memory, uri = request.head_memory, request.uri
         question: Question | None = memory.question
         if question is not None and not request.is_oversized:
-            return question, find(question.name)
-        location = self.locate(request)
-        database = find(location.name)
-        dialect = database.project.dialect
-        wanted = self.parse(request, location, dialect, allowed, has_place=has_place)
-        is_simple = has_place and wanted.is_simple_read
-        question = memory.question = Question(location.name, wanted, is_simple)
-        if memory.fields_key is not None and has_place:
-            self._questions.add((memory.fields_key, request.method, request.uri), question)
+            return question, None
+        fields: FieldsKey | None = memory.fields_key if has_place else None
+        is_plain = uri[:1] == b"/" and b"?" not in uri
+        like = database = None
+        if fields is not None and is_plain and not request.is_oversized:
+            like = self._questions.find((fields, request.method, b""))
+        if like is None:
+            location = self.locate(request)
+            database = find(location.name)
+            dialect = database.project.dialect
+            wanted = self.parse(request, location, dialect, allowed, has_place=has_place)
+            question = Question(location.name, wanted, has_place and wanted.is_simple_read)
+            if fields is not None and is_plain:
+                self._questions.add((fields, request.method, b""), question)
+        else:
+            wanted = like.wanted.at(_place_at(uri, request))
+            question = Question(like.name, wanted, like.is_simple)
+        if fields is not None:
+            self._questions.add((fields, request.method, uri), question)
+        memory.question = question
         return question, database
 
     def _wants_etag(self, headers: Headers) -> bool:
@@ -968,14 +993,17 @@ def choose_dialect(name: DialectName, headers: Headers, parameters: Parameters) 
     return FIREBASE if is_firebase else STANDARD
 
 
+def _place_at(raw_path: bytes, request: IHttp1Request) -> Place:
+    parse = parse_short_path if len(raw_path) <= CACHED_PATH_BYTES else parse_path
+    return parse(raw_path, len(request.prepath))
+
+
 def _find_place(
     request: IHttp1Request, location: Location
 ) -> tuple[Place, InvalidQuery | InvalidPath | None]:
     """Return the place, and what is malformed: of the place, else of the query."""
     try:
-        raw_path = location.raw_path
-        parse = parse_short_path if len(raw_path) <= CACHED_PATH_BYTES else parse_path
-        place = parse(raw_path, len(request.prepath))
+        place = _place_at(location.raw_path, request)
     except InvalidPath as error:
         return Place(ROOT), error
     return place, location.malformed

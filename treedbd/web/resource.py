@@ -56,7 +56,7 @@ from treedbd.web.context import WebContext
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.openapi import DeclaredRoute, OpenApi
-from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, UnnamedPage
+from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, OriginGuard, UnnamedPage
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents, FrontPage, Health
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.reading import (
@@ -366,18 +366,17 @@ class DataHandlers:
         tag = database.known_tag(wanted.place) if is_tagged(wanted) else None
         source = make_source(database, wanted, tag)
         is_empty = _is_empty(wanted, tag)
-        check_read = partial(database.check_read, read)
 
         def render(nodes: Nodes) -> bytes | Rendering | TooMuchWork:
             # The rules are evaluated against each state that is read, before it is sent.
-            check_read(nodes)
+            database.check_read(read, nodes)
             return b"" if is_empty else self._shared_reads.render(source, nodes)
 
         rendered = database.read(render)
         if self._clock.seconds() >= deadline:
             raise DeadlinePassed("the data was read")
         if isinstance(rendered, TooMuchWork):
-            return Waiter(source, check_read, rendered.sequence)
+            return Waiter(source, partial(database.check_read, read), rendered.sequence)
         return self._respond(wanted, database, rendered, source, deadline)
 
     async def finish_read(
@@ -405,9 +404,10 @@ class DataHandlers:
         """Return the response with what `source` has rendered, and keep that if it is possible."""
         tag = known_tag(source if isinstance(rendered, bytes) else rendered.source)
         answer = None if _is_empty(wanted, tag) else _keep(database, wanted, rendered, tag)
-        kept = None if answer is None else kept_response(wanted, answer, self._shared_reads.memory)
-        if kept is not None:
-            return kept
+        if answer is not None and not isinstance(rendered, bytes):
+            kept = kept_response(wanted, answer, self._shared_reads.memory)
+            if kept is not None:
+                return kept
         # Without a time-out of its own, a large read only has to begin in time.
         cut_off_at = deadline if "timeout" in wanted.parameters else None
         return read_response(wanted, rendered, tag, cut_off_at)
@@ -511,7 +511,9 @@ def _keep(
 
 def _is_empty(wanted: DataRequest, tag: str | None) -> bool:
     """Return whether a response has no body; `tag` is that of the value, if it is known."""
-    return not needs_body(wanted) or (tag is not None and is_met_by(wanted, tag))
+    if tag is None:
+        return wanted.print == "silent" and not needs_body(wanted)
+    return is_met_by(wanted, tag)  # if it is tagged, the response depends on the data
 
 
 def _sequence(nodes: Nodes) -> int:
@@ -714,8 +716,8 @@ class TreeResource(Resource):
 
     def _ask(
         self, request: IHttp1Request, allowed: AllowedMethods, *, has_place: bool
-    ) -> tuple[Question, Database] | None:
-        """Return the question in a request, and the database; None if it needs no other answer.
+    ) -> tuple[Question, Database | None] | None:
+        """Return what `RequestParser.ask` returns; None if the request needs no other answer.
 
         `allowed` are the methods of the route.
         """
@@ -750,7 +752,8 @@ class TreeResource(Resource):
                 current = self._catalog.use_open(question.name)
                 if current is not None:
                     database = current
-                    self._check_sender(request, wanted)
+                    if self._guard is not None:
+                        self._check_sender(request, wanted, self._guard)
                     found = self.data.get_at_once(request, question, current)
                     if isinstance(found, Response):
                         self.writer.send(request, found, no_store=wanted.token is not None)
@@ -826,7 +829,8 @@ class TreeResource(Resource):
         go_on: Handler | None = None,
     ) -> Response | None:
         """Return the response of the handler; for data, the database stays open meanwhile."""
-        self._check_sender(request, wanted)
+        if self._guard is not None:
+            self._check_sender(request, wanted, self._guard)
         if self._is_ending and wanted.method not in READING:
             raise Unavailable(SHUTTING_DOWN)
         if wanted.method in _ECHOING and wanted.print != "silent":
@@ -847,15 +851,15 @@ class TreeResource(Resource):
         finally:
             self._catalog.release(database)
 
-    def _check_sender(self, request: IHttp1Request, wanted: DataRequest) -> None:
+    def _check_sender(
+        self, request: IHttp1Request, wanted: DataRequest, guard: OriginGuard
+    ) -> None:
         """Raise an error if a page sends the request that may not send it."""
-        if self._guard is None:
-            return
         if wanted.token is not None:
-            self._guard.check_token(request.headers, wanted.token)
+            guard.check_token(request.headers, wanted.token)
         if wanted.method in READING and "callback" in wanted.parameters:
             parse_callback(wanted.parameters["callback"])  # an invalid name is another error
-            self._guard.check_script(request)
+            guard.check_script(request)
 
     def find(self, name: DatabaseName) -> Database:
         """Return a database, or a stand-in for one that its project does not list."""
