@@ -575,6 +575,7 @@ class _Compiler:
         self.types = types
         self.captures = captures
         self.chains = {_VARIABLES[name]: _Chain(name) for name in _TREES}
+        self.auth_names: dict[Evaluate, tuple[str, ...]] = {_VARIABLES["auth"]: ()}
         self.leaves: Final[Mapping[type[grammar.AstNode], Callable[[Any], Evaluate]]] = {
             grammar.Literal: self.literal,
             grammar.Pattern: self.not_a_value,
@@ -606,8 +607,17 @@ class _Compiler:
             fact = attrgetter(_QUERY_FACTS[node.name])
             return lambda scope: fact(target(scope))
         if result_type is grammar.Type.AUTH:
-            return _auth_member_of(target, node.name)
+            return self.auth_member(target, node.name)
         return _length_of(target)
+
+    def auth_member(self, target: Evaluate, name: str) -> Evaluate:
+        names = self.auth_names.get(target)
+        if names is None:
+            return lambda scope: auth_member(target(scope), name)
+        names = (*names, name)
+        evaluate = _read_auth(names)
+        self.auth_names[evaluate] = names
+        return evaluate
 
     def index(self, node: grammar.Index) -> grammar.Visit[Evaluate]:
         target, index = yield from grammar.each((node.target, node.index))
@@ -682,6 +692,11 @@ class _Compiler:
     def binary(self, node: grammar.Binary) -> grammar.Visit[Evaluate]:
         terms = yield from grammar.each(node.terms)
         if len(terms) == 2:
+            _, right = node.terms
+            expected = EQUALITIES.get(node.operators[0])
+            index = self.captures.get(right.name) if isinstance(right, grammar.Variable) else None
+            if expected is not None and index is not None:
+                return _compare_with_capture(terms[0], index, expected)
             return _apply_operator(node, *terms)
         return _apply_operators(node.operators, terms)
 
@@ -742,16 +757,14 @@ def _capture(index: int) -> Evaluate:
     return lambda scope: scope.path[index]
 
 
-def _auth_member_of(target: Evaluate, name: str) -> Evaluate:
-    """Make `target.name` on `auth` and below."""
-    if target is _VARIABLES["auth"]:
-        return lambda scope: (
-            scope.auth.get(name) if type(scope.auth) is dict else auth_member(scope.auth, name)
-        )
+def _read_auth(names: tuple[str, ...]) -> Evaluate:
+    """Make `auth.a.b`, of any depth."""
 
     def evaluate(scope: Scope) -> Any:
-        value = target(scope)
-        return value.get(name) if type(value) is dict else auth_member(value, name)
+        value = scope.auth
+        for name in names:
+            value = value.get(name) if type(value) is dict else auth_member(value, name)
+        return value
 
     return evaluate
 
@@ -961,6 +974,18 @@ def _compare(left: Evaluate, right: Evaluate, expected: bool) -> Evaluate:
         if type(one) is str and type(other) is str and len(one) <= _FREE_COMPARISON:
             return (one == other) is expected
         return equal(one, other, scope) is expected
+
+    return evaluate
+
+
+def _compare_with_capture(left: Evaluate, index: int, expected: bool) -> Evaluate:
+    """Make `==` or `!=` of a capture, such as `auth.uid == $uid`."""
+
+    def evaluate(scope: Scope) -> bool:
+        one, key = left(scope), scope.path[index]
+        if type(one) is str and len(one) <= _FREE_COMPARISON:
+            return (one == key) is expected
+        return equal(one, key, scope) is expected
 
     return evaluate
 

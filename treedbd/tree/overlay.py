@@ -77,6 +77,9 @@ class _OverlayNode:
         self.peeked: Leaf | Container | _NotRead | None = _NOT_READ
 
 
+_REPLACED: Final = _OverlayNode()
+"""The node of an edit that sets one value, whatever it is."""
+_REPLACED.replaced = True
 _NOTHING_CHANGED: Final[tuple[None, Value]] = (None, None)
 
 
@@ -88,13 +91,12 @@ class Overlay:
         self._changes: Final = tuple(changes)
         self._top: _OverlayNode | None = None
         self._only_path: Path | None = None
-        self._only_node = _OverlayNode()
+        self._only_value: Value = None
         self._found_at: Path | None = None
         self._found: tuple[_OverlayNode | None, Value] = _NOTHING_CHANGED
         if len(self._changes) == 1 and not self._changes[0].place.is_priority:
             (change,) = self._changes
-            self._only_path = change.place.path
-            self._only_node.replaced, self._only_node.value = True, change.value
+            self._only_path, self._only_value = change.place.path, change.value
 
     def _make_top(self) -> _OverlayNode:
         self._top = _OverlayNode()
@@ -200,8 +202,8 @@ class Overlay:
                 return self._found
             depth = len(only)
             if path[:depth] == only:
-                node = self._only_node
-                self._found_at, self._found = path, (node, value_at(node.value, path[depth:]))
+                value = value_at(self._only_value, path[depth:])
+                self._found_at, self._found = path, (_REPLACED, value)
                 return self._found
             if only[: len(path)] != path:
                 return _NOTHING_CHANGED
