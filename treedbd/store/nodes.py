@@ -285,8 +285,6 @@ class Nodes:
 
     def _print_spread(self, encoded: bytes, export: bool = False) -> Iterator[bytes]:
         """Print a node that no row covers."""
-        if not self._is_spread(encoded):
-            return iter((NULL,))
         return Serialiser(self.rows, export).chunks(
             encoded, self._priority(encoded) if export else None
         )
@@ -557,12 +555,18 @@ class Serialiser:
     def chunks(self, container: bytes, priority: Priority | None) -> Iterator[bytes]:
         """Print what is below an encoded path, in chunks of at most twice `CHUNK_BYTES`.
 
-        There must be something; `priority` is the container's own. Reads rows as it is consumed.
+        If nothing is there, that is null. `priority` is the container's own. Reads rows as it is
+        consumed.
         """
-        yield from self._begin(container, priority)
+        rows = self._rows.scan_stored(*below(container))
+        first = next(rows, None)
+        if first is None:
+            yield NULL
+            return
+        yield from self._begin(container, priority, first[0][len(container)])
         parts = self._parts
         size = 0
-        for key, content in self._rows.scan_stored(*below(container)):
+        for key, content in chain((first,), rows):
             if is_page(key):
                 yield from self._add_page(key, Page(key, content))
             else:
