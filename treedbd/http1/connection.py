@@ -615,7 +615,8 @@ class Http1Connection(protocol.Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Receive what the client sent."""
-        if self._is_occupied():
+        # As `_is_occupied`; this is called for each request.
+        if self._request is not None or self._closing or self._is_in_ring or self.writer.is_paused:
             self._hold_or_drop(data)
         else:
             self._parse(data)

@@ -583,11 +583,6 @@ _MAX_EMPTY_LINES: Final = 8
 """Old clients send one after a body; a client that sends nothing else sends no requests."""
 _SLASH: Final = ord("/")
 
-# What is being parsed.
-_HEAD: Final = 0
-_COUNTED_BODY: Final = 1
-_CHUNKS: Final = 2
-
 
 class Http1Parser:
     """Parses the requests of one connection.
@@ -597,6 +592,8 @@ class Http1Parser:
     None if there is none; `body_size`, its bytes; `keep_alive`, whether the client wants to keep
     the connection; `head_bytes`, how long the head was, 0 if it was short; `head_memory`, the same
     for requests that follow each other with the same head.
+
+    `in_body` says whether a head has been parsed whose body is not complete.
     """
 
     method = b""
@@ -606,6 +603,7 @@ class Http1Parser:
     body_size = 0
     head_bytes = 0
     body: BufferedIOBase | None = None
+    in_body = False
 
     def __init__(self, limits: Limits, blocks: HeaderBlocks | None = None) -> None:
         """Parse within `limits`; `blocks` are those of the server, None for ones of its own."""
@@ -615,13 +613,12 @@ class Http1Parser:
         self._block: HeaderBlock | None = None  # of the last head, if it may be kept
         self._surely_short = min(limits.request_line_bytes, limits.header_bytes)
         self._complete = False
-        self._state = _HEAD
         self._unread = b""
         self._at = 0
         self._searched = 0
         self._content: BufferedIOBase = BytesIO()
         self._remaining = 0
-        self._chunks: ChunkFollower
+        self._chunks: ChunkFollower | None = None  # of the body, if it is chunked
         self.head_memory = HeadMemory()
         self._parsed_any = False
         self._known = b""  # the head that the attributes describe, if it is remembered
@@ -634,20 +631,15 @@ class Http1Parser:
         return len(self._unread) - self._at
 
     @property
-    def in_body(self) -> bool:
-        """Whether a head has been parsed whose body is not complete."""
-        return self._state != _HEAD
-
-    @property
     def body_bytes(self) -> int:
         """How many bytes of the body that is not complete have been received."""
-        return self._content.tell() if self._state != _HEAD else 0
+        return self._content.tell() if self.in_body else 0
 
     @property
     def awaits_continue(self) -> bool:
         """Whether the client waits for `100 Continue` before its body (RFC 9110, 10.1.1)."""
         return (
-            self._state != _HEAD
+            self.in_body
             and self._at == len(self._unread)
             and not self._content.tell()
             and self.version == HTTP_1_1
@@ -658,7 +650,7 @@ class Http1Parser:
         """Stop parsing; return what no request has used, and release what is held."""
         unread, self._unread = self._unread[self._at :], b""
         self._at = self._searched = 0
-        self._state = _HEAD
+        self.in_body, self._chunks = False, None
         self._content = BytesIO()
         self.close()
         return unread
@@ -693,12 +685,10 @@ class Http1Parser:
         else:
             self._unread = data
             self._at = 0
-        if self._state == _HEAD:
+        if not self.in_body:
             self._receive_head()
-        if self._state == _COUNTED_BODY:
-            self._receive_counted()
-        elif self._state != _HEAD:
-            self._receive_chunks()
+        if self.in_body:
+            self._receive_counted() if self._chunks is None else self._receive_chunks(self._chunks)
         if self._at == len(self._unread):
             self._unread = b""
             self._at = self._searched = 0
@@ -713,7 +703,7 @@ class Http1Parser:
         known, body = self._known, self._known_body
         if len(data) != len(known) + body or self._unread:
             return self._repeats_among_others(data)
-        if self._state != _HEAD:
+        if self.in_body:
             return False
         if body:
             self.body = BytesIO(data[len(known) :])
@@ -722,7 +712,7 @@ class Http1Parser:
     def _repeats_among_others(self, data: bytes) -> bool:
         """Return the same if `data` is not exactly one request."""
         known, body = self._known, self._known_body
-        if self._state != _HEAD or (data and self._unread):
+        if self.in_body or (data and self._unread):
             return False
         received = data or self._unread
         begin = self._at + len(known)
@@ -809,7 +799,7 @@ class Http1Parser:
 
     def _remember(self, data: bytes, at: int, end: int) -> None:
         """Remember a head for the next request; not the first one, often the only one."""
-        if self._parsed_any and self._state != _CHUNKS and end - at <= _REMEMBERED_BYTES:
+        if self._parsed_any and self._chunks is None and end - at <= _REMEMBERED_BYTES:
             self._known = data[at:end]
             self._known_body = self._remaining
         self._parsed_any = True
@@ -818,12 +808,11 @@ class Http1Parser:
         if size is None:
             self._chunks = ChunkFollower(self._limits)
             self._chunk_parser = self._make_chunk_parser()
-            self._state = _CHUNKS
         else:
             self._remaining = size
             if size > self._limits.write_body_bytes:
                 raise ProtocolError(BODY_TOO_LARGE)
-            self._state = _COUNTED_BODY
+        self.in_body = True
         is_long = size is None or size > SEGMENT_BYTES  # a chunked one may become so
         self._content = LongBody() if is_long else BytesIO()
 
@@ -847,22 +836,22 @@ class Http1Parser:
             self._complete = True
             self._end_body()
 
-    def _receive_chunks(self) -> None:
-        end = self._chunks.follow(self._unread, self._at)
+    def _receive_chunks(self, chunks: ChunkFollower) -> None:
+        end = chunks.follow(self._unread, self._at)
         piece = memoryview(self._unread)[self._at : end]
         self._at = end
         try:
             self._chunk_parser.feed_data(piece)
         except HttpParserError as error:
             raise _explain(error) from None
-        if self._chunks.has_ended:
+        if chunks.has_ended:
             if not self._complete:
                 raise malformed("The body does not end where its framing says.")
             del self._chunk_parser
             self._end_body()
 
     def _end_body(self) -> None:
-        self._state = _HEAD
+        self.in_body, self._chunks = False, None
         self.body_size = self._content.tell()
         self._content.seek(0)
         self.body = self._content
