@@ -203,24 +203,26 @@ class Database:
         """Run `work` on the last durable state and return its result."""
         return self._engine.read(lambda view: work(PresentNodes(view)))
 
-    def check_read(self, read: ReadRequest, nodes: Nodes | None = None) -> None:
+    def check_read(self, read: ReadRequest, nodes: Nodes | None = None) -> bool:
         """Raise `PermissionDenied` unless the rules allow a read of the state that `nodes` show.
 
         Without `nodes` that is the last durable state, of which only what the rules need is read.
+        Returns whether these rules allow it in every state, and at any time.
         """
         if read.trace is not None:
             untraced = attrs.evolve(read, trace=None)
             trace_rules(read.trace, lambda: self.check_read(untraced, nodes))
-            return
+            return False
         path, caller, query = read.path, read.caller, read.query
         rules = self.rules.current
-        may_read: bool | None = caller.is_admin or rules.allows_all_reads
-        may_read = may_read or rules.find_read(path, caller.auth, query)
+        always: bool | None = caller.is_admin or rules.allows_all_reads
+        always = may_read = always or rules.find_read(path, caller.auth, query)
         if may_read is None:
             evaluate = partial(self.rights.evaluate_read, path, caller, read.now(), query=query)
             may_read = self.read(evaluate) if nodes is None else evaluate(nodes)
         if not may_read:
             raise PermissionDenied("this read")
+        return bool(always)
 
     def sort_children(
         self, nodes: Nodes, path: Path, query: Query, *, is_export: bool

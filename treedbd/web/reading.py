@@ -362,7 +362,7 @@ class Waiter:
     """
 
     source: RenderingSource
-    judge: Callable[[Nodes], None]
+    judge: Callable[[Nodes], object]
     judged: int
     begun: Callable[[int], None] = lambda _: None
     may_flow: bool = False
@@ -871,7 +871,7 @@ class FirstValue:
     def __init__(
         self,
         source: RenderingSource,
-        judge: Callable[[Nodes], None],
+        judge: Callable[[Nodes], object],
         reads: SharedReads,
         address: str,
     ) -> None:

@@ -782,7 +782,8 @@ class Question:
 
     `is_simple` says whether it is a simple read (`DataRequest.is_simple_read`). `rules` are those
     in which its query has an index, None until that is known. Once it has been answered, `read` is
-    what rules are evaluated for, as `identity`.
+    what rules are evaluated for, as `identity`, and `allowed` are rules that allow it whatever is
+    stored.
     """
 
     name: DatabaseName
@@ -791,6 +792,7 @@ class Question:
     rules: object = None
     identity: Identity | None = None
     read: ReadRequest | None = None
+    allowed: object = None
 
 
 QuestionKey: TypeAlias = tuple[FieldsKey, bytes, bytes]

@@ -328,13 +328,14 @@ class DataHandlers:
         if read is None or question.identity is not identity or request.trace is not None:
             read = self._make_read(wanted, identity, request.trace)
             if request.trace is None:
-                question.identity, question.read = identity, read
+                question.identity, question.read, question.allowed = identity, read, None
         rules = database.rules.current
         if query is not None and question.rules is not rules:
             is_ready = self.missing_indexes.check(database, query, read)
             question.rules = rules if is_ready else None
         deadline = self._clock.seconds() + wanted.timeout_s
-        found = self._read(wanted, database, read, deadline)
+        asked = question if request.trace is None else None
+        found = self._read(wanted, database, read, deadline, asked)
         if isinstance(found, Response):
             return found
         return partial(self.finish_read, waiter=found, deadline=deadline)
@@ -351,15 +352,24 @@ class DataHandlers:
         )
 
     def _read(
-        self, wanted: DataRequest, database: Database, read: ReadRequest, deadline: float
+        self,
+        wanted: DataRequest,
+        database: Database,
+        read: ReadRequest,
+        deadline: float,
+        question: Question | None = None,
     ) -> Response | Waiter:
         """Return the response to a read, or what waits for it if it is large.
 
-        The answer may be kept. Else it is rendered: in this turn, unless it is large.
+        The answer may be kept. Else it is rendered: in this turn, unless it is large. In the
+        `question`, if `read` is of one, it is kept that the rules allow it in every state.
         """
+        rules = database.rules.current
+        is_allowed = question is not None and question.allowed is rules
         answer = database.answers.find(wanted.place, wanted.form)
         if answer is not None:
-            database.check_read(read)
+            if not is_allowed and database.check_read(read) and question is not None:
+                question.allowed = rules
             kept = kept_response(wanted, answer, self._shared_reads.memory)
             if kept is not None:
                 return kept
