@@ -1,9 +1,10 @@
-"""The memory of idle WebSockets of the real-time protocol, in plain and over TLS.
+"""The memory of idle WebSockets of the real-time protocol, in plain and over TLS, and their events.
 
-    .venv/bin/python bench/sockets.py [--sockets N]
+    .venv/bin/python bench/sockets.py [--sockets N] [--seconds S]
 
 N sockets are opened, of clients that do nothing, or that listen to one path each; what each adds to
 the resident memory of the daemon is printed. `aim` is the most that an idle socket should take.
+At the end N sockets listen to one path that is written for some seconds.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 
-from realtime import CONFIG, WebSocket, request
+from realtime import CONFIG, WebSocket, event_bytes, listen, request
 from servers import serve_treedb
-from streams import WARM, prepare, resident_bytes
+from streams import WARM, measure_crowd, prepare, resident_bytes, show_crowd
 
 AIMS_KIB = {"plain": 16, "tls": 60}
 
@@ -53,13 +54,23 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sockets", type=int, default=10_000)
-    count = parser.parse_args().sockets
+    parser.add_argument("--seconds", type=float, default=5, help="of the events")
+    wanted = parser.parse_args()
+    count = wanted.sockets
     prepare()
     for kind, aim in AIMS_KIB.items():
         for listens in (False, True):
             each = measure(count, secure=kind == "tls", listens=listens) / 1024
             name = f"an idle socket{' with a listen' if listens else ''}, {kind}"
             print(f"{name}: {each:.1f} KiB (aim {aim})", flush=True)
+    found = measure_crowd(
+        count,
+        wanted.seconds,
+        open_one=listen,
+        event_bytes=event_bytes("fan/one"),
+        config=CONFIG,
+    )
+    show_crowd(f"{count:,} sockets that listen", found)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ fan-out by the smallest `twisted.web` resource, with the same bytes. A write is 
 received the one before. Events of one path are printed as multiples of the requests of a bare Klein
 route too, in plain and over TLS, with the delays when ten values are written each second. Servers
 share one core, the listeners and the writer another; all are measured alternately, round by round,
-and medians and ratios are printed. `aim` is the most memory that an idle stream should take.
+and medians and ratios are printed. `aim` is the most memory that an idle stream should take. Last,
+the largest number of listeners is open at once: what they take and receive, and how long a GET of
+another client lasts meanwhile.
 """
 
 from __future__ import annotations
@@ -15,16 +17,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import resource
+import socket
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import attrs
-from listeners import FRAME, VALUE, WAIT_S, Listeners, Writer, listening
-from load import measure
+from listeners import EVENT_BYTES, FRAME, VALUE, WAIT_S, Listeners, Writer, listening
+from load import Load, measure, sample
 from servers import LOAD_CORE, put, serve_reference, serve_treedb
 
 # All listeners here share one address, and receive no keep-alive during a measurement.
@@ -178,6 +184,61 @@ def measure_memory(count: int, *, secure: bool) -> float:
             return (resident_bytes(folder) - before) / count
 
 
+def measure_crowd(
+    count: int,
+    seconds: float,
+    *,
+    open_one: Callable[[str, str], socket.socket] | None = None,
+    event_bytes: int = EVENT_BYTES,
+    config: str = CONFIG,
+) -> dict[str, float]:
+    """Return what many listeners of one path cost, and what they receive.
+
+    Each is opened by `open_one`, and an event has so many bytes. `kib` is the memory of one while
+    it is idle. Then events are sent for some seconds, each when all have received the one before:
+    `events_per_s`, of all together. Meanwhile another client sends one GET after the other:
+    `p99_ms`, and `alone_ms` without the listeners.
+    """
+    fork = multiprocessing.get_context("fork")
+    found = Measured()
+    with (
+        ProcessPoolExecutor(1, mp_context=fork) as pool,
+        tempfile.TemporaryDirectory() as folder,
+        serve_treedb(folder, config) as base,
+    ):
+        put(f"{base}/neighbour.json", f'"{VALUE}"')
+        neighbour = Load(f"{base}/neighbour.json", connections=1)
+        alone = pool.submit(sample, neighbour, seconds, LOAD_CORE).result()
+        with (
+            contextlib.closing(Listeners(base, ["fan/one"] * WARM, open_one, event_bytes)),
+            contextlib.closing(
+                Writer(base, "PUT", "fan/one", json.dumps(VALUE).encode())
+            ) as writer,
+        ):
+            before = resident_bytes(folder)
+            opened = Listeners(base, ["fan/one"] * count, open_one, event_bytes)
+            with contextlib.closing(opened):
+                kib = (resident_bytes(folder) - before) / count / 1024
+                fan_out(writer, opened, 2, Measured())
+                beside = pool.submit(sample, neighbour, seconds, LOAD_CORE)
+                while not beside.done():
+                    fan_out(writer, opened, 1, found)
+    return {
+        "kib": kib,
+        "events_per_s": found.rate,
+        "p99_ms": beside.result().p99_ms,
+        "alone_ms": alone.p99_ms,
+    }
+
+
+def show_crowd(name: str, found: dict[str, float]) -> None:
+    """Print what many listeners cost, which the name counts."""
+    print(
+        f"{name} on one core: {found['events_per_s']:,.0f}/s events, {found['kib']:.1f} KiB each; "
+        f"a GET of another client p99 {found['p99_ms']:.1f} ms, alone {found['alone_ms']:.1f} ms"
+    )
+
+
 def resident_bytes(folder: str) -> int:
     """Return the memory of the daemon of a folder."""
     pages = Path("/proc", Path(folder, "pid").read_text(), "statm").read_text().split()[1]
@@ -219,7 +280,7 @@ def prepare() -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--listeners", default="100,1000,5000")
+    parser.add_argument("--listeners", default="100,1000,10000")
     parser.add_argument("--events", type=int, default=20_000, help="of a round")
     parser.add_argument("--seconds", type=float, default=2, help="of the writes beside listeners")
     parser.add_argument("--rounds", type=int, default=5)
@@ -247,6 +308,7 @@ def main() -> None:
         )
     for name, kib in measure_idle(streams=min(max(counts), MAX_IDLE)).items():
         print(f"an idle stream, {name}: {kib:.1f} KiB (aim {AIMS_KIB[name]})")
+    show_crowd(f"{max(counts):,} streams", measure_crowd(max(counts), wanted.seconds))
 
 
 if __name__ == "__main__":

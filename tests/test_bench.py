@@ -43,7 +43,7 @@ SMALLEST = {
     "presence_over_postgresql.py": ("--rounds=1", "--only=in"),
     "rules.py": ("--seconds=0.1", "--rounds=1"),
     "schemathesis_run.py": ("--seconds=1", "--sender=admin"),
-    "sockets.py": ("--sockets=100",),
+    "sockets.py": ("--sockets=100", "--seconds=0.1"),
     "soak.py": ("--minutes=0.1", "--clients=4", "--rate=80", "--samples=4"),
     "store.py": ("--records=20", "--operations=2", "--rounds=1"),
     "streams.py": ("--listeners=2", "--events=4", "--seconds=0.1", "--rounds=1"),
@@ -115,6 +115,8 @@ ROWS = [
     ("workers.py", rf"(GET|PUT|events).* +[12] workers +{RATE} .*", 8),
     ("workers.py", rf"(GET|PUT|events).* +ratio {RATIO} +alone {RATIO} +cost {RATIO}", 4),
     ("streams.py", r"an idle stream, (plain|tls): -?[0-9]+\.[0-9] KiB \(aim [0-9.]+\)", 2),
+    ("streams.py", rf"2 streams on one core: {RATE} events, .* p99 [0-9.]+ ms, alone .*", 1),
+    ("sockets.py", rf"100 sockets that listen on one core: {RATE} events, .* alone .*", 1),
 ]
 
 
