@@ -23,7 +23,7 @@ from treedbd.limits import MAX_DISCONNECT_BYTES
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.store.disconnect_rows import DisconnectEntry, DisconnectRow, list_owners, list_rows
 from treedbd.store.engine import DiskFull, StoreFailed
-from treedbd.tree.edit import Edit, make_patch, make_put, make_remove, resolve
+from treedbd.tree.edit import Edit, has_effect, make_patch, make_put, make_remove
 from treedbd.tree.types import InvalidData, Json, Path, Place
 
 ADA = Caller({"uid": "ada"})
@@ -409,12 +409,12 @@ def test_an_entry_whose_write_fails_unexpectedly_is_forgotten(
     world.set(put("a", 1))
     world.set(put("b", 2))
 
-    def fail(edit: Edit, *rest: Any) -> Edit:
+    def fail(edit: Edit, *rest: Any) -> bool:
         if edit.place.path == ("a",):
             raise AssertionError
-        return resolve(edit, *rest)
+        return has_effect(edit, *rest)
 
-    monkeypatch.setattr("treedbd.database.apply.resolve", fail)
+    monkeypatch.setattr("treedbd.database.apply.has_effect", fail)
     with logged_failures(), capturedLogs():
         world.run()
     world.clock.rightNow += RETRY_S

@@ -458,6 +458,7 @@ class _Unknown:
 
 _ABSENT: Final = _NoChild()
 _UNREADABLE: Final = _Unknown()
+_KNOWN_PATHS: Final = 64
 
 _Noted: TypeAlias = "tuple[Leaf | Container | None, ...] | _NoChild | _Unknown"
 """What a child was ordered by in each of the indexes of its collection."""
@@ -488,6 +489,7 @@ class IndexWriter:
         self._depths = sorted({len(index.pattern) for index in indexes})
         self._replaced: list[tuple[ChildIndex, Path]] = []
         self._noted: dict[Path, _Collection] = {}
+        self._matching: dict[Path, tuple[ChildIndex, ...]] = {}
 
     def note(self, changes: Sequence[Change]) -> None:
         """Note what changes, in the order in which they will be applied, may change."""
@@ -513,7 +515,7 @@ class IndexWriter:
     def _note_children(self, path: Path, keys: Iterable[str]) -> None:
         collection = self._noted.get(path)
         if collection is None:
-            matching = tuple([index for index in self._indexes if index.matches(path)])
+            matching = self._indexes_of(path)
             if not matching:
                 return
             collection = _Collection(matching, self._nodes.is_spread(path))
@@ -522,6 +524,16 @@ class IndexWriter:
             new = [key for key in keys if key not in collection.children]
             for children in self._look_up(path, collection.indexes, new):
                 collection.children.update(children)
+
+    def _indexes_of(self, path: Path) -> tuple[ChildIndex, ...]:
+        """Return the indexes of a collection; those of the last few paths are known."""
+        matching = self._matching.get(path)
+        if matching is None:
+            if len(self._matching) == _KNOWN_PATHS:
+                self._matching.clear()
+            matching = tuple([index for index in self._indexes if index.matches(path)])
+            self._matching[path] = matching
+        return matching
 
     def update(self) -> None:
         """Bring the entries up to date, after the changes that were noted."""

@@ -18,7 +18,7 @@ from treedbd.store.sqlite.engine import SqliteEngine
 
 COMMITS = 7
 SMALL = 1000
-LARGE = 1_100_000
+LARGE = 4_400_000
 """Bytes of a value that fills the log, so that it is checkpointed; an argument can change it."""
 
 

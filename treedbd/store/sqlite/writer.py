@@ -103,9 +103,13 @@ _TRIM_ALL = "DELETE FROM log"
 _PAGE_COUNT = "PRAGMA page_count"
 _SET_SEQUENCE = "UPDATE dbs SET seq = ? WHERE db = 1"
 
-CHECKPOINT_FRAMES: Final = 250
-"""The log is checkpointed at this many pages, and again after as many more until it restarts."""
-LONG_LOG_FRAMES: Final = 8 * CHECKPOINT_FRAMES
+CHECKPOINT_FRAMES: Final = 1000
+"""The log is checkpointed at this many pages, and again after as many more until it restarts.
+
+As many as SQLite chooses. A checkpoint waits for the disk three times, and no batch is committed
+meanwhile.
+"""
+LONG_LOG_FRAMES: Final = 2 * CHECKPOINT_FRAMES
 RESTART_MS: Final = 50
 """From `LONG_LOG_FRAMES` pages on, a checkpoint waits so long for readers of other processes."""
 
