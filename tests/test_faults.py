@@ -203,7 +203,7 @@ class Writers(Closing):
         ("pwrite64", "error=ENOSPC:when=30+170", False),
         # The writes of a checkpoint are durable in the log already.
         ("fdatasync", "error=EIO:when=1", True),
-        ("pwrite64", "error=EIO:when=2+40", True),
+        ("pwrite64", "error=EIO:when=2+200", True),
         ("pwrite64", "error=ENOSPC:when=2+40", True),
     ],
 )
