@@ -289,6 +289,8 @@ def _make_ids(entropy: Callable[[int], bytes]) -> Iterator[bytes]:
 
 def _writer_of(caller: Caller) -> changelog.Writer:
     """Return who wrote, as the change log names it."""
+    if caller.auth is None and not caller.is_admin:
+        return changelog.ANONYMOUS
     uid = caller.auth.get("uid") if isinstance(caller.auth, dict) else None
     return changelog.Writer(uid if isinstance(uid, str) else None, caller.is_admin)
 
