@@ -37,7 +37,7 @@ one. The writer neither commits nor rolls back: it only changes the transaction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, tee
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from treedbd.limits import MAX_WHOLE_BYTES, MAX_WHOLE_NODES, MIN_WHOLE_BYTES
@@ -196,7 +196,7 @@ class NodeWriter(Nodes):
             and next(self._keys_between(encoded, segments[0], segments[-1]), None) is None
         )
         if is_free:
-            self._transaction.put_all(self._rows_of(encoded, segments, children.items()))
+            self._transaction.put_all(self._rows_of(encoded, children.items(), iter(segments)))
             self._transaction.flush()
             if self.indexes is not None:
                 self.indexes.enter_added(path, children)
@@ -357,24 +357,22 @@ class NodeWriter(Nodes):
 
     def _add_children(self, container: bytes, children: Iterable[tuple[str, Value]]) -> None:
         """Store children of a spread container that have no rows yet."""
-        self._transaction.put_all(self._new_rows(container, children))
-
-    def _new_rows(
-        self, container: bytes, children: Iterable[tuple[str, Value]]
-    ) -> Iterator[PlacedRow]:
-        keys, items = tee(children)
-        return self._rows_of(container, (encode_key(name) for name, _ in keys), items)
+        self._transaction.put_all(self._rows_of(container, children))
 
     def _rows_of(
-        self, container: bytes, segments: Iterable[bytes], children: Iterable[tuple[str, Value]]
+        self,
+        container: bytes,
+        children: Iterable[tuple[str, Value]],
+        segments: Iterator[bytes] | None = None,
     ) -> Iterator[PlacedRow]:
         """Yield the rows of children of a spread container, in key order.
 
-        `segments` are their encoded keys.
+        `segments` are their encoded keys, None if these are not known yet.
         """
         bucket: dict[str, Value] = {}
         bucket_key = b""
-        for segment, (name, child) in zip(segments, children, strict=True):
+        for name, child in children:
+            segment = encode_key(name) if segments is None else next(segments)
             key = container + segment
             if type(child) is dict:
                 pause()
@@ -391,7 +389,7 @@ class NodeWriter(Nodes):
             else:
                 if (priority := priority_of(child)) is not None:
                     yield None, key, encode_priority_row(priority)
-                yield from self._new_rows(key, members(child))
+                yield from self._rows_of(key, members(child))
         if bucket:
             yield None, bucket_key, encode_row(bucket)
 
