@@ -172,6 +172,30 @@ import sys, load, servers
 load.WAIT_S = 0.1
 load.measure(sys.argv[1], 1, 0.1, servers.LOAD_CORE)
 """
+TABLE = """
+from cases import KLEIN, Case
+from load import Sample
+from record import make_rows, print_tables, print_verdict
+
+def samples(busy, *rates):
+    return [Sample(rate, 1.0, 2.0, busy, us=1e6 / rate) for rate in rates]
+
+cases = [
+    Case(KLEIN, None, is_reference=True),
+    Case("fast", None, 3),
+    Case("slow", None, 3, floor="fast"),
+    Case("change", None, 0.9, of="fast", is_change=True),
+]
+rounds = {
+    KLEIN: [samples(0.1, 100, 50, 100)],
+    "fast": [samples(0.95, 500, 500, 100), samples(0.95, 250, 250, 100)],
+    "slow": [samples(0.1, 200, 200, 200), samples(0.1, 400, 100, 400)],
+    "change": [samples(0.1, 400, 400, 80), samples(0.1, 250, 250, 100)],
+}
+rows = make_rows(cases, rounds)
+print_tables(rows, markdown=True)
+print_verdict(rows)
+"""
 STEPS = """
 import operator, pkgutil, sys
 sys.path.append("..")
@@ -321,6 +345,19 @@ def test_a_checkout_beside_is_measured_in_the_same_rounds(tmp_path: pathlib.Path
     assert row["before"] == before["rate"] / klein["rate"]
     assert record["before"].keys() == {"GET 50 B, repeated"}
     assert "after : before" in printed
+
+
+def test_a_row_has_medians_of_the_ratios_of_each_round() -> None:
+    done = run("-c", TABLE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[2:5] == [
+        "| fast | ≥ 5.00 | 1.00 | 2.00 | 3 |  | 2000 | 2.50 | 2.00 | 2.00 |",
+        "| slow | 2.00 | 1.00 | 2.00 | 3 | 0.40 | 5000 | 4.00 | 0.50 | 0.50 |",
+        "| change | -20 % | 1.00 | 2.00 | -10 % |  | 2500 | +0 % | 1.60 | 1.60 |",
+    ]
+    below, slower = done.stderr.splitlines()
+    assert below == "below the aim: slow; change"
+    assert slower == "slower than 0.97: slow (0.50; us 0.50)"
 
 
 def test_a_server_that_does_not_start_says_why() -> None:
