@@ -26,7 +26,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from treedbd.caches import bounded_cache
+from treedbd.caches import short_cache
 from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH, MAX_PATCH_MEMBERS, Limits
 from treedbd.loop import PAUSE_AFTER, pause, paused, run_paused, sort_in_steps
 from treedbd.tree.fragments import count_bytes
@@ -75,8 +75,11 @@ ANY_LENGTH: Final = sys.maxsize
 _TOO_DEEP = f"The data is deeper than {MAX_DEPTH} keys from the root."
 _REMEMBERED_KEYS = 64
 _REMEMBERED_ORDERS = 1024
-_SHARED_ORDERS = 4
-"""Sequences of keys of one body that are remembered for others."""
+_SHARED_ORDERS = 512
+_SHARED_KEYS = 8
+"""Keys of a sequence that is remembered for the next bodies, too: all take 3 MiB at the most."""
+_SHARED_OF_BODY = 4
+"""Sequences of keys of one body that are."""
 _READ_AT_ONCE: Final = 64
 
 Method: TypeAlias = Literal["put", "patch"]
@@ -161,7 +164,7 @@ def _order(keys: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sort_keys(keys))
 
 
-_known_order: Final = bounded_cache(_REMEMBERED_ORDERS)(_order)
+_known_order: Final = short_cache(_SHARED_ORDERS)(_order)
 
 
 class _Normaliser:
@@ -225,14 +228,15 @@ class _Normaliser:
         return self.container(json, order, depth)
 
     def order(self, keys: tuple[str, ...]) -> Sequence[str]:
-        orders, is_short = self._orders, len(keys) <= _REMEMBERED_KEYS
+        orders = self._orders
         # Records that are written one by one mostly are of one kind, too.
-        find_order = _known_order if is_short and len(orders) < _SHARED_ORDERS else _order
+        is_shared = len(keys) <= _SHARED_KEYS and len(orders) < _SHARED_OF_BODY
+        find_order = _known_order if is_shared else _order
         try:
             order = find_order(keys)
         except InvalidPath as error:
             raise InvalidData(str(error)) from None
-        if is_short and len(orders) < _REMEMBERED_ORDERS:
+        if len(keys) <= _REMEMBERED_KEYS and len(orders) < _REMEMBERED_ORDERS:
             orders[keys] = order
         return order
 

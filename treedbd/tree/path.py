@@ -37,7 +37,8 @@ from treedbd.tree.types import PRIORITY, InvalidKey, InvalidPath, Path, Place
 MAX_CHARACTER_BYTES: Final = 4
 """Bytes of UTF-8."""
 _SURELY_SHORT = MAX_KEY_BYTES // MAX_CHARACTER_BYTES
-_ILLEGAL = re.compile(r"[.#$\[\]/\x00-\x1f\x7f]")
+_NOT_IN_A_PATH = re.compile(r"[.#$\[\]\x00-\x1f\x7f]")
+_ILLEGAL = re.compile(r"[/.#$\[\]\x00-\x1f\x7f]")
 
 
 def check_key(key: str) -> str:
@@ -87,7 +88,10 @@ def parse_relative(text: str) -> Place:
 
     Raises `InvalidPath`.
     """
-    place = make_place([segment for segment in text.split("/") if segment])
+    keys = [segment for segment in text.split("/") if segment]
+    if keys and len(text) <= _SURELY_SHORT and not _NOT_IN_A_PATH.search(text):
+        return Place(check_depth(tuple(keys)))
+    place = make_place(keys)  # which finds what is wrong, or a priority
     if not place.path and not place.is_priority:
         raise InvalidPath("A key must not be empty.")
     return place
