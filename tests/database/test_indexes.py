@@ -340,11 +340,11 @@ def test_queries_of_a_large_collection_wait_until_their_index_is_built(
 
 def test_queries_do_not_wait_for_a_build_that_does_not_go_on(building: BuildingWorld) -> None:
     done: list[None] = []
-    building.advance(2 * indexes.STALLED_S)
+    building.advance(2 * indexes.STUCK_S)
     building.database.indexes.wait_for(("users",), AGE).addCallback(done.append)
-    building.advance(indexes.STALLED_S - 1)
+    building.advance(indexes.STUCK_S - 1)
     building.build_some()
-    building.advance(indexes.STALLED_S - 1)
+    building.advance(indexes.STUCK_S - 1)
     assert not done
     building.advance(2)
     assert done == [None]
