@@ -604,7 +604,7 @@ def test_the_log_is_restarted_though_others_read(workers: list[Worker], is_watch
             second.get(("a", "k1"))
         if number % 50 == 0:
             sizes.append(first.engine.size())
-    assert max(sizes) < 4_000_000
+    assert max(sizes) < 7_000_000  # without a restart the log alone has 20 MB
 
 
 def test_the_last_one_to_close_leaves_no_log(tmp_path: pathlib.Path) -> None:
