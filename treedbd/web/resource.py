@@ -769,14 +769,21 @@ class TreeResource(Resource):
                         self.writer.send(request, found, no_store=wanted.token is not None)
                         return
                     go_on = found
-                elif not is_late and self._catalog.when_current(
-                    question.name, partial(self._answer_place, request, question, is_late=True)
-                ):
+                elif not is_late and self._waits_for_current(request, question):
                     return
         except Exception as error:
             drive(self._refuse_data(request, wanted, database, error))
             return
         drive(self._answer(request, question, database, None, go_on))
+
+    def _waits_for_current(self, request: IHttp1Request, question: Question) -> bool:
+        """Answer a read when its database may be current, without a limit; False if that is no way.
+
+        It is none for a request with a time-out of its own.
+        """
+        answer = partial(self._answer_place, request, question, is_late=True)
+        has_timeout = "timeout" in question.wanted.parameters
+        return not has_timeout and self._catalog.when_current(question.name, answer)
 
     async def _answer(
         self,

@@ -548,11 +548,13 @@ def _parse_file(text: str) -> str:
 
 
 def _run(arguments: Namespace) -> Status:
+    before = gc.get_threshold()
     # What is parsed has no cycles, and looking for some took a fifth of the time.
     gc.set_threshold(_YOUNG_OBJECTS)
-    if not hasattr(arguments, "data"):
-        return run_once(arguments)
-    return _store(arguments)
+    try:
+        return _store(arguments) if hasattr(arguments, "data") else run_once(arguments)
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Import:

@@ -24,6 +24,7 @@ One move at a time holds a lock, with the connection that does all this: without
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import struct
 import time
@@ -61,6 +62,7 @@ _RETRY_S: Final = 0.5
 _FIRST_REV: Final = 2
 
 _TRY_LOCK: Final = f"SELECT pg_try_advisory_lock({LOCK_CLASS}, -1)"
+_UNLOCK: Final = f"SELECT pg_advisory_unlock({LOCK_CLASS}, -1)"
 # A daemon that creates a database or puts rules waits for the end of the transaction.
 _LOCK_PROJECTS: Final = "LOCK TABLE projects IN SHARE ROW EXCLUSIVE MODE"
 _SET: Final = (
@@ -138,7 +140,11 @@ class MoveConnection:
         """Return the connection, which is closed at the end of the `with` block."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        # A busy server may release the lock some time after the connection is closed.
+        if error is None and not self._connection.is_lost:
+            with contextlib.suppress(StoreUnreachable):
+                self.run(lambda connection: rows_of(connection, _UNLOCK))
         self.close()
 
     def run(self, work: Callable[[TimedConnection], T]) -> T:
