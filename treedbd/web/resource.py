@@ -461,19 +461,43 @@ class DataHandlers:
 
     # Callers.
 
+    def recall(self, wanted: DataRequest, database: Database) -> Identity | None:
+        """Return what `identify` does; None if a token has to be verified first.
+
+        Then nothing was counted.
+        """
+        if wanted.override is not None:
+            return None
+        project, identity = database.name.project, wanted.identity
+        if identity is None:
+            if wanted.token is None:
+                identity = ANONYMOUS
+            else:
+                identity = self._authenticator.recall(project, wanted.token)
+                if identity is None:
+                    return None
+        self._count_for(wanted, project, identity)
+        return identity
+
     async def identify(self, wanted: DataRequest, database: Database) -> Identity:
         """Return the caller of a request as the rules see it, and count the request for it."""
-        project = database.name.project
-        if wanted.token is None and wanted.override is None:
-            identity = ANONYMOUS if wanted.identity is None else wanted.identity
-        else:
-            identity = await self._authenticator.identify(
-                project, wanted.token, wanted.override, wanted.timeout_s, wanted.identity
-            )
+        known = self.recall(wanted, database)
+        if known is not None:
+            return known
+        identity = await self._authenticator.identify(
+            database.name.project,
+            wanted.token,
+            wanted.override,
+            wanted.timeout_s,
+            wanted.identity,
+        )
+        self._count_for(wanted, database.name.project, identity)
+        return identity
+
+    def _count_for(self, wanted: DataRequest, project: str, identity: Identity) -> None:
         # The embedding program and the service itself are not counted.
         if self._rates is not None and not (wanted.takes_whole or wanted.explains_denial):
             self._rates.take_user(project, identity, is_write=wanted.is_write)
-        return identity
 
     async def identify_for_explanation(self, wanted: DataRequest, database: Database) -> Identity:
         """Return the identity to be explained; raise unless the sender is an admin."""
@@ -848,15 +872,17 @@ class TreeResource(Resource):
         """Return the response of the handler; for data, the database stays open meanwhile."""
         if self._guard is not None:
             self._check_sender(request, wanted, self._guard)
-        if self._is_ending and wanted.method not in READING:
-            raise Unavailable(SHUTTING_DOWN)
-        if wanted.method in _ECHOING and wanted.print != "silent":
-            self.writer.check_room(request, size_of_body(request))
+        is_write = wanted.method not in READING
+        if is_write:
+            if self._is_ending:
+                raise Unavailable(SHUTTING_DOWN)
+            size = size_of_body(request)
+            if wanted.method in _ECHOING and wanted.print != "silent":
+                self.writer.check_room(request, size)
+            # The rights of a large body, and an explanation, are evaluated against the last state.
+            is_write = size <= FREE_BYTES and not wanted.wants_explanation
         if handler is not None:
             return await handler(request, wanted, database)
-        # The rights of a large body, and an explanation, are evaluated against the last state.
-        is_write = wanted.method not in READING and not wanted.wants_explanation
-        is_write = is_write and size_of_body(request) <= FREE_BYTES
         if request.trace is not None:
             wanted = attrs.evolve(wanted, trace=request.trace)
         opening = self._catalog.acquire(database, wanted.timeout_s, is_write=is_write)

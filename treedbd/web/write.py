@@ -299,7 +299,7 @@ class BodyGate:
         return self._large if admission.is_large else self._small
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class _BegunWrite:
     """A write whose caller is known.
 
@@ -387,12 +387,11 @@ class WriteHandlers:
         """Merge the members of the body, whose names may be slash paths, into a node."""
         return self._write(request, wanted, database, Place(_node_path(wanted)), "patch")
 
-    async def delete(
+    def delete(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
-    ) -> Response | None:
+    ) -> Awaitable[Response | None]:
         """Remove what is at a place."""
-        begun = await self._begin(request, wanted, database)
-        return await self._do(begun, make_remove(wanted.place))
+        return self._write(request, wanted, database, wanted.place, None)
 
     async def _write(
         self,
@@ -400,10 +399,21 @@ class WriteHandlers:
         wanted: DataRequest,
         database: Database,
         place: Place,
-        method: Method = "put",
+        method: Method | None = "put",
     ) -> Response | None:
-        """Apply the edit in a body; None if the client has disconnected."""
-        begun = await self._begin(request, wanted, database)
+        """Apply the edit in a body, or remove what is at a place; None if the client is gone."""
+        now, deadline = self._now_ms(), self._clock.seconds() + wanted.timeout_s
+        known = None if wanted.wants_explanation else self._data.recall(wanted, database)
+        begun = _BegunWrite(
+            contender=None if wanted.condition is None else request.contender,
+            wanted=wanted,
+            database=database,
+            identity=known or await self._identify(wanted, database),
+            now=now,
+            deadline=deadline,
+        )
+        if method is None:
+            return await self._do(begun, make_remove(place))
         body = _read_short(request)
         if body is None:
             begun.check_rights()
@@ -480,23 +490,10 @@ class WriteHandlers:
         await deferLater(self._clock, 0)
         self._check_deadline(begun)
 
-    async def _begin(
-        self, request: IHttp1Request, wanted: DataRequest, database: Database
-    ) -> _BegunWrite:
-        now, deadline = self._now_ms(), self._clock.seconds() + wanted.timeout_s
+    async def _identify(self, wanted: DataRequest, database: Database) -> Identity:
         if wanted.wants_explanation:
-            identity = await self._data.identify_for_explanation(wanted, database)
-        else:
-            identity = await self._data.identify(wanted, database)
-        contender = None if wanted.condition is None else request.contender
-        return _BegunWrite(
-            contender=contender,
-            wanted=wanted,
-            database=database,
-            identity=identity,
-            now=now,
-            deadline=deadline,
-        )
+            return await self._data.identify_for_explanation(wanted, database)
+        return await self._data.identify(wanted, database)
 
     async def _do(self, begun: _BegunWrite, edit: Edit) -> Response:
         """Do or explain an edit, and return the response."""
@@ -520,10 +517,11 @@ def _read_short(request: IHttp1Request) -> bytes | None:
     content: IO[bytes] | None = request.content
     if content is None:
         return b""
-    if content.seek(0, SEEK_END) > FREE_BYTES or b"content-encoding" in request.headers:
+    if b"content-encoding" in request.headers:
         return None
     content.seek(0)
-    return content.read()
+    body = content.read(FREE_BYTES + 1)
+    return body if len(body) <= FREE_BYTES else None
 
 
 def _take_body(request: IHttp1Request) -> SentBody:
