@@ -32,7 +32,6 @@ from treedbd.loop import PAUSE_AFTER, pause, paused, run_paused, sort_in_steps
 from treedbd.tree.fragments import count_bytes
 from treedbd.tree.path import (
     MAX_CHARACTER_BYTES,
-    check_depth,
     check_keys,
     is_at_or_above,
     parse_relative,
@@ -137,10 +136,6 @@ def normalise(
 
     Raises `InvalidData` for what the tree cannot hold.
     """
-    if depth <= MAX_DEPTH:
-        is_short = type(json) is str and len(json) <= max_string_bytes // MAX_CHARACTER_BYTES
-        if is_short or (type(json) is int and INT64_LOW <= json <= INT64_HIGH):
-            return Normalised(json, False, False)  # type: ignore[arg-type]  # it is a leaf
     walk = _Normaliser(max_string_bytes)
     value = walk.node(json, depth)
     if value is not None and depth > MAX_DEPTH:
@@ -373,6 +368,10 @@ def _make_change(place: Place, body: Json, max_string_bytes: int) -> tuple[Chang
         value = check_priority(body, max_string_bytes)
         has_placeholders = isinstance(value, Timestamp | Increment)
         return Change(place, value), body if has_placeholders else value, has_placeholders
+    if len(place.path) <= MAX_DEPTH:
+        is_short = type(body) is str and len(body) <= max_string_bytes // MAX_CHARACTER_BYTES
+        if is_short or (type(body) is int and INT64_LOW <= body <= INT64_HIGH):
+            return Change(place, body), body, False  # type: ignore[arg-type]  # it is a leaf
     normal = normalise(body, len(place.path), max_string_bytes)
     value = normal.value
     sent = canonicalise_numbers(body) if normal.has_changed_numbers else body
@@ -433,8 +432,7 @@ def make_member(path: Path, key: str, item: Json, max_string_bytes: int) -> Edit
 def parse_member(path: Path, key: str) -> Place:
     """Return the place that a member of a PATCH of `path` names; raise `InvalidData`."""
     try:
-        place = parse_relative(key)
-        return Place(check_depth(path + place.path), place.is_priority)
+        return parse_relative(key, path)
     except InvalidPath as error:
         raise InvalidData(str(error)) from None
 

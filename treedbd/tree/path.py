@@ -83,18 +83,18 @@ def make_place(keys: Sequence[str]) -> Place:
     return Place(check_depth(tuple(keys)), is_priority)
 
 
-def parse_relative(text: str) -> Place:
+def parse_relative(text: str, above: Path = ()) -> Place:
     """Parse a slash path as PATCH keys carry it, with or without a leading slash.
 
-    Raises `InvalidPath`.
+    Returns the place that it names below the path `above`. Raises `InvalidPath`.
     """
     keys = [segment for segment in text.split("/") if segment]
     if keys and len(text) <= _SURELY_SHORT and not _NOT_IN_A_PATH.search(text):
-        return Place(check_depth(tuple(keys)))
+        return Place(check_depth((*above, *keys)))
     place = make_place(keys)  # which finds what is wrong, or a priority
     if not place.path and not place.is_priority:
         raise InvalidPath("A key must not be empty.")
-    return place
+    return Place(check_depth(above + place.path), place.is_priority)
 
 
 def parse_child(text: str) -> Path:
