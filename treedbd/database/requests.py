@@ -266,7 +266,7 @@ class LargeBody:
     max_nodes: int
 
 
-@attrs.frozen
+@attrs.define  # not frozen: to set thirteen fields takes half the time then
 class Write:
     """One write: what, under which condition, until when.
 
