@@ -212,3 +212,12 @@ def test_room_is_made_with_answers_that_have_fallen_and_are_still_counted() -> N
     world.answers.clear()
     world.clock.run()
     assert (world.pool.count, world.pool.size) == (0, 0)
+
+
+def test_what_answers_are_made_from_replaces_what_was_kept_before() -> None:
+    world = PooledAnswers()
+    world.answers.keep_content(("a",), "sorted", "first", 0)
+    before = world.pool.size
+    world.answers.keep_content(("a",), "sorted", "second", 100)
+    assert world.answers.find_content(("a",), "sorted") == "second"
+    assert (world.pool.count, world.pool.size) == (1, before + 100)

@@ -311,32 +311,53 @@ def test_reads_of_databases_without_data_keep_nothing(service: Service) -> None:
     assert service.pool.size == before
 
 
-def test_the_children_of_a_small_collection_are_sorted_once_until_one_changes(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sorted_paths: list[Path] = []
+@pytest.fixture
+def sorted_paths(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The paths whose children were sorted."""
+    paths: list[Path] = []
 
     def sort(nodes: Nodes, path: Path, order: Order, *, is_export: bool) -> SortedChildren:
-        sorted_paths.append(path)
+        paths.append(path)
         return sort_children(nodes, path, order, is_export=is_export)
 
     monkeypatch.setattr(database_module, "sort_children", sort)
+    return paths
+
+
+def keys_from(service: Service, path: str, least: int) -> list[str]:
+    target = f'/{path}.json?orderBy="v"&startAt={least}&limitToFirst=2'
+    return list(json.loads(service.read("GET", target).body) or ())
+
+
+def test_the_children_of_a_small_collection_are_sorted_once_until_one_changes(
+    service: Service, sorted_paths: list[Path]
+) -> None:
     children = {f"k{at}": {"v": at % 10, "text": "x" * 60} for at in range(100)}
     service.begin_write("PUT", "list", children)
     service.begin_write("PUT", "long", dict.fromkeys(children, "x" * 1000))
     service.settle()
-
-    def keys(path: str, least: int) -> list[str]:
-        target = f'/{path}.json?orderBy="v"&startAt={least}&limitToFirst=2'
-        return list(json.loads(service.read("GET", target).body) or ())
-
-    assert keys("list", 3) == ["k13", "k23"]
+    assert keys_from(service, "list", 2) == ["k12", "k2"]
+    assert sorted_paths == []
+    assert keys_from(service, "list", 3) == ["k13", "k23"]
     assert service.pool.size > len(json.dumps(children))  # they count towards the pool
-    assert keys("list", 4) == ["k14", "k24"]
+    assert keys_from(service, "list", 4) == ["k14", "k24"]
     assert sorted_paths == [("list",)]
     service.begin_write("PUT", "list/k14/v", 5)
     service.settle()
-    assert keys("list", 4) == ["k24", "k34"]
+    assert keys_from(service, "list", 4) == ["k24", "k34"]
+    assert keys_from(service, "list", 5) == ["k14", "k15"]
     assert sorted_paths == [("list",)] * 2
-    assert keys("long", 4) == keys("long", 5) == []  # that it is not small is kept as well
+    for least in (3, 4, 5):  # that it is not small is kept as well
+        assert keys_from(service, "long", least) == []
     assert sorted_paths == [("list",), ("list",), ("long",)]
+
+
+def test_a_small_collection_that_is_written_between_two_queries_is_never_sorted(
+    service: Service, sorted_paths: list[Path]
+) -> None:
+    service.begin_write("PUT", "list", {f"k{at}": {"v": at % 10} for at in range(100)})
+    for at in range(10):
+        service.begin_write("PUT", f"list/k{at}/v", 10)
+        service.settle()
+        assert keys_from(service, "list", 10) == (["k0"] if at == 0 else ["k0", "k1"])
+    assert sorted_paths == []

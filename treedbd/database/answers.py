@@ -150,7 +150,13 @@ class Answers:
         return self._keep(place.path, form, body, len(body))
 
     def keep_content(self, path: Path, form: str, content: object, size: int) -> None:
-        """Keep what answers to reads of a path are made from; it takes `size` bytes."""
+        """Keep what answers to reads of a path are made from; it takes `size` bytes.
+
+        What was kept in its place is dropped.
+        """
+        before = self._find(path, form)
+        if before is not None:
+            before.drop()
         answer = self._keep(path, form, b"", size)
         if answer is not None:
             answer.content = content

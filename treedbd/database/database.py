@@ -58,6 +58,9 @@ from treedbd.tree.types import Path, Place
 
 T = TypeVar("T")
 
+_QUERIED_ONCE: Final = SortedChildren(None)
+"""Kept in place of the children of a collection that was queried once since the last write."""
+
 
 class Database:
     """A tree of JSON, and all that read, write and watch it; belongs to the reactor's thread.
@@ -229,15 +232,19 @@ class Database:
     ) -> SortedChildren | None:
         """Return the children of a small collection in the order of a query, printed.
 
-        They are kept until a write changes one of them. None if the collection is not small, if
-        nothing is kept, or if `nodes` may show another state than the present one.
+        They are sorted by the second query between two writes, and kept until a write changes one
+        of them. None before that, if the collection is not small, if nothing is kept, or if `nodes`
+        may show another state than the present one.
         """
         answers = self.answers
         if query.where is not None or not (answers.keeps and isinstance(nodes, PresentNodes)):
             return None
         form = f"sorted {is_export} {query.order.kind} {'/'.join(query.order.path)}"
         children: SortedChildren | None = answers.find_content(path, form)
-        if children is None:
+        if children is None:  # to sort them all takes longer than to answer one query
+            children = _QUERIED_ONCE
+            answers.keep_content(path, form, children, 0)
+        elif children is _QUERIED_ONCE:
             children = sort_children(nodes, path, query.order, is_export=is_export)
             answers.keep_content(path, form, children, children.size)
         return children if children.is_small else None
