@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.caches import CACHED_BYTES, empty_caches
-from treedbd.http1.parser import HeadCache, HeaderBlocks, Http1Parser, ProtocolError
+from treedbd.caches import empty_caches
+from treedbd.http1.parser import (
+    ALL_BLOCK_BYTES,
+    HeadCache,
+    HeaderBlocks,
+    Http1Parser,
+    ProtocolError,
+)
 from treedbd.limits import Limits
 
 LIMITS = Limits()
@@ -579,10 +585,17 @@ def test_header_blocks_of_many_clients_take_a_bounded_memory() -> None:
     for number in range(5000):
         head = b"GET / HTTP/1.1\r\nCookie: %d%b\r\n\r\n" % (number, b"c" * (number % 2500))
         assert Http1Parser(LIMITS, blocks).receive(head)
-        assert blocks.size <= CACHED_BYTES
+        assert blocks.size <= ALL_BLOCK_BYTES
     assert 100 < len(blocks) < 5000
     empty_caches()
     assert (len(blocks), blocks.size) == (0, 0)
+
+
+def test_the_header_blocks_of_a_thousand_clients_with_tokens_are_kept() -> None:
+    blocks = HeaderBlocks(LIMITS)
+    heads = [b"HTTP/1.1\r\nHost: x\r\nAuthorization: %0320d\r\n\r\n" % each for each in range(1000)]
+    found = [blocks.find(head) for head in heads]
+    assert all(blocks.find(head) is block for head, block in zip(heads, found, strict=True))
 
 
 def size_of(key: str, value: int) -> int:

@@ -46,9 +46,9 @@ import orjson
 from attrs import frozen
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from treedbd.caches import CACHED_BYTES, empty_together
+from treedbd.caches import empty_together
 from treedbd.errors import in_one_line
-from treedbd.limits import KIB, Limits
+from treedbd.limits import KIB, MIB, Limits
 from treedbd.tree.types import InvalidData
 
 if sys.version_info >= (3, 14):
@@ -377,6 +377,8 @@ _CONTENT_LENGTH: Final = b"content-length"
 _TRANSFER_CODING: Final = b"transfer-encoding"
 _LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([1-9][0-9]{0,9})\r\n")
 """As nearly all clients send it."""
+ALL_BLOCK_BYTES: Final = 4 * MIB
+"""What all header blocks take that are kept: those of some 2,000 clients with a token each."""
 _FIELD_BYTES: Final = 250
 """What a parsed field takes in memory beside its bytes, and a block beside its fields."""
 
@@ -391,7 +393,7 @@ class HeaderBlocks:
     def __init__(self, limits: Limits) -> None:
         """Parse within `limits`."""
         self._limits = limits
-        self._kept: HeadCache[bytes, HeaderBlock] = HeadCache(CACHED_BYTES, _size_of_block)
+        self._kept: HeadCache[bytes, HeaderBlock] = HeadCache(ALL_BLOCK_BYTES, _size_of_block)
 
     @property
     def size(self) -> int:

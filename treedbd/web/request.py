@@ -797,7 +797,7 @@ class Question:
 
 QuestionKey: TypeAlias = tuple[FieldsKey, bytes, bytes]
 """By which a question is found: the header fields, the method and the target."""
-_ALL_QUESTION_BYTES: Final = 4 * MIB
+_ALL_QUESTION_BYTES: Final = 8 * MIB
 _QUESTION_BYTES: Final = 1000
 """What a question takes in memory beside its target."""
 
