@@ -29,6 +29,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 import orjson
 
+from treedbd.caches import bounded_cache
 from treedbd.limits import MAX_WHERE_CONDITIONS, MAX_WHERE_ITEMS, Limits
 from treedbd.tree.path import (
     SAME_RANK,
@@ -122,8 +123,8 @@ class Bound:
     value: Scalar
     key: str | None
     is_inclusive: bool
-    rank: ValueRank = attrs.field(init=False)
-    _key_rank: KeyRank | None = attrs.field(init=False)
+    rank: ValueRank = attrs.field(init=False, repr=False)
+    _key_rank: KeyRank | None = attrs.field(init=False, repr=False)
 
     @rank.default
     def _(self) -> ValueRank:
@@ -282,8 +283,9 @@ def check_combination(
             raise InvalidQuery(f"{name_of(one)} and {name_of(other)} cannot be combined.")
 
 
+@bounded_cache(1024)
 def parse_order(text: str) -> Order:
-    """Parse the value of `orderBy`; raise `InvalidQuery`."""
+    """Parse the value of `orderBy`; raise `InvalidQuery`. Results are cached."""
     try:
         name = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
 
-from treedbd.caches import short_cache
+from treedbd.caches import bounded_cache, short_cache
 from treedbd.database.requests import TooLarge
 from treedbd.http1.parser import (
     BadEncoding,
@@ -88,6 +88,7 @@ KNOWN: Final = frozenset(
     }
 )
 
+_KNOWN_RAW: Final = {name.encode(): name for name in KNOWN}
 _LOCATING: Final = {name.encode(): name for name in ("ns", METHOD_OVERRIDE)}
 """Parameters that locate a request or choose its method; they count in a malformed query too."""
 _NO_PARAMETERS: Final[Parameters] = {}
@@ -112,7 +113,8 @@ def parse_parameters(raw: bytes) -> Parameters:
     parameters: Parameters = {}
     for part in raw.split(b"&"):
         name, _, value = part.partition(b"=")
-        name_text, value_text = _decode_form(name), _decode_form(value)
+        name_text = _KNOWN_RAW.get(name) or _decode_form(name)
+        value_text = _decode_form(value)
         if name_text not in KNOWN:
             continue
         if name_text in parameters:
@@ -206,6 +208,11 @@ def _is_identifier(text: str) -> bool:
 
 
 def _decode_form(raw: bytes) -> str:
+    return _decode_escaped(raw) if b"%" in raw or b"+" in raw or not raw.isascii() else raw.decode()
+
+
+@bounded_cache(1024)
+def _decode_escaped(raw: bytes) -> str:
     try:
         return decode(raw.replace(b"+", b" "))
     except BadEncoding as error:
@@ -587,6 +594,8 @@ def _without_edges(query: Query | None) -> Query | None:
         low = Bound(low.value, None, not EDGE_KEYS[low.key])
     if high is not None and high.key in EDGE_KEYS:
         high = Bound(high.value, None, EDGE_KEYS[high.key])
+    if low is query.low and high is query.high:
+        return query
     return attrs.evolve(query, low=low, high=high)
 
 
