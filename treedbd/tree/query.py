@@ -227,7 +227,8 @@ def name_query(query: Query | None) -> str:
 
 def bytes_of(query: Query | None) -> int:
     """Return about how many bytes of memory a query takes."""
-    return 0 if query is None else getsizeof(repr(query))
+    # Each value is there twice: as it is shown, and as it is ranked.
+    return 0 if query is None else 2 * getsizeof(repr(query))
 
 
 def selection_to_json(selected: Iterable[tuple[str, Value]], *, is_export: bool = False) -> Json:

@@ -801,9 +801,9 @@ class TreeResource(Resource):
         drive(self._answer(request, question, database, None, go_on))
 
     def _waits_for_current(self, request: IHttp1Request, question: Question) -> bool:
-        """Answer a read when its database may be current, without a limit; False if that is no way.
+        """Answer a read once its database may be current; return False if that is not possible.
 
-        It is none for a request with a time-out of its own.
+        It is not for a request with a time-out of its own, since nothing limits this wait.
         """
         answer = partial(self._answer_place, request, question, is_late=True)
         has_timeout = "timeout" in question.wanted.parameters
