@@ -114,6 +114,26 @@ def test_rows_in_pages_are_the_rows_that_were_put(
         check_lookups(rows, model, encode_path(path))
 
 
+def test_reads_before_the_open_run_leave_it_open_and_find_nothing_that_was_removed() -> None:
+    transaction = MemoryEngine().begin()
+    load(transaction, numbered(20))
+    first, *others = numbered(20)
+    new = [(encode_path(("c", name)), b'"new"') for name in ("n00004a", "n00004b")]
+    writer, apart = PageWriter(transaction), encode_path(("b",))
+    writer.put(*new[0])
+    before = stored_of(transaction)
+    writer.put(*new[1])  # the second change of a page opens the run
+    assert writer.find(apart) is None
+    assert writer.floor(apart) is None
+    assert next(writer.scan_keys(*below(apart)), None) is None
+    assert stored_of(transaction) == before  # the run is open
+    writer.delete(first[0])
+    assert writer.find(first[0]) is None
+    assert writer.floor(first[0]) is None
+    writer.flush()
+    assert dict(PagedRows(transaction).scan(FIRST, END)) == dict([*others, *new])
+
+
 def numbered(count: int, start: int = 0) -> list[Row]:
     return [(encode_path(("c", f"n{at:05}")), b"%d" % at) for at in range(start, start + count)]
 

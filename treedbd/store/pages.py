@@ -393,7 +393,7 @@ class PageWriter(PagedRows):
 
     def find(self, key: bytes) -> Row | None:
         """Return the row whose key is `key` or begins it; None if there is none."""
-        run = self._run and self._run_around(key)
+        run = self._run and self._run_for_read(key)
         if run is None:
             return super().find(key)
         end = end_of_key(key, len(run.container))
@@ -402,7 +402,7 @@ class PageWriter(PagedRows):
 
     def floor(self, key: bytes) -> Row | None:
         """Return the row with the greatest key that is at most `key`."""
-        run = self._run and self._run_around(key)
+        run = self._run and self._run_for_read(key)
         if run is None:
             return super().floor(key)
         found = run.keys[bisect_right(run.keys, key[len(run.container) :]) - 1]
@@ -415,6 +415,9 @@ class PageWriter(PagedRows):
 
     def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
         """Iterate over the keys alone, as `scan` does."""
+        if self._run is not None and self._is_before(self._run, high):
+            yield from super().scan_keys(low, high, reverse=reverse)
+            return
         run = None if reverse or self._run is None else self._run_around(low)
         if run is not None:
             for key in run.keys[bisect_left(run.keys, low[len(run.container) :]) :]:
@@ -602,6 +605,18 @@ class PageWriter(PagedRows):
             return run
         self.flush()
         return None
+
+    def _run_for_read(self, key: bytes) -> Run | None:
+        """Do as `_run_around`, but leave the run open if what is read is before all of it."""
+        if self._run is not None and self._is_before(self._run, key + PAGE_END + _AFTER):
+            return None
+        return self._run_around(key)
+
+    def _is_before(self, run: Run, high: bytes) -> bool:
+        """Return whether all below `high` is before the open run, so that it is as it is stored."""
+        if not run.keys or high > run.container + run.keys[0]:
+            return False
+        return not run.stored or high <= min(run.stored)
 
     def _surrounds(self, run: Run, key: bytes) -> bool:
         segment = key[len(run.container) :]

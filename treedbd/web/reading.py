@@ -941,8 +941,8 @@ class MissingIndexes:
     def check(self, database: Database, query: Query, read: ReadRequest) -> bool:
         """Raise `InvalidQuery` for a query without an index if the project requires one.
 
-        Returns whether it needs none, or has it: then there is nothing to check again while the
-        rules stay. The right to read the path is checked before an index is mentioned, because that
+        Returns whether there is nothing to check again while the rules stay: not while indexes are
+        built. The right to read the path is checked before an index is mentioned, because that
         reveals what the rules declare.
         """
         index = index_of(query)
@@ -956,7 +956,7 @@ class MissingIndexes:
             self._say_building(database, query, index, read)
             return not database.indexes.is_changing
         self._refuse_or_log(database, index, read)
-        return False
+        return True
 
     def _refuse_or_log(self, database: Database, index: str, read: ReadRequest) -> None:
         self.unindexed += 1
