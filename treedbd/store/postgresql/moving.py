@@ -142,7 +142,8 @@ class MoveConnection:
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         # A busy server may release the lock some time after the connection is closed.
-        if error is None and not self._connection.is_lost:
+        is_reachable = error is None or not issubclass(error, StoreUnreachable)
+        if is_reachable and not self._connection.is_lost:
             with contextlib.suppress(StoreUnreachable):
                 self.run(lambda connection: rows_of(connection, _UNLOCK))
         self.close()
