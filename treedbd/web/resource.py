@@ -58,7 +58,7 @@ from treedbd.web.listeners import StreamRegistry
 from treedbd.web.openapi import DeclaredRoute, OpenApi
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, OriginGuard, UnnamedPage
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents, FrontPage, Health
-from treedbd.web.rates import TooManyRequests
+from treedbd.web.rates import Rates, TooManyRequests
 from treedbd.web.reading import (
     MissingIndexes,
     Rendered,
@@ -313,18 +313,13 @@ class DataHandlers:
         verified first, or an index is being built; then nothing was counted. `database` shows the
         last durable state.
         """
-        wanted, identity = question.wanted, ANONYMOUS
+        wanted, read = question.wanted, question.read
         query = wanted.read_options.query
         if query is not None and database.indexes.is_changing:
             return None
-        if wanted.token is not None:
-            known = self._authenticator.recall(database.name.project, wanted.token)
-            if known is None:
-                return None
-            identity = known
-        if self._rates is not None:
-            self._rates.take_user(database.name.project, identity, is_write=False)
-        read = question.read
+        identity = self.recall(wanted, database)
+        if identity is None:
+            return None
         if read is None or question.identity is not identity or request.trace is not None:
             read = self._make_read(wanted, identity, request.trace)
             if request.trace is None:
@@ -476,7 +471,8 @@ class DataHandlers:
                 identity = self._authenticator.recall(project, wanted.token)
                 if identity is None:
                     return None
-        self._count_for(wanted, project, identity)
+        if self._rates is not None:
+            self._count_for(self._rates, wanted, project, identity)
         return identity
 
     async def identify(self, wanted: DataRequest, database: Database) -> Identity:
@@ -491,13 +487,16 @@ class DataHandlers:
             wanted.timeout_s,
             wanted.identity,
         )
-        self._count_for(wanted, database.name.project, identity)
+        if self._rates is not None:
+            self._count_for(self._rates, wanted, database.name.project, identity)
         return identity
 
-    def _count_for(self, wanted: DataRequest, project: str, identity: Identity) -> None:
+    def _count_for(
+        self, rates: Rates, wanted: DataRequest, project: str, identity: Identity
+    ) -> None:
         # The embedding program and the service itself are not counted.
-        if self._rates is not None and not (wanted.takes_whole or wanted.explains_denial):
-            self._rates.take_user(project, identity, is_write=wanted.is_write)
+        if not (wanted.takes_whole or wanted.explains_denial):
+            rates.take_user(project, identity, is_write=wanted.is_write)
 
     async def identify_for_explanation(self, wanted: DataRequest, database: Database) -> Identity:
         """Return the identity to be explained; raise unless the sender is an admin."""
