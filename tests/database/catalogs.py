@@ -33,10 +33,6 @@ TIMEOUT_S: Final = 30.0
 _ids = itertools.count(1)
 
 
-def _make_bytes(size: int) -> bytes:
-    return b"".join(next(_ids).to_bytes(16, "big") for _ in range(0, size, 16))[-size:]
-
-
 def make_catalog(
     folder: pathlib.Path,
     *projects: ProjectSpec,
@@ -62,7 +58,7 @@ def make_catalog(
         bounds=OpenBounds(max_open, cache_bytes),
         runtime=Runtime(
             clock,
-            _make_bytes,
+            lambda size: next(_ids).to_bytes(size, "big"),
             run_in_thread,
             owner=owner or MemoryOwner(),
         ),

@@ -307,8 +307,7 @@ class Model:
         self.open_writes -= 1
 
     def _op_id(self, size: int) -> bytes:
-        parts = [next(self.counter).to_bytes(8, "big") + bytes(8) for _ in range(0, size, 16)]
-        return b"".join(parts)[:size]
+        return next(self.counter).to_bytes(8, "big") + bytes(size - 8)
 
 
 def with_priority(pair: tuple[Any, int]) -> Any:

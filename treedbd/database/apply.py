@@ -19,7 +19,7 @@ a database holds is counted (`Quotas`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -104,8 +104,6 @@ _AT_ONCE_BYTES: Final = 64 * KIB
 """The tag of a longer value is computed from its rows."""
 _KEPT_STEPS: Final = 64
 """A tag that is computed in fewer steps is not kept."""
-_ID_BYTES: Final = 16
-_IDS_AT_ONCE: Final = 32
 
 
 class WriteApplier:
@@ -121,7 +119,6 @@ class WriteApplier:
         self._database = database
         self._runtime = runtime
         self._retain_events = retain_events
-        self._op_ids = _make_ids(runtime.entropy)
         self._writers = WriterMaker()  # which keep the indexes
         self.finish: Final = self._writers.finish
 
@@ -249,7 +246,7 @@ class WriteApplier:
         """
         if counted is not None:
             counted.judge(edit)
-        op_id = next(self._op_ids)
+        op_id = self._runtime.entropy(16)
         large, kept = write.large, self._runtime.entry_bytes
         most = max(kept, self._runtime.followed_bytes)
         printed = None
@@ -277,14 +274,6 @@ class WriteApplier:
         if counted is not None:
             counted.record(sequence)
         return sequence, op_id, len(entry)
-
-
-def _make_ids(entropy: Callable[[int], bytes]) -> Iterator[bytes]:
-    """Yield random ids, of which many are made at once: each call of the system takes longer."""
-    while True:
-        made = entropy(_ID_BYTES * _IDS_AT_ONCE)
-        for at in range(0, len(made), _ID_BYTES):
-            yield made[at : at + _ID_BYTES]
 
 
 def _writer_of(caller: Caller) -> changelog.Writer:
