@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.expected import QueryModel
-from tests.realtime import RealtimeClient
+from tests.realtime import Push, RealtimeClient
 from tests.realtime_copy import Copy, normalised
 from tests.rest import Client
 from treedbd.web.realtime.listens import KEPT_TAGS
@@ -208,6 +208,31 @@ def test_the_same_query_with_another_tag_takes_the_place_of_the_former(people: C
         client.listen("people", query, 2)
         pushed = client.pushes_during(lambda: people.put("/people/0.json", {"x": 1}))
         assert {push.body["t"] for push in pushed} == {2}
+
+
+@pytest.mark.parametrize("query", [None, {"i": "age", "l": 1, "vf": "l"}])
+def test_equal_listens_that_are_sent_together_all_receive_a_first_value(
+    people: Client, query: Any
+) -> None:
+    """The outbox is busy with a large value when the second one replaces the first."""
+    tags = [None] * 3 if query is None else [1, 2, 2]
+    with RealtimeClient(people) as client:
+        client.put("large", "x" * 3_000_000)
+        client.received.clear()
+        client.send_request("g", {"p": "large"})
+        bodies = [
+            {"p": "people", "h": ""} | ({"q": query, "t": tag} if tag else {}) for tag in tags
+        ]
+        numbers = [client.send_request("q", body) for body in bodies]
+        client.await_answer(numbers[-1])
+        order = [
+            each.body.get("t") if isinstance(each, Push) else each[0] for each in client.received
+        ]
+        assert order[1:] == [each for pair in zip(tags, numbers, strict=True) for each in pair]
+        pushed = client.pushes_during(lambda: people.put("/people/0.json", {"x": 1}))
+        assert {push.body.get("t") for push in pushed} == {tags[-1]}
+        client.succeed("n", bodies[-1])
+        assert client.pushes_during(lambda: people.put("/people/0.json", {"x": 2})) == []
 
 
 def test_a_query_ends_whatever_the_order_of_its_members_is(people: Client) -> None:

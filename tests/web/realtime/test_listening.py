@@ -23,7 +23,8 @@ class CountedListen:
     made: ClassVar[list[CountedListen]] = []
     released: ClassVar[list[CountedListen]] = []
 
-    def __init__(self, **_: object) -> None:
+    def __init__(self, key: object, **_: object) -> None:
+        self.key = key
         self.query = None
         self.is_closed = False
         self.made.append(self)

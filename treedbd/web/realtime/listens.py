@@ -218,8 +218,11 @@ class Get:
         self._session.answer_error(self._number, error, self.read_request)
 
 
-ListenKey: TypeAlias = tuple[Path, bytes | None]
-"""The path; and the query as JSON, its members in order, or its digest; None without a query."""
+ListenKey: TypeAlias = tuple[Path, bytes | None, int]
+"""The path; the query as JSON, its members in order, or its digest, None without a query; and 0.
+
+A listen that another one has replaced has its `id` in place of 0.
+"""
 
 LISTEN_BYTES: Final = 2 * KIB
 """Bytes of a listen besides its path and its query."""
@@ -240,6 +243,7 @@ class Listen:
         path, query: what it shows; `query_object` is the query as the client has sent it.
         is_stale: whether its present value is to be sent in place of events.
         is_closed: whether it has ended, and sends nothing; `close` may be called later.
+        is_replaced: whether another one has its place, so it ends with its first value.
 
     """
 
@@ -258,6 +262,7 @@ class Listen:
         "_tag",
         "_warning",
         "is_closed",
+        "is_replaced",
         "is_stale",
         "key",
         "path",
@@ -276,12 +281,13 @@ class Listen:
         tag: int | None,
     ) -> None:
         """Show `path` in a session, which has the listen under `key`; raise `HeldBytesRefused`."""
-        self.key: Final = key
+        self.key = key
         self.path: Final = path
         self.query: Final = query
         self.query_object: Final = query_object
         self.is_stale = False
         self.is_closed = False
+        self.is_replaced = False
         self._session = session
         self._tag = tag
         self._facts = _options(query).facts
@@ -300,6 +306,11 @@ class Listen:
         source = first_source(database, path, query, self._subscription, is_export=True)
         self._source = SpelledSource(source)
         self._first = FirstValue(self._source, self._judge, session.context.reads, session.address)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the request that began it was answered."""
+        return self._number is None
 
     @property
     def behind(self) -> SharedWindow | None:
@@ -504,7 +515,11 @@ class Listen:
         if not context.hashes.is_hash_of(claimed, rendered, self._source.key, sequence):
             start, end = messages.value_start(path), messages.value_end(self._tag)
             readers += read_message(self._session, start, rendered, end)
-        return readers + self._answer()
+        readers += self._answer()
+        if self.is_replaced:
+            self.close()
+            self._session.drop(self)
+        return readers
 
     def _answer(self) -> list[FrameReader]:
         """Return the answer to the request that began it, if that was not sent."""
@@ -580,9 +595,9 @@ class SessionListens:
         path, query, key = _parse_listen(body)
         tag = tag_of(body) if query is not None else None
         claimed_hash = body.get("h", "")
-        if key not in self._listens and (
-            len(self._listens) >= session.context.limits.listens_per_connection
-        ):
+        former = self._listens.get(key)
+        is_more = former is None or not former.is_answered
+        if is_more and len(self._listens) >= session.context.limits.listens_per_connection:
             session.context.registry.refused["listens_per_connection"] += 1
             raise LimitReached("There are too many listens of this connection.")
         query_object = None if query is None else body["q"]
@@ -596,16 +611,24 @@ class SessionListens:
         except BaseException:
             listen.close()
             raise
-        former = self._listens.pop(key, None)
-        if former is not None:
-            former.close()
-        else:
-            session.context.registry.listens += 1
-        self._listens[key] = listen
+        self._put(listen)
         claimed = claimed_hash if isinstance(claimed_hash, str) else ""
 
         listen.begin(request.number, claimed, warning)
         return self._when_current(lambda: session.outbox.add(_Opening(listen, self.pending)))
+
+    def _put(self, listen: Listen) -> None:
+        """Add a listen; what it replaces ends, as soon as its request was answered."""
+        former = self._listens.get(listen.key)
+        if former is not None and former.is_answered:
+            self.forget(former)
+            former.close()
+        elif former is not None:
+            former.is_replaced = True
+            former.key = (*former.key[:2], id(former))
+            self._listens[former.key] = former
+        self._listens[listen.key] = listen
+        self._session.context.registry.listens += 1
 
     def unlisten(self, request: RealtimeRequest) -> None:
         """End a listen, if it exists; raise if the request is malformed."""
@@ -690,6 +713,7 @@ def _parse_listen(body: dict[str, Any]) -> tuple[Path, Query | None, ListenKey]:
     """Return what a listen shows, and the key under which its session has it."""
     path, query = path_of(body), parse_query_object(body.get("q"))
     if query is None:
-        return path, None, (path, None)
+        return path, None, (path, None, 0)
     text = compact(dict(sorted(body["q"].items())))
-    return path, query, (path, text if len(text) <= _LONGEST_KEY else sha256(text).digest())
+    key = text if len(text) <= _LONGEST_KEY else sha256(text).digest()
+    return path, query, (path, key, 0)
