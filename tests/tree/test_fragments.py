@@ -163,6 +163,32 @@ def test_a_long_string_is_a_fragment_of_its_own_in_the_pieces_in_which_it_came(
         assert as_objects(each.parse()) == as_objects(orjson.loads(each.json))
 
 
+class CountingSplitter(Splitter):
+    """Counts the bytes of text that it copies, of which it searches a part each time."""
+
+    copied = 0
+
+    def _replace(self, at: int, rest: bytes) -> None:
+        super()._replace(at, rest)
+        self.copied += len(self._text)
+
+
+@pytest.mark.parametrize(
+    "member", ['"%s",' % ("x" * 15_000), '"\\"",' * 30, "1,", "1%s," % ("0" * 30_000)]
+)
+def test_short_pieces_do_not_cost_more_than_long_ones(member: str) -> None:
+    text = b"[%b0]" % (member.encode() * (200_000 // len(member)))
+
+    def work(step: int) -> int:
+        splitter = CountingSplitter()
+        for at in range(0, len(text), step):
+            list(splitter.feed(text[at : at + step]))
+        list(splitter.finish())
+        return splitter.copied
+
+    assert work(7) < 1.1 * work(4096) < 40 * len(text)
+
+
 def test_a_long_text_is_looked_at_once_and_not_kept() -> None:
     splitter = Splitter(1000)
     for piece in [b'{"a":"', *[b"x" * 5000] * 200]:

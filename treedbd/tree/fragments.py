@@ -163,19 +163,25 @@ class Splitter:
         self._open: list[_OpenContainer] = []
         self._is_over = False  # the document has ended, but for white space
         self._step = max(1, limit // _STEP_SHARE)
+        self._short: list[bytes] = []  # pieces that together are shorter than a step
+        self._fed = 0  # bytes that were fed and are not in the text
         self._ahead = -1  # where the text begins that waits to be followed, -1 if none does
         self._held = 0  # bytes of it that are not in the text while it is followed
         self._wait = self._next_wait = 1  # steps to follow before the next guess
 
     def feed(self, data: bytes) -> Iterator[Fragment]:
-        """Yield the fragments that are complete; raise `InvalidData`."""
-        for at in range(0, len(data), self._step):
-            yield from self._take(data[at : at + self._step])
-            if self._ahead >= 0 and self._weight > self._limit:
-                yield from self._cut_ahead()
+        """Yield the fragments that are complete; raise `InvalidData`.
+
+        Short pieces are joined first: each step copies the text and searches it again.
+        """
+        self._short.append(data)
+        self._fed += len(data)
+        if self._fed >= self._step:
+            yield from self._take_steps(self._fed - self._fed % self._step)
 
     def finish(self) -> Iterator[Fragment]:
         """Yield what is left, after the whole document was fed; raise `InvalidData`."""
+        yield from self._take_steps(self._fed)
         while self._ahead >= 0:
             yield from self._follow_ahead()
         if not self._is_over and not self._is_in_string:
@@ -190,7 +196,18 @@ class Splitter:
     @property
     def unread(self) -> int:
         """How many bytes of what was fed come after what has been followed."""
-        return len(self._text) - self._at + self._held
+        return len(self._text) - self._at + self._held + self._fed
+
+    def _take_steps(self, size: int) -> Iterator[Fragment]:
+        """Take so many bytes of what was fed, a step at a time."""
+        data = b"".join(self._short)
+        self._short = [data[size:]]
+        for at in range(0, size, self._step):
+            piece = data[at : min(at + self._step, size)]
+            self._fed -= len(piece)
+            yield from self._take(piece)
+            if self._ahead >= 0 and self._weight > self._limit:
+                yield from self._cut_ahead()
 
     def _take(self, data: bytes) -> Iterator[Fragment]:
         """Add data, and follow it unless it is to wait."""
