@@ -296,7 +296,7 @@ class Write:
     contender: int | None = attrs.field(default=None, eq=False, repr=False)
 
 
-@attrs.frozen
+@attrs.define  # not frozen: it is made for each write
 class Outcome:
     """What a write did: the edit with server values resolved, and what watchers receive.
 

@@ -328,7 +328,7 @@ def _canonical_number(json: int | float) -> int | float:
         raise InvalidData("A number is out of range.") from None
 
 
-@attrs.frozen
+@attrs.define  # not frozen: it is made for each write
 class Edit:
     """One write, as a list of changes.
 

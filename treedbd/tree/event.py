@@ -81,7 +81,7 @@ class Position(NamedTuple):
     op_id: bytes = b""
 
 
-@attrs.frozen
+@attrs.define  # not frozen: it is made for each member of a PATCH
 class CommittedChange:
     """One place that a write set, with its new value in normal form.
 
@@ -95,7 +95,7 @@ class CommittedChange:
     sent: Json = None
 
 
-@attrs.frozen
+@attrs.define  # not frozen: it is made for each write
 class Commit:
     """A committed write as its watchers need it; made once for all of them.
 

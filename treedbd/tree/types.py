@@ -86,7 +86,7 @@ class Place(NamedTuple):
     is_priority: bool = False
 
 
-@attrs.frozen
+@attrs.define  # not frozen: it is made for each member of a PATCH
 class Change:
     """One place gets one value: a subtree in normal form (None removes it), or a priority."""
 

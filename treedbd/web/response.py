@@ -49,7 +49,7 @@ NO_CACHE: Final = (b"Cache-Control", b"no-cache")
 NO_STORE: Final = (b"Cache-Control", b"no-store")
 
 
-@attrs.frozen
+@attrs.define  # not frozen: it is made for each request
 class Response:
     """A whole response, without the headers that are added when it is sent.
 
