@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from treedbd.limits import MAX_BODY_NESTING
-from treedbd.tree.fragments import FRAGMENT_BYTES, NODE_BYTES, Fragment, Splitter
+from treedbd.tree.fragments import (
+    FRAGMENT_BYTES,
+    NODE_BYTES,
+    Fragment,
+    InvalidFragment,
+    Splitter,
+    find_line,
+)
 from treedbd.tree.types import InvalidData
 
 LEAVES = st.one_of(
@@ -102,6 +110,46 @@ def test_what_is_not_valid_is_found(document: Any, limit: int, data: st.DataObje
     inserted = data.draw(st.sampled_from(DAMAGE))
     damaged = text[:at] + inserted + text[at + data.draw(st.integers(0, 1)) :]
     assert accepts(damaged, limit) == is_valid(damaged)
+
+
+RECORDS = {
+    f"k{at}": {"age": at, "bio": "é" * (at % 400), "tags": ["a", {"b": None}]} for at in range(300)
+}
+
+
+def parse_all(text: bytes, limit: int) -> list[Any]:
+    return [fragment.parse() for fragment in split(text, limit, 500)]
+
+
+@pytest.mark.parametrize("limit", [300, 1000, FRAGMENT_BYTES])
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    "damage", [('age":', 'age"'), ("null", "nul"), ("é", "\x01"), ("é", "\\x"), ('"a",', '"a"')]
+)
+def test_a_fault_is_where_a_parser_of_the_whole_document_finds_it(
+    damage: tuple[str, str], indent: int | None, limit: int
+) -> None:
+    text = json.dumps(RECORDS, ensure_ascii=False, separators=(",", ":"), indent=indent)
+    old, new = damage
+    for begin in range(0, len(text) - 1000, len(text) // 20):
+        at = text.find(old, begin)
+        damaged = (text[:at] + new + text[at + len(old) :]).encode()
+        with pytest.raises(InvalidFragment) as error:
+            parse_all(damaged, limit)
+        with pytest.raises(orjson.JSONDecodeError) as whole:
+            orjson.loads(damaged)
+        fault = whole.value
+        assert error.value.reason == fault.msg
+        place = find_line([damaged[:1000], damaged[1000:]], error.value.at)
+        assert place == (fault.lineno, fault.colno, fault.pos)
+
+
+def test_bytes_that_are_not_utf_8_are_found_at_their_place() -> None:
+    for size in (100, 60_000):
+        text = b'[1,"%b\xff%b",2]' % (b"x" * size, b"x" * size)
+        with pytest.raises(InvalidFragment, match="UTF-8") as error:
+            parse_all(text, FRAGMENT_BYTES)
+        assert error.value.at == len('[1,"') + size
 
 
 def accepts(text: bytes, limit: int) -> bool:

@@ -425,6 +425,27 @@ def test_what_is_long_and_no_priority_is_refused_without_being_parsed(
     assert "A priority must be a number or a string." in refusal.values()
 
 
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_what_is_not_json_is_found_at_its_place_in_the_body(
+    tmp_path: pathlib.Path, method: str, *, is_packed: bool
+) -> None:
+    server = ordinary(tmp_path)
+    records = {f"k{at}": {"age": at, "bio": "é" * 50} for at in range(5000)}
+    text = json.dumps({"all": records}, ensure_ascii=False, indent=1)
+    text = text.replace('"age": 4900,', '"age" 4900,')
+    with pytest.raises(json.JSONDecodeError) as fault:
+        json.loads(text)
+    place = f"line {fault.value.lineno} column {fault.value.colno} (char {fault.value.pos})."
+    body = gzip.compress(text.encode()) if is_packed else text.encode()
+    coding = ["Content-Encoding: gzip"] if is_packed else []
+    status, refusal, _ = send(server, method, "/a.json", body, *coding)
+    assert status == 400
+    assert refusal["message"].startswith("Not valid JSON: ")
+    assert refusal["message"].endswith(place)
+    assert json.loads(server.request("GET", "/a.json").body) is None
+
+
 def test_a_long_priority_is_written_packed_or_not(tmp_path: pathlib.Path) -> None:
     server = ordinary(tmp_path)
     send(server, "PUT", "/a.json", 1)

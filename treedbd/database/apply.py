@@ -79,7 +79,7 @@ from treedbd.tree.edit import (
     resolve,
 )
 from treedbd.tree.event import EVENT_BYTES
-from treedbd.tree.fragments import Fragment, Splitter
+from treedbd.tree.fragments import Fragment, InvalidFragment, Splitter, find_line
 from treedbd.tree.hashes import etag
 from treedbd.tree.path import format_path, is_later
 from treedbd.tree.query import Order
@@ -440,6 +440,17 @@ class AppliedBody:
 
 
 def _apply(target: BulkWriter | BulkPatch, body: LargeBody, check: Callable[[], None]) -> None:
+    try:
+        _apply_fragments(target, body, check)
+    except InvalidFragment as error:
+        line, column, character = find_line(body.pieces(), error.at)
+        place = f"line {line} column {column} (char {character})"
+        raise InvalidData(f"Not valid JSON: {error.reason}: {place}.") from None
+
+
+def _apply_fragments(
+    target: BulkWriter | BulkPatch, body: LargeBody, check: Callable[[], None]
+) -> None:
     splitter = Splitter()
     for piece in body.pieces():
         for fragment in splitter.feed(piece):

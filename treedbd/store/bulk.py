@@ -534,9 +534,8 @@ class BulkPatch:
                 self._writer, place.path, self._resolver, self._max_string_bytes
             )
         if self._long is not None:
-            self._long.add(
-                Fragment(tuple(below), fragment.parts, fragment.first, max(0, fragment.begun - 1))
-            )
+            begun = max(0, fragment.begun - 1)
+            self._long.add(fragment._replace(path=tuple(below), begun=begun))
 
     def _end_long(self) -> None:
         if self._long is not None:

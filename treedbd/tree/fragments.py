@@ -37,7 +37,6 @@ import orjson
 from treedbd.limits import KIB, MAX_BODY_NESTING, MAX_KEY_BYTES
 from treedbd.loop import pause
 from treedbd.tree.types import InvalidData, InvalidKey, Json, Path
-from treedbd.tree.value import parse
 
 FRAGMENT_BYTES: Final = 64 * KIB
 NODE_BYTES: Final = 16
@@ -77,6 +76,15 @@ _CLOSING: Final = {b"{"[0]: b"}"[0], b"["[0]: b"]"[0]}
 _WRAPPED: Final = {b"}"[0]: b"{%b}", b"]"[0]: b"[%b]"}
 
 
+class InvalidFragment(InvalidData):
+    """Text of a document that is not JSON: why, and the byte of the document that shows it."""
+
+    def __init__(self, reason: str, at: int) -> None:
+        super().__init__(f"Not valid JSON: {reason}.")
+        self.reason = reason
+        self.at = at
+
+
 class Fragment(NamedTuple):
     """Some of the members of the container at `path`, or a whole document that is short.
 
@@ -86,7 +94,8 @@ class Fragment(NamedTuple):
     the first and the last one are the text of a long string, the only thing in the fragment.
     `begun` is how many of the containers from the top down to this one had fragments before: if any
     had not, what is at `path[:begun]` is an earlier member of the same name, and does not count.
-    `parsed` is the value of the JSON if it is known, None if it is not.
+    `parsed` is the value of the JSON if it is known, None if it is not. `at` is the byte of the
+    document at which the JSON begins.
     """
 
     path: Path
@@ -94,6 +103,7 @@ class Fragment(NamedTuple):
     first: int
     begun: int
     parsed: Json = None
+    at: int = 0
 
     @property
     def json(self) -> bytes:
@@ -111,19 +121,30 @@ class Fragment(NamedTuple):
         return self.parts[1:-1]
 
     def parse(self) -> Json:
-        """Return the value of the JSON, parsed with pauses if it is long; raise `InvalidData`.
+        """Return the value of the JSON, parsed with pauses if it is long; raise `InvalidFragment`.
 
         It may be the same object each time.
         """
         if self.parsed is not None:
             return self.parsed
         if len(self.parts) == 1:
-            return parse(self.parts[0])
-        around = parse(self.parts[0] + self.parts[-1])  # with an empty string
-        text = parse_text(self.long_parts)
+            return self._parse(self.parts[0])
+        text = parse_text(self.long_parts, self.at + len(self.parts[0]))
+        around = self._parse(self.parts[0] + self.parts[-1])  # with an empty string
         if isinstance(around, dict):
             return dict.fromkeys(around, text)
         return [text] if isinstance(around, list) else text
+
+    def _parse(self, text: bytes) -> Json:
+        """Parse all but the text of the long string."""
+        try:
+            json: Json = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            reason, at = _find_fault(text)
+            if len(self.parts) > 1 and at > len(self.parts[0]):
+                at += sum(map(len, self.long_parts))
+            raise InvalidFragment(reason, self.at + at) from None
+        return json
 
 
 @attrs.define
@@ -156,10 +177,13 @@ class Splitter:
         self._limit = limit
         self._long_bytes = max(limit // _LONG_SHARE, 32)  # a server value is not long
         self._text = b""
+        self._offset = 0  # the byte of the document at which the text begins
+        self._gaps: list[tuple[int, int]] = []  # places in the text, and bytes that were there
         self._at = 0  # what is before it has been followed
         self._weight = 0  # of the text
         self._quote = -1  # where a string begins that is not complete
         self._long: LongString | None = None  # of which the text has the quotation marks only
+        self._long_at = 0  # the place of the second one, if the string has ended
         self._open: list[_OpenContainer] = []
         self._is_over = False  # the document has ended, but for white space
         self._step = max(1, limit // _STEP_SHARE)
@@ -189,7 +213,7 @@ class Splitter:
         if self._open or self._is_in_string:
             raise InvalidData("Not valid JSON: the document ends too early.")
         if not self._is_over:
-            yield Fragment((), self._parts(self._text), 0, 0)
+            yield Fragment((), self._parts(self._text, 0), 0, 0)
         elif self._text[self._at :].strip(_BLANK):
             raise _unexpected()
 
@@ -267,13 +291,14 @@ class Splitter:
             first=container.first,
             begun=depth + 1,
             parsed=parsed,
+            at=self._place(container.start) - 1,
         )
         container.first += len(parsed)  # of an array; otherwise it has no meaning
         container.count, container.key = container.first, None
         container.ending = self._text[end - 1 : end] if self._text[end - 1] in _CLOSE else b""
         container.start = container.member = self._at = self._ahead = 0
         self._quote = -1
-        self._text = self._text[end + 1 :]
+        self._pass(end + 1)
         self._weight = _weigh(self._text)
         return fragment
 
@@ -297,7 +322,9 @@ class Splitter:
     def _add(self, data: bytes) -> None:
         """Add to the text, or to the long string that has begun up to its end."""
         if self._long is not None and self._long.is_open:
-            data = self._long.add(data)
+            rest = self._long.add(data)
+            self._note_gap(len(self._text), len(data) - len(rest))
+            data = rest
         self._replace(len(self._text), data)
 
     @property
@@ -367,6 +394,7 @@ class Splitter:
             return
         text = self._text.rstrip(_BLANK)
         if len(text) < len(self._text):
+            self._note_gap(len(text) + 1, len(self._text) - len(text) - 1)
             self._replace(len(text), b" ")
             self._at = min(self._at, len(self._text))
         end = text[-MAX_TOKEN_BYTES:]
@@ -390,7 +418,8 @@ class Splitter:
         begin = self._quote + 1
         text = self._text[begin:]
         self._replace(begin, b"")
-        self._long = LongString()
+        self._note_gap(begin, len(text))
+        self._long, self._long_at = LongString(), begin
         self._long.add(text)
 
     def _begin(self, char: int, at: int) -> None:
@@ -459,18 +488,24 @@ class Splitter:
         for each in self._open[: depth + 1]:
             each.is_cut = True
         json = _WRAPPED[container.closing] % self._text[container.start : end]
-        return Fragment(keys, self._parts(json), container.first, begun)
+        return Fragment(
+            path=keys,
+            parts=self._parts(json, container.start - 1),
+            first=container.first,
+            begun=begun,
+            at=self._place(container.start) - 1,
+        )
 
     def _keys(self, depth: int) -> Path:
         """Return the path of an open container."""
         return tuple([self._find_key(level) for level in range(depth)])
 
-    def _parts(self, json: bytes) -> tuple[bytes, ...]:
-        """Return JSON as the parts of a fragment: with the long string where it has none."""
+    def _parts(self, json: bytes, begin: int) -> tuple[bytes, ...]:
+        """Return JSON, which begins at a place in the text, as parts with the long string in it."""
         long, self._long = self._long, None
         if long is None:
             return (json,)
-        at = json.rindex(b'""') + 1
+        at = self._long_at - begin
         return (json[:at], *long.parts, json[at:])
 
     def _find_key(self, depth: int) -> str:
@@ -502,12 +537,28 @@ class Splitter:
     def _drop(self, count: int) -> None:
         """Forget the beginning of the text; the keys of all that is open there are known."""
         self._weight -= _weigh(self._text[:count])
-        self._text = self._text[count:]
+        self._pass(count)
         self._at -= count
         self._quote -= count
         for container in self._open:
             container.start = max(0, container.start - count)
             container.member = max(0, container.member - count)
+
+    def _pass(self, count: int) -> None:
+        """Remove the beginning of the text."""
+        self._offset = self._place(count)
+        self._gaps = [(at - count, size) for at, size in self._gaps if at > count]
+        self._text = self._text[count:]
+
+    def _place(self, at: int) -> int:
+        """Return the byte of the document at a place in the text."""
+        return self._offset + at + sum([size for gap, size in self._gaps if gap <= at])
+
+    def _note_gap(self, at: int, size: int) -> None:
+        """Record that bytes of the document are not in the text."""
+        if self._gaps and self._gaps[-1][0] == at:
+            size += self._gaps.pop()[1]
+        self._gaps.append((at, size))
 
     def _replace(self, at: int, rest: bytes) -> None:
         """Put something else in place of the text from a position on."""
@@ -599,17 +650,21 @@ def find_end(text: bytes, at: int = 0) -> int:
     return _REST_OF_STRING.match(text, at).end()  # type: ignore[union-attr]  # it matches anything
 
 
-def parse_text(parts: Iterable[bytes]) -> str:
-    """Parse a string that comes in parts, without its quotation marks; raise `InvalidData`."""
+def parse_text(parts: Iterable[bytes], at: int = 0) -> str:
+    """Parse a string that comes in parts, without its quotation marks; raise `InvalidFragment`.
+
+    `at` is the byte of the document at which they begin.
+    """
     texts: list[str] = []
     rest = b""
     for part in parts:
         text = rest + part
         end = _find_whole(text)
-        texts.append(_parse_piece(text[:end]))
+        texts.append(_parse_piece(text[:end], at))
+        at += end
         rest = text[end:]
         pause()
-    texts.append(_parse_piece(rest))
+    texts.append(_parse_piece(rest, at))
     return "".join(texts)
 
 
@@ -652,16 +707,47 @@ def count_bytes(text: str) -> int:
     return count
 
 
-def _parse_piece(text: bytes) -> str:
+def _parse_piece(text: bytes, at: int) -> str:
     try:
         if len(text.translate(None, _NOT_PLAIN)) == len(text):
             return text.decode()  # in half of the time that a parser takes
-    except UnicodeDecodeError as error:
-        raise InvalidData(f"Not valid JSON: {error}.") from None
-    try:
         json = orjson.loads(b'"%b"' % text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidData(f"Not valid JSON: {error}.") from None
+    except (UnicodeDecodeError, orjson.JSONDecodeError):
+        reason, inside = _find_fault(b'"%b"' % text)
+        raise InvalidFragment(reason, at + inside - 1) from None
     if not isinstance(json, str):
         raise InvalidData("Not valid JSON: a quotation mark is out of place.")
     return json
+
+
+def _find_fault(text: bytes) -> tuple[str, int]:
+    """Return why text is not JSON, and the byte that shows it."""
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        try:
+            before = text.decode()[: error.pos]
+        except UnicodeDecodeError as undecodable:
+            return error.msg, undecodable.start
+        return error.msg, len(before.encode())
+    raise AssertionError("The text is JSON.")
+
+
+_CONTINUATION: Final = bytes(range(0x80, 0xC0))
+"""The bytes of UTF-8 that do not begin a character."""
+
+
+def find_line(pieces: Iterable[bytes], at: int) -> tuple[int, int, int]:
+    """Return the line and the column of a byte, from 1 on, and its character, from 0 on; pauses."""
+    line, column, character = 1, 1, 0
+    for piece in pieces:
+        text = piece[:at]
+        at -= len(text)
+        line += text.count(b"\n")
+        end = text.rfind(b"\n") + 1
+        column = (1 if end else column) + len(text[end:].translate(None, _CONTINUATION))
+        character += len(text.translate(None, _CONTINUATION))
+        if not at:
+            break
+        pause()
+    return line, column, character

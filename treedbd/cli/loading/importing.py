@@ -60,20 +60,16 @@ from treedbd.cli.loading.transfer import (
 from treedbd.cli.options import STANDARD_INPUT, Url, add_address, add_flag, read_settings
 from treedbd.config.settings import Settings
 from treedbd.files import create_private
-from treedbd.limits import KIB
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.store.shelf import WritingStore
 from treedbd.tree.edit import make_remove, normalise
-from treedbd.tree.fragments import Fragment, Splitter
+from treedbd.tree.fragments import Fragment, InvalidFragment, Splitter, find_line
 from treedbd.tree.path import format_path
 from treedbd.tree.types import CONTAINER, PRIORITY, Change, InvalidData, Json, Path, Place, Value
 
-_STEP_BYTES: Final = 4 * KIB
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]:,]|[^\s"{}\[\]:,]+', re.DOTALL)
-_CONTINUATION: Final = bytes(range(0x80, 0xC0))
-"""The bytes of UTF-8 that do not begin a character."""
 
 _NOT_EMPTY: Final = (
     "The target is not empty: use --replace to remove what is there first, or --merge to keep "
@@ -142,13 +138,12 @@ def add_place(
 ) -> InvalidFile:
     """Return the error of a JSON document with the path, the line and the column of its cause.
 
-    The document is read once more, fragment by fragment. A fragment is text of the document byte
-    for byte, so its place is found by searching for it after the one before.
+    The document is read once more, fragment by fragment.
     """
     offset, path = _Search(validator).run(blocks())
     if offset is None:
         return InvalidFile(error.reason, validator.target + error.path)
-    line, column = _line_and_column(blocks(), offset)
+    line, column, _ = find_line(blocks(), offset)
     shown = validator.target + (path or error.path) if path or error.path else ()
     return InvalidFile(error.reason, shown, line, str(column))
 
@@ -159,9 +154,7 @@ class _Search:
     def __init__(self, validator: Validator) -> None:
         self._validator = validator
         self._splitter = Splitter()
-        self._text = bytearray()  # from the end of the last fragment on
-        self._begin = 0  # the offset of `_text` in the document
-        self._is_first = True
+        self._size = 0  # bytes that were fed
 
     def run(self, blocks: Iterable[bytes]) -> tuple[int | None, Path]:
         """Return the offset of the fault in the document, and its path; None if it is unknown."""
@@ -169,19 +162,21 @@ class _Search:
             for fragment in self._fragments(blocks):
                 try:
                     self._check(fragment)
-                except InvalidData as error:
-                    return self._offset(fragment, error), getattr(error, "path", ())
-                self._pass(fragment)
+                except InvalidFragment as error:
+                    return error.at, ()
+                except InvalidMember as error:
+                    inside = error.path[len(fragment.path) :]
+                    return fragment.at + _offset_of(
+                        fragment.json, inside, fragment.first
+                    ), error.path
         except InvalidData:  # the text between two fragments is not valid
-            return max(0, self._begin + len(self._text) - self._splitter.unread - 1), ()
+            return max(0, self._size - self._splitter.unread - 1), ()
         return None, ()
 
     def _fragments(self, blocks: Iterable[bytes]) -> Iterator[Fragment]:
         for block in blocks:
-            for at in range(0, len(block), _STEP_BYTES):  # small steps, so `unread` is exact
-                piece = block[at : at + _STEP_BYTES]
-                self._text += piece
-                yield from self._splitter.feed(piece)
+            self._size += len(block)
+            yield from self._splitter.feed(block)
         yield from self._splitter.finish()
 
     def _check(self, fragment: Fragment) -> None:
@@ -191,50 +186,10 @@ class _Search:
                     check_member_keys((key,))
                 except InvalidData as error:
                     raise InvalidMember(str(error), fragment.path[:end]) from None
-        if self._is_whole(fragment):
-            self._validator((), fragment.parse())
-        else:
+        if fragment.path or fragment.begun:
             self._validator(fragment.path, members_of(fragment))
-
-    def _is_whole(self, fragment: Fragment) -> bool:
-        return self._is_first and not fragment.path and self._text.startswith(fragment.json)
-
-    def _find(self, fragment: Fragment) -> tuple[bytes, int]:
-        """Return the text of a fragment, and its offset in `_text`; -1 if it is unknown."""
-        if self._is_whole(fragment):
-            return fragment.json, 0
-        text = fragment.json[1:-1]
-        return text, self._text.find(text)
-
-    def _pass(self, fragment: Fragment) -> None:
-        text, at = self._find(fragment)
-        if at >= 0:
-            del self._text[: at + len(text)]
-            self._begin += at + len(text)
-        self._is_first = False
-
-    def _offset(self, fragment: Fragment, error: InvalidData) -> int | None:
-        text, at = self._find(fragment)
-        if at < 0:
-            return None
-        json = fragment.json
-        inside = 0
-        if isinstance(error, InvalidMember):
-            inside = _offset_of(json, error.path[len(fragment.path) :], fragment.first)
         else:
-            inside = _offset_of_error(json)
-        return self._begin + at + max(0, inside - (len(json) > len(text)))
-
-
-def _offset_of_error(text: bytes) -> int:
-    """Return the offset of the error in JSON that cannot be parsed."""
-    try:
-        orjson.loads(text.decode())
-    except UnicodeDecodeError as error:
-        return error.start
-    except orjson.JSONDecodeError as error:
-        return len(error.doc[: error.pos].encode(errors="surrogatepass"))
-    return 0
+            self._validator((), fragment.parse())
 
 
 def _offset_of(text: bytes, wanted: Path, first: int) -> int:
@@ -265,20 +220,6 @@ def _offset_of(text: bytes, wanted: Path, first: int) -> int:
                 path.append("" if is_key else str(at))
         at = 0
     return found
-
-
-def _line_and_column(blocks: Iterable[bytes], offset: int) -> tuple[int, int]:
-    """Return the line of an offset, and the column in characters; both begin at 1."""
-    line, column, left = 1, 1, offset
-    for block in blocks:
-        text = block[:left]
-        left -= len(text)
-        line += text.count(b"\n")
-        end = text.rfind(b"\n") + 1
-        column = (1 if end else column) + len(text[end:].translate(None, _CONTINUATION))
-        if not left:
-            break
-    return line, column
 
 
 @attrs.frozen
