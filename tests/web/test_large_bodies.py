@@ -169,6 +169,32 @@ class TestLargeWrites:
         assert send(server, "PATCH", "/x.json", RECORDS)[:2] == (200, RECORDS)
         assert json.loads(server.request("GET", "/x.json").body) == {"old": 1, **RECORDS}
 
+    @pytest.mark.parametrize(
+        "last", ["7", '"%s"' % ("y" * 40_000), "{}", '{".sv":{"increment":2}}']
+    )
+    def test_of_a_repeated_member_of_a_patch_the_last_one_is_shown(
+        self, tmp_path: pathlib.Path, last: str
+    ) -> None:
+        """Each of the repeated members has come in another fragment."""
+        server = TreeServer(tmp_path)
+        server.write("PUT", "/x", {"old": 1})
+        stream = server.open_stream("/x.json")
+        others = ",".join(f'"k{at}":{{"t":"{at}"}}' for at in range(40))
+        body = '{"a/b":1,"c":2,%s,"c":"%s",%s,"/d":1,"a/b":%s}' % (  # noqa: UP031 - braces
+            *(others, "z" * 40_000, others.replace("k", "l")),
+            last,
+        )
+        reply = server.request("PATCH", "/x.json", body.encode(), ())
+        assert reply.status == 200
+        names = [name for name, _ in json.loads(reply.body, object_pairs_hook=list)]
+        expected = {"a/b", "c", "/d", *(f"{name}{at}" for name in "kl" for at in range(40))}
+        assert sorted(names) == sorted(expected)
+        stored = json.loads(server.request("GET", "/x/a/b.json").body)
+        assert (json.loads(reply.body)["a/b"] or None) == stored
+        events = [data for kind, data in stream.read_events() if kind == "patch"]
+        shown = [name for name, _ in json.loads(events[0], object_pairs_hook=list)[1][1]]
+        assert sorted(shown) == sorted(name.lstrip("/") for name in expected)
+
     def test_what_a_patch_has_sent_is_read_in_steps_for_its_answer(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

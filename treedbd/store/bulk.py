@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
-from itertools import islice
-from typing import Any, Final, overload
+from itertools import chain, islice
+from typing import Any, Final, TypeAlias, overload
 
 import attrs
+import orjson
 
 from treedbd.limits import MAX_PATCH_MEMBERS
 from treedbd.loop import pause, paused
@@ -244,6 +245,10 @@ class PatchedPlaces(Sequence[Change]):
         self._members.update(dict.fromkeys(keys, False))
         self._members.update(dict.fromkeys(removed, True))
 
+    def find_known(self, keys: Iterable[str]) -> set[str]:
+        """Return those of some members that were written before."""
+        return self._members.keys() & keys
+
     def __len__(self) -> int:
         return len(self._members)
 
@@ -364,9 +369,10 @@ class BulkPatch:
         self._last: dict[str, Value] = {}  # removals and priorities, which are done at the end
         self._long: BulkWriter | None = None
         self._long_key = ""
-        self._sent: list[bytes] | None = []
-        self._shown: list[bytes] = []  # with the same objects, where both are the same
+        self._sent: list[_Printed] | None = []
+        self._shown: list[_Printed] = []  # with the same objects, where both are the same
         self._is_shown_otherwise = False
+        self._repeated: set[str] = set()  # members that came in several fragments
         self._room = shown_bytes
 
     @property
@@ -398,6 +404,7 @@ class BulkPatch:
                 for key in siblings.keys:
                     self._read_member(key, body[key], read)
             pause()
+        self._repeated |= self.changes.find_known(body)
         self.changes.add_all(body, read.removed)
         if read.places:
             self._places.append(sorted(read.places))
@@ -478,6 +485,7 @@ class BulkPatch:
         """Write what comes last; raise `InvalidData` if two members overlap."""
         self._end_long()
         self._check_overlaps()
+        self._drop_repeated()
         last = iter(self._last.items())
         while some := list(islice(last, _REMOVED_AT_ONCE)):
             changes = [Change(parse_member(self._path, key), value) for key, value in some]
@@ -515,6 +523,14 @@ class BulkPatch:
             if number % _CHECKED_AT_ONCE == 0:
                 pause()
         return distinct
+
+    def _drop_repeated(self) -> None:
+        """Show the last one of members that came again; pauses."""
+        if self._sent is None or not self._repeated:
+            return
+        self._sent = _keep_last(self._sent, self._repeated)
+        names = {self._name(parse_member(self._path, key)) for key in self._repeated}
+        self._shown = _keep_last(self._shown, names)
 
     def _add_part(self, fragment: Fragment) -> None:
         """Write a part of a member that comes in several fragments."""
@@ -557,14 +573,18 @@ class BulkPatch:
             self._sent = None
             self._shown.clear()
             return
-        self._sent += members
+        self._sent.append(members)
         if sent != shown:
             self._is_shown_otherwise = True
             members = _print_members(shown)
-        self._shown += members
+        self._shown.append(members)
 
 
-def _print_members(members: dict[str, Json]) -> list[bytes]:
+_Printed: TypeAlias = list[bytes]
+"""Members of one fragment: a comma, then their text; or name and colon, then a long string."""
+
+
+def _print_members(members: dict[str, Json]) -> _Printed:
     """Print members with a comma before them, a long string in chunks."""
     ((key, item), *others) = members.items()
     if not others and type(item) is str and len(item) > TEXT_AT_ONCE:
@@ -572,9 +592,25 @@ def _print_members(members: dict[str, Json]) -> list[bytes]:
     return [b",", compact(members)[1:-1]]
 
 
-def _wrapped(members: Sequence[bytes]) -> Chunks:
+def _keep_last(printed: Sequence[_Printed], repeated: set[str]) -> list[_Printed]:
+    """Return printed members without those that come `repeated` in a later fragment; pauses."""
+    later = set[str]()
+    kept: list[_Printed] = []
+    for each in reversed(printed):
+        is_long = each[0] != b","
+        members = orjson.loads(b"{%b%b}" % (each[0][1:], b"0" if is_long else each[1]))
+        again = members.keys() & later
+        later |= members.keys() & repeated
+        left = {key: item for key, item in members.items() if key not in again}
+        if left:
+            kept.append(_print_members(left) if again else each)
+        pause()
+    return kept[::-1]
+
+
+def _wrapped(members: Sequence[_Printed]) -> Chunks:
     """Return an object that has members, each with a comma before it."""
-    first, *others = members or (b"",)
+    first, *others = chain.from_iterable(members or ((b"",),))
     return (b"{", first[1:], *others, b"}")
 
 
