@@ -92,6 +92,16 @@ def test_an_edit_of_many_changes_is_left_to_the_evaluation_with_a_deadline() -> 
     assert own.find_write(make_patch(("ann",), {**members, "x": 1}).changes, ANN) is None
 
 
+def test_what_one_change_of_an_edit_may_says_nothing_about_places_beside_it() -> None:
+    some = rules({"a": {".write": True}, "b": {".write": OWN.replace("$uid", "'ann'")}, "c": {}})
+    assert some.find_write(make_patch((), {"a/x": 1, "a/y": 2, "b": 3}).changes, ANN) is True
+    assert some.find_write(make_patch((), {"a/x": 1, "b": 3}).changes, None) is False
+    assert some.find_write(make_patch((), {"a/x": 1, "ab": 3}).changes, ANN) is False
+    under = rules({".write": True, "a": {"b": {".validate": "newData.isString()"}}})
+    assert under.find_write(make_patch((), {"a/a": 1, "a/b": "x"}).changes, None) is None
+    assert under.find_write(make_patch((), {"a/a": 1, "c/b": "x"}).changes, None) is True
+
+
 def test_a_rule_that_costs_anything_is_left_to_the_evaluation_with_a_budget() -> None:
     caller: Any = {"uid": "a" * 5000}
     assert find_read("auth.uid.replace('a', 'b') == 'b'", caller) is None

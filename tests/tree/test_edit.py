@@ -260,6 +260,46 @@ def test_keys_with_a_common_prefix_do_not_overlap() -> None:
     }
 
 
+@pytest.mark.parametrize("names", [("b", "a/c", "/d"), ("b", "a", "a/.priority/x", "c")])
+def test_the_same_names_again_name_places_below_another_node(names: tuple[str, ...]) -> None:
+    def changes(path: Path, body: Json) -> object:
+        try:
+            return make_patch(path, body).changes
+        except InvalidData as error:
+            return str(error)
+
+    for path in ((), ("x",), ("y", "z"), ("k",) * 32):
+        for removed in (None, *names):
+            body: Json = {name: None if name == removed else 1 for name in names}
+            again = changes(path, body)
+            edit._known_members.cache_clear()
+            assert changes(path, body) == again
+
+
+def test_a_priority_and_removals_come_last_among_known_names() -> None:
+    for _ in range(2):
+        patched = make_patch((), {"c/.priority": 1, "b": 2, "a": None})
+        assert [change.place for change in patched.changes] == [
+            Place(("b",)),
+            Place(("a",)),
+            Place(("c",), is_priority=True),
+        ]
+
+
+def test_known_names_are_too_deep_below_a_deep_node() -> None:
+    body: Json = {"a/b": 1}
+    assert make_patch(("k",) * 30, body).changes[0].place.path[30:] == ("a", "b")
+    with pytest.raises(InvalidData, match="deeper than 32"):
+        make_patch(("k",) * 31, body)
+
+
+def test_only_a_few_short_names_are_remembered() -> None:
+    edit._known_members.cache_clear()
+    make_patch((), {str(at): at for at in range(17)})
+    make_patch((), {"k" * 513: 1})
+    assert edit._known_members.cache_info().currsize == 0
+
+
 @pytest.mark.parametrize("key", ["", "/", "a.b", ".value", "a/.value", "$a", "a//#", "k" * 769])
 def test_an_illegal_key_of_a_patch_is_refused(key: str) -> None:
     with pytest.raises(InvalidData):

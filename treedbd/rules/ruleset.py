@@ -150,10 +150,12 @@ class RuleSet:
         """Return whether a write is allowed, if rules alone decide it; None if `may_write` must."""
         if len(changes) > MAX_CHANGES_KNOWN:
             return None
+        free: Path | None = None
         for change in changes:
-            verdict = _find_change(self._root, change, auth)
-            if verdict is not True:
-                return verdict
+            if free is None or change.place.path[: len(free)] != free:
+                verdict, free = _find_change(self._root, change, auth)
+                if verdict is not True:
+                    return verdict
         return True
 
     def may_read(
@@ -334,8 +336,11 @@ def _may_be_true(rule: Rule, scope: KnownScope) -> bool:
     return rule.may_be_true(scope)
 
 
-def _find_change(root: RuleNode, change: Change, auth: Json) -> bool | None:
-    """Return whether the rules allow one change; None if more must be known."""
+def _find_change(root: RuleNode, change: Change, auth: Json) -> tuple[bool | None, Path | None]:
+    """Return whether the rules allow one change; None if more must be known.
+
+    Returned, too, is the path of a node at or below which they allow every change, if there is one.
+    """
     path, is_priority = change.place
     node: RuleNode | None = root
     allowed: bool | None = False
@@ -345,24 +350,26 @@ def _find_change(root: RuleNode, change: Change, auth: Json) -> bool | None:
         if allowed is False and node.write is not None:
             allowed = _find_result(node.write, auth, path)
             if allowed is None:
-                return None
+                return None, None
         if node.validate is not None:
             validations.append(node.validate)
+        elif allowed and not (validations or node.validates_below):
+            return True, path[:depth]
         if depth == len(path):
             break
         node = node.literals.get(path[depth], node.capture)
         depth += 1
     if not allowed:
-        return allowed
+        return allowed, None
     may_be_absent = is_priority or change.value is None
     if validations and may_be_absent:
-        return None  # which of them count depends on what exists afterwards
+        return None, None  # which of them count depends on what exists afterwards
     for rule in validations:
         result = _find_result(rule, auth, path)
         if result is not True:
-            return result
+            return result, None
     is_unvalidated = node is None or may_be_absent or not node.validates_below
-    return True if is_unvalidated or not isinstance(change.value, dict) else None
+    return True if is_unvalidated or not isinstance(change.value, dict) else None, None
 
 
 def _find_result(

@@ -513,6 +513,7 @@ class RowEditor:
 
     path: Path
     cover: Cover
+    _node: Path
     _most: int | None
     _draft: Draft
     _length: int
@@ -527,12 +528,13 @@ class RowEditor:
         value = load_row(cover.raw)
         if most is not None and b"[" in cover.raw:
             length = len(compact(value))
-        return cls(path, cover, most, Draft(value), length)
+        node = path[: len(path) - len(cover.inside)]
+        return cls(path, cover, node, most=most, draft=Draft(value), length=length)
 
     def inside(self, path: Path) -> Path | None:
         """Return the path from the row's node down to `path`, None if the row does not cover it."""
-        depth = len(self.path) - len(self.cover.inside)
-        if path[:depth] != self.path[:depth]:
+        depth = len(self._node)
+        if path[:depth] != self._node:
             return None
         inside = path[depth:]
         if self.cover.is_bucket:

@@ -22,7 +22,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import attrs
 
@@ -79,6 +79,11 @@ _SHARED_KEYS = 8
 """Keys of a sequence that is remembered for the next bodies, too: all take 3 MiB at the most."""
 _SHARED_OF_BODY = 4
 """Sequences of keys of one body that are."""
+_SHARED_PATCHES = 128
+_SHARED_MEMBERS = 16
+_SHARED_CHARACTERS = 512
+"""Members of a PATCH, and characters in their names, whose places are remembered for the next ones,
+too: all take 3 MiB at the most."""
 _READ_AT_ONCE: Final = 64
 
 Method: TypeAlias = Literal["put", "patch"]
@@ -402,24 +407,70 @@ def make_patch(path: Path, body: Json, max_string_bytes: int = DEFAULT_STRING_BY
         raise InvalidData("The body of a PATCH must be an object, or null.")
     if len(body) > MAX_PATCH_MEMBERS:
         raise InvalidData(f"A PATCH may have at most {MAX_PATCH_MEMBERS} members.")
+    known = _find_known(path, body)
+    places = (parse_member(path, key) for key in body) if known is None else known.below(path)
     changes = []
     sent: dict[str, Json] = {}
     has_placeholders = False
-    for key, item in body.items():
+    for (key, item), place in zip(body.items(), places, strict=True):
         pause()
-        place = parse_member(path, key)
         change, sent[key], is_unresolved = _make_change(place, item, max_string_bytes)
         changes.append(change)
         has_placeholders = has_placeholders or is_unresolved
-    _check_no_overlap([change.place for change in changes])
+    if known is None:
+        _check_no_overlap([change.place for change in changes])
     return Edit(
         method="patch",
         place=Place(path),
         sent=sent,
-        changes=in_order(changes),
+        changes=in_order(changes) if known is None else known.in_order(changes),
         has_placeholders=has_placeholders,
         by_member=tuple(changes),
     )
+
+
+class _KnownMembers(NamedTuple):
+    """The members of a PATCH whose names are legal, and do not overlap.
+
+    `places` are below the node that is patched, the deepest one by `depth` keys. `order` are the
+    numbers of the members in the order of their paths, None if one of them names a priority.
+    """
+
+    places: tuple[Place, ...]
+    depth: int
+    order: tuple[int, ...] | None
+
+    def below(self, path: Path) -> list[Place]:
+        """Return the places from the root."""
+        return [Place(path + below, is_priority) for below, is_priority in self.places]
+
+    def in_order(self, changes: Sequence[Change]) -> tuple[Change, ...]:
+        """Return what the function `in_order` does."""
+        if self.order is None or any(change.value is None for change in changes):
+            return in_order(changes)
+        return tuple([changes[number] for number in self.order])
+
+
+def _find_known(path: Path, body: dict[str, Json]) -> _KnownMembers | None:
+    """Return what is known of the members of a PATCH, None if each has to be looked at."""
+    if len(body) > _SHARED_MEMBERS or len("".join(body)) > _SHARED_CHARACTERS:
+        return None
+    known = _known_members(tuple(body))
+    return known if known is not None and len(path) + known.depth <= MAX_DEPTH else None
+
+
+@short_cache(_SHARED_PATCHES)
+def _known_members(names: tuple[str, ...]) -> _KnownMembers | None:
+    """Return the members that have these names; None if there are none, or some are wrong."""
+    try:
+        places = tuple([parse_relative(name) for name in names])
+        _check_no_overlap(places)
+    except (InvalidPath, InvalidData):
+        return None
+    depth = max([len(path) for path, _ in places], default=0)
+    numbers = sorted(range(len(places)), key=places.__getitem__)
+    has_priority = any(is_priority for _, is_priority in places)
+    return _KnownMembers(places, depth, None if has_priority else tuple(numbers))
 
 
 def make_member(path: Path, key: str, item: Json, max_string_bytes: int) -> Edit:
