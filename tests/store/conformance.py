@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -62,10 +62,12 @@ def change_model(model: dict[bytes, bytes], name: str, *arguments: bytes) -> Non
             del model[key]
 
 
-def assert_equal(rows: ReadView, model: dict[bytes, bytes], probes: Iterable[bytes]) -> None:
+def assert_equal(rows: ReadView, model: dict[bytes, bytes], probes: Sequence[bytes]) -> None:
     ordered = [(key, model[key]) for key in sorted(model)]
     assert list(rows.scan(b"", HIGH)) == ordered
     assert list(rows.scan_keys(b"", HIGH, reverse=True)) == sorted(model, reverse=True)
+    floors = {row for probe in probes if (row := rows.floor(probe)) is not None}
+    assert sorted(rows.floors([*probes, *probes], LONG_BYTES)) == sorted(floors)
     for probe in probes:
         below = [row for row in ordered if row[0] <= probe]
         assert rows.get(probe) == model.get(probe)
@@ -91,6 +93,8 @@ class EngineContract:
         assert engine.read(everything) == {}
         assert engine.read(lambda rows: rows.get(b"a")) is None
         assert engine.read(lambda rows: rows.floor(HIGH)) is None
+        assert engine.read(lambda rows: rows.floors([HIGH, b""], LONG_BYTES)) == []
+        assert engine.read(lambda rows: rows.floors([], LONG_BYTES)) == []
         assert engine.read(lambda rows: rows.sequence()) == 0
         assert engine.read(lambda rows: list(rows.entries(0))) == []
 
@@ -169,6 +173,11 @@ class EngineContract:
         assert transaction.floor(b"k") == (b"k", value)
         assert transaction.floor(b"l") in ((b"k", value), (b"k", b""))
         transaction.rollback()
+
+    def test_floors_leave_out_values_that_are_longer_than_given(self, engine: Engine) -> None:
+        put_all(engine, [(b"k", b"x" * 5000), (b"l", b"y" * 4999)])
+        found = engine.read(lambda rows: dict(rows.floors([b"k", b"kk", b"l"], 4999)))
+        assert found == {b"k": b"", b"l": b"y" * 4999}
 
     @pytest.mark.parametrize(
         ("key", "found"),
@@ -322,6 +331,7 @@ class EngineContract:
             for use in (
                 lambda rows=rows: rows.get(b"a"),
                 lambda rows=rows: rows.floor(b"a"),
+                lambda rows=rows: rows.floors([b"a"], 9),
                 lambda rows=rows: rows.sequence(),
                 lambda rows=rows: next(rows.scan(b"", HIGH)),
                 lambda rows=rows: next(rows.entries(0)),

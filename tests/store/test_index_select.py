@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -23,7 +23,7 @@ from treedbd.store.indexes import (
 )
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Child, Nodes
-from treedbd.store.select import iterate_in_order, iterate_selected
+from treedbd.store.select import ENTRIES_AT_ONCE, iterate_in_order, iterate_selected
 from treedbd.tree.edit import make_put
 from treedbd.tree.query import BY_KEY, Bound, Query, parse_where
 from treedbd.tree.types import Place, Value
@@ -72,13 +72,18 @@ QUERIES = st.builds(
 )
 
 
-def stored(collection: Any, indexes: list[ChildIndex]) -> tuple[MemoryEngine, Value]:
-    """Return a store of a collection with indexes, and the collection."""
+def stored(
+    collection: Any, indexes: list[ChildIndex], sizes: tuple[int, int] = (60, 200)
+) -> tuple[MemoryEngine, Value]:
+    """Return a store of a collection with indexes, and the collection.
+
+    `sizes` are the most bytes of a row and of a page.
+    """
     engine = MemoryEngine()
     transaction = engine.begin()
     write_states(transaction, IndexStates(tuple(IndexState(each, "built") for each in indexes)))
     edit = make_put(Place(PATH), collection)
-    make_writer(transaction, indexes, 60, 200).apply(edit.changes)
+    make_writer(transaction, indexes, *sizes).apply(edit.changes)
     transaction.commit()
     return engine, edit.changes[0].value
 
@@ -136,9 +141,17 @@ class CountingView:
                 self.others += 1
             yield row
 
+    def floors(self, keys: Sequence[bytes], longest: int) -> list[Row]:
+        found = self._view.floors(keys, longest)
+        self.others += len(found)
+        return found
+
     def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
         for key in self._view.scan_keys(low, high, reverse=reverse):
-            self.others += 1
+            if key >= INDEX_FIRST:
+                self.entries += 1
+            else:
+                self.others += 1
             yield key
 
 
@@ -206,15 +219,67 @@ def test_an_index_that_is_not_built_is_not_used() -> None:
     assert [child.key for child in in_order[:3]] == [child.key for child in reversed(found)]
 
 
-def test_a_damaged_entry_is_an_error() -> None:
-    engine, _ = stored(RECORDS, [INDEX])
+@pytest.mark.parametrize("value", [7, LONG * 2])
+def test_the_content_of_an_entry_is_read_and_checked_if_its_key_is_cut(value: Any) -> None:
+    engine, _ = stored({f"k{at:04}": {"v": value, "pad": "p" * 60} for at in range(300)}, [INDEX])
     transaction = engine.begin()
     key = next(transaction.scan_keys(*INDEX.range))
     transaction.put(key, b"damaged")
     transaction.commit()
     query = Query(INDEX.order, limit_to_first=3)
-    with pytest.raises(DamagedRow):
-        children_of(iterate_selected(Nodes(engine.snapshot()), PATH, query))
+
+    def select() -> list[str]:
+        found = children_of(iterate_selected(Nodes(engine.snapshot()), PATH, query))
+        return [child.key for child in found]
+
+    if value == 7:
+        assert select() == ["k0000", "k0001", "k0002"]
+    else:
+        with pytest.raises(DamagedRow):
+            select()
+
+
+@pytest.mark.parametrize("limit", [{"limit_to_first": 50}, {"limit_to_last": 50}, {}])
+@pytest.mark.parametrize("order", ["along", "across"])
+def test_a_page_is_read_once_for_all_children_of_a_run_that_lie_in_it(
+    order: str, limit: Any
+) -> None:
+    across = order == "across"
+    records: Any = {
+        f"k{at:04}": {"v": at * 37 % 1000 if across else at, "pad": "p" * 60} for at in range(1000)
+    }
+    engine, value = stored(records, [INDEX], (4096, 4040))
+    counting: Any = CountingView(engine.snapshot())
+    query = Query(INDEX.order, Bound(200, None, True), **limit)
+    found = children_of(iterate_selected(Nodes(counting), PATH, query))
+    shown = [(child.key, b"".join(child.chunks())) for child in found]
+    assert shown == [(key, compact(child)) for key, child in query.select(members(value))]
+    assert counting.others <= (4 + len(found) if across else 6 + len(found) // 20)
+    assert counting.entries <= len(found) + 1
+
+
+def test_children_without_a_short_row_of_their_own_are_looked_up_one_by_one() -> None:
+    records: Any = {
+        "spread": {"v": 1, "many": {f"m{at:03}": "x" * 80 for at in range(100)}},
+        "marked": {"v": 2, ".priority": 3},
+        "long": {"v": 3, "text": "y" * 100_000},
+        "k" * 400: {"v": 4},
+        "5": {"v": 5, "pad": ["a", "b"]},
+        "spread with priority": {
+            "v": 6,
+            "many": {f"m{at:03}": "x" * 80 for at in range(100)},
+            ".priority": 1,
+        },
+        **{f"z{at:03}": {"v": 10 + at, "pad": "p" * 60} for at in range(100)},
+    }
+    engine, value = stored(records, [INDEX], (4096, 4040))
+    for is_export in (False, True):
+        found = children_of(iterate_selected(Nodes(engine.snapshot()), PATH, Query(INDEX.order)))
+        shown = [(child.key, b"".join(child.chunks(export=is_export))) for child in found]
+        assert shown == [
+            (key, compact(child if is_export else plain(child)))
+            for key, child in Query(INDEX.order).select(members(value))
+        ]
 
 
 @pytest.mark.parametrize("limit", [{}, {"limit_to_first": 7}, {"limit_to_last": 7}])
@@ -236,4 +301,4 @@ def test_many_entries_that_are_equal_as_far_as_they_go_are_sorted_in_runs(
     found = [child.key for child in selected if child is not None]
     assert found == [key for key, _ in query.select(members(value))]
     assert max(sorted_at_once) <= ranks.RUN_CHILDREN + 16
-    assert selected.count(None) >= 3000 // 16 + (len(found) + 3000) // 16
+    assert selected.count(None) >= 3000 // ENTRIES_AT_ONCE + (len(found) + 3000) // 16

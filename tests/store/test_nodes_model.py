@@ -121,7 +121,7 @@ def write(engine: Engine, commit: Commit, row_bytes: int, page_bytes: int = PAGE
     transaction.commit()
 
 
-def assert_reads_like(rows: ReadView, model: Value, paths: set[Path]) -> None:
+def assert_reads_like(rows: ReadView | PagedRows, model: Value, paths: set[Path]) -> None:
     nodes, view = Nodes(rows), ValueView(model)
     for path in paths:
         value = view.get(path)

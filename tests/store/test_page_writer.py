@@ -11,9 +11,20 @@ from hypothesis import strategies as st
 from treedbd.store.engine import LONG_BYTES, Row, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.pages import PageWriter, container_of_row, place_rows
-from treedbd.store.rows import END, FIRST, Page, PagedRows, below, is_page, unseal
+from treedbd.store.rows import (
+    END,
+    FIRST,
+    LARGE_ROW_BYTES,
+    Page,
+    PagedRows,
+    below,
+    end_of_key,
+    is_page,
+    is_priority_row,
+    unseal,
+)
 from treedbd.store.verify import check_page
-from treedbd.tree.path import encode_path
+from treedbd.tree.path import decode_path, encode_path
 from treedbd.tree.types import Path
 
 NAMES = [str(at) for at in range(12)] + [f"k{at:02}" for at in range(12)] + ['q"', "é", "\\"]
@@ -22,7 +33,10 @@ PATHS: list[Path] = [
     *[("s", name) for name in NAMES],
     *[("k05x", "t", name) for name in NAMES],
 ]
-RAWS = [b"1", b"22", b"[3]", b'{"a":"bc"}', b' {".value":1,".priority":2}', b'"%b"' % (b"x" * 200)]
+RAWS = [
+    *[b"1", b"22", b"[3]", b'{"a":"bc"}', b' {".value":1,".priority":2}'],
+    *[b'"%b"' % (b"x" * size) for size in (200, LARGE_ROW_BYTES)],
+]
 Step: TypeAlias = tuple[str, Path, bytes]
 STEPS = st.tuples(
     st.sampled_from(["put", "put", "put", "delete", "range", "flush", "look"]),
@@ -71,6 +85,24 @@ def check_lookups(rows: PagedRows, model: dict[bytes, bytes], key: bytes) -> Non
     assert rows.floor(key) == next((row for row in reversed(ordered) if row[0] <= key), None)
     after = [row[0] for row in ordered if row[0] >= key]
     assert next(rows.scan_keys(key, END), None) == (after[0] if after else None)
+    check_children(rows, model, encode_path(decode_path(key)[0][:-1]), key)
+
+
+def check_children(
+    rows: PagedRows, model: dict[bytes, bytes], container: bytes, other: bytes
+) -> None:
+    start = len(container)
+    children = {
+        key[start:]: raw
+        for key, raw in model.items()
+        if key.startswith(container) and end_of_key(key + END, start) == len(key) > start
+    }
+    wanted = {*children, *([other[start:]] if len(other) > start else [])}
+    assert rows.find_children(container, wanted) == {
+        key: raw
+        for key, raw in children.items()
+        if len(raw) <= LARGE_ROW_BYTES and not is_priority_row(raw)
+    }
 
 
 def check_scans(rows: PagedRows, model: dict[bytes, bytes], low: bytes, high: bytes) -> None:

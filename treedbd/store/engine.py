@@ -34,7 +34,7 @@ processes write.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from treedbd.errors import OperatorError
@@ -140,6 +140,13 @@ class ReadView(Protocol):
 
         Its value may be left out, and is empty then, if it is longer than `LONG_BYTES` and `key`
         does not begin with the key of the row.
+        """
+        ...
+
+    def floors(self, keys: Sequence[bytes], longest: int) -> list[Row]:
+        """Return the rows that `floor` returns for some keys, each once, in no certain order.
+
+        A value of more than `longest` bytes is left out: it comes empty.
         """
         ...
 
@@ -335,6 +342,10 @@ class WrappedTransaction:
     def floor(self, key: bytes) -> Row | None:
         """Return the row with the greatest key that is at most `key`."""
         return self._transaction.floor(key)
+
+    def floors(self, keys: Sequence[bytes], longest: int) -> list[Row]:
+        """Return the rows that `floor` returns for some keys, each once."""
+        return self._transaction.floors(keys, longest)
 
     def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
         """Iterate over rows."""

@@ -44,7 +44,6 @@ same functions.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -81,9 +80,11 @@ from treedbd.tree.path import (
     BELOW_ALL,
     BEYOND,
     ValueRank,
+    decode_value,
     encode_key,
     encode_path,
     encode_value,
+    ends_of_values,
     parse_child,
     rank_value,
     rank_values,
@@ -109,12 +110,6 @@ CHILD_BYTES: Final = 100
 PATH_END: Final = b"\x01"
 _ID_BYTES: Final = 8
 _DIGEST_BYTES: Final = 16
-_VALUE_TAG: Final = 0x10
-_NUMBER: Final = struct.Struct(">QH")
-_DOUBLE: Final = struct.Struct(">d")
-_BITS: Final = struct.Struct(">Q")
-_STRING_END: Final = b"\x00\x00"
-_SIGN: Final = 1 << 63
 
 Pattern: TypeAlias = tuple[str | None, ...]
 """The path of collections; None matches any key."""
@@ -166,15 +161,13 @@ class Entry(NamedTuple):
     """One entry: the child, and what it is ordered by.
 
     `rank` is None if the value was cut. With `is_cut`, entries that begin with the same bytes up to
-    `tie` of their keys are in no certain order. `segment` is the encoded key of the child, empty if
-    the entry does not have it.
+    `tie` of their keys are in no certain order.
     """
 
     child: str
     rank: ValueRank | None
     is_cut: bool
     tie: int
-    segment: bytes = b""
 
 
 def encode_entry(collection: bytes, value: object, child: str) -> tuple[bytes, bytes]:
@@ -194,6 +187,18 @@ def encode_entry(collection: bytes, value: object, child: str) -> tuple[bytes, b
     return collection + encoded + key, compact([child, is_value_cut])
 
 
+def ends_of_orders(keys: Sequence[bytes], at: int) -> list[int]:
+    """Return where what children are ordered by ends in the keys of their entries; 0 if it is cut.
+
+    Also if the key of the child is cut: then the content has what the key lacks. The entries follow
+    each other in a collection, `at` is the length of what it returns for their keys.
+    """
+    return [
+        end if len(key) - end <= CHILD_BYTES else 0
+        for key, end in zip(keys, ends_of_values(keys, at, VALUE_BYTES), strict=True)
+    ]
+
+
 def decode_entry(collection: bytes, key: bytes, content: bytes) -> Entry:
     """Return the entry with a key and content that `encode_entry` made."""
     at = len(collection)
@@ -201,31 +206,11 @@ def decode_entry(collection: bytes, key: bytes, content: bytes) -> Entry:
         child, is_value_cut = orjson.loads(content)
         if is_value_cut:
             return Entry(child, None, True, at + VALUE_BYTES)
-        rank, end = _decode_value(key, at)
+        rank, end = decode_value(key, at)
         is_cut = len(encode_key(child)) > CHILD_BYTES
         return Entry(child, rank, is_cut, end + CHILD_BYTES if is_cut else len(key))
-    rank, end = _decode_value(key, at)
-    segment = key[end:]
-    return Entry(decode_key(segment), rank, False, len(key), segment=segment)
-
-
-def _decode_value(encoded: bytes, at: int) -> tuple[ValueRank, int]:
-    """Return the rank of an encoded value that was not cut, and where it ends."""
-    rank = encoded[at] - _VALUE_TAG
-    start = at + 1
-    if rank == 3:
-        return (3, _decode_number(encoded, start)), start + _NUMBER.size
-    if rank == 4:
-        end = encoded.index(_STRING_END, start)
-        return (4, encoded[start:end].replace(b"\x00\xff", b"\x00").decode()), end + 2
-    return (rank, 0), start
-
-
-def _decode_number(encoded: bytes, at: int) -> int | float:
-    ordered, distance = _NUMBER.unpack_from(encoded, at)
-    bits = ordered ^ (_SIGN if ordered & _SIGN else 0xFFFFFFFFFFFFFFFF)
-    double: float = _DOUBLE.unpack(_BITS.pack(bits))[0]
-    return int(double) + distance - 0x8000 if double.is_integer() else double
+    rank, end = decode_value(key, at)
+    return Entry(decode_key(key[end:]), rank, False, len(key))
 
 
 Stage: TypeAlias = Literal["building", "built", "dropping"]

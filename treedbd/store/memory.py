@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 from sortedcontainers import SortedDict
@@ -192,6 +192,11 @@ class _MemoryReadView:
         self._check()
         with self._store.lock:
             return next(self._merge(b"", key + b"\0", True), None)
+
+    def floors(self, keys: Sequence[bytes], longest: int) -> list[Row]:
+        """Return the rows that `floor` returns for some keys, each once."""
+        found = filter(None, map(self.floor, keys))
+        return list({(key, value if len(value) <= longest else b"") for key, value in found})
 
     def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
         """Iterate over the rows as they are when each is read, after the last key returned."""

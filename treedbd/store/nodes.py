@@ -45,7 +45,7 @@ during that moment. Nothing here writes. After it come its parts, which can be r
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from heapq import merge
@@ -95,6 +95,7 @@ from treedbd.tree.path import (
     SAME_RANK,
     ValueRank,
     are_indices,
+    decode_value,
     encode_key,
     encode_path,
 )
@@ -142,7 +143,7 @@ _encode_known = short_cache(4096)(encode_key)
 class Nodes:
     """The tree at one moment, read from its rows; a `View`."""
 
-    def __init__(self, rows: ReadView) -> None:
+    def __init__(self, rows: ReadView | PagedRows) -> None:
         """Read the rows of an engine's view, or those of `PagedRows` that exist already."""
         self.rows = rows if isinstance(rows, PagedRows) else PagedRows(rows)
 
@@ -254,11 +255,6 @@ class Nodes:
             return SPREAD if self._is_spread(encoded) else None
         return load_part(cover.raw, cover.inside) if cover.inside else cover.raw
 
-    def row(self, key: bytes) -> bytes | None:
-        """Return the row of the node with an encoded path, None if it has none of its own."""
-        raw = self.rows.get(key)
-        return None if raw is None or is_priority_row(raw) else raw
-
     def _find(self, path: Path) -> tuple[bytes, Cover | None]:
         """Return the encoded path, and the row that covers it; a spread node has no such row."""
         segments = list(map(_encode_known, path))
@@ -349,21 +345,47 @@ def _members(cover: Cover, span: Span) -> Iterator[tuple[str, Value]]:
     return reversed(found) if span.reverse else iter(found)
 
 
+class ChildRows:
+    """The rows of some children of a spread container: read together when the first is taken."""
+
+    __slots__ = ("_container", "_found", "_rows", "_segments")
+
+    def __init__(self, rows: PagedRows, container: bytes, segments: Sequence[bytes]) -> None:
+        """Read from `rows` the children of an encoded path that have these encoded keys."""
+        self._rows = rows
+        self._container = container
+        self._segments = segments
+        self._found: dict[bytes, bytes] | None = None
+
+    def take(self, segment: bytes) -> bytes | None:
+        """Return the row of a child, once; None if it has to be looked up by itself."""
+        if self._found is None:
+            self._found = self._rows.find_children(self._container, self._segments)
+        return self._found.pop(segment, None)
+
+
 @attrs.define(eq=False, repr=False)
 class Child:
     """One child of a node; its value is read when it is needed, unless its row was found already.
 
-    `rank` is its rank, before its key, in the query that selected it. `source` is what was found of
-    it in the rows, None if that is not kept; then `_row_key` is where its row is if it has one,
-    None if that is not known. It can be used as long as its `Nodes`.
+    `source` is what was found of it in the rows, None if that is not kept; then its row may be
+    among `_rows`, by its encoded key. If `_encoded` is not empty, it is what the child is ordered
+    by. It can be used as long as its `Nodes`.
     """
 
     _nodes: Nodes
     _parent: Path
     key: str
     source: ChildSource | None
-    rank: ValueRank = SAME_RANK
-    _row_key: bytes | None = None
+    _rank: ValueRank = SAME_RANK
+    _rows: ChildRows | None = None
+    _segment: bytes = b""
+    _encoded: bytes = b""
+
+    @property
+    def rank(self) -> ValueRank:
+        """Its rank, before its key, in the query that selected it."""
+        return decode_value(self._encoded)[0] if self._encoded else self._rank
 
     @property
     def row_bytes(self) -> int:
@@ -393,8 +415,8 @@ class Child:
     def chunks(self, *, export: bool = False) -> Iterator[bytes]:
         """Print it as `Nodes.chunks` does."""
         source = self.source
-        if source is None and self._row_key is not None:
-            source = self._nodes.row(self._row_key)
+        if source is None and self._rows is not None:
+            source = self._rows.take(self._segment)
         if source is None or isinstance(source, Spread):
             return self._nodes.chunks((*self._parent, self.key), export=export)
         return cut_into_chunks(print_source(source, export=export))

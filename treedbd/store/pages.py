@@ -400,6 +400,11 @@ class PageWriter(PagedRows):
         member = run.members.get(key[len(run.container) : end])
         return None if member is None else (key[:end], raw_of(member))
 
+    def find_children(self, container: bytes, segments: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return the rows of children of a spread container, by their encoded keys."""
+        self.flush()
+        return super().find_children(container, segments)
+
     def floor(self, key: bytes) -> Row | None:
         """Return the row with the greatest key that is at most `key`."""
         run = self._run and self._run_for_read(key)

@@ -47,8 +47,8 @@ by one, as `nodes` describes them.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from operator import sub
 from struct import Struct, unpack_from
 from sys import maxsize
@@ -696,6 +696,13 @@ class Page:
         number = self.number_of(segment)
         return self.raw(number) if number >= 0 else None
 
+    def find_all(self, segments: Iterable[bytes], found: dict[bytes, bytes]) -> None:
+        """Add the rows of the members with some encoded keys to `found`."""
+        for segment in segments:
+            number = self.number_of(segment)
+            if number >= 0:
+                found[segment] = self.raw(number)
+
     def number_of(self, segment: bytes) -> int:
         """Return the place of the member with an encoded key, from 0 on; -1 if there is none."""
         content, start, end = self.content, self._keys, self.entries_at
@@ -765,7 +772,7 @@ class Page:
 
 
 class PagedRows:
-    """A `ReadView` of single rows over `stored` rows and pages; raises `DamagedRow`."""
+    """Single rows, read as from a `ReadView`, over `stored` rows and pages; raises `DamagedRow`."""
 
     __slots__ = ("stored",)
 
@@ -781,6 +788,29 @@ class PagedRows:
         if not at or at[-1] != _END:
             return (at, content) if key.startswith(at) else None
         return _find_member(Page(at, content), key)
+
+    def find_children(self, container: bytes, segments: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return the rows of children of a spread container, by their encoded keys, in one step.
+
+        Each page is read once. A child is left out if it has no row of its own, or a longer one
+        than `LARGE_ROW_BYTES`.
+        """
+        wanted = sorted(segments)
+        keys = [container + segment + PAGE_END for segment in wanted]
+        stored = sorted(self.stored.floors(keys, LARGE_ROW_BYTES + SUM_BYTES))
+        found: dict[bytes, bytes] = {}
+        starts = [bisect_left(keys, key) for key, _ in stored]
+        for (key, sealed), start, end in zip(stored, starts, [*starts[1:], None], strict=False):
+            if not sealed:
+                continue  # it is longer
+            content = unseal(key, sealed)
+            if is_page(key):
+                page = Page(key, content)
+                if page.container == container:
+                    page.find_all(wanted[start:end], found)
+            elif keys[start] == key + PAGE_END and not is_priority_row(content):
+                found[wanted[start]] = content
+        return found
 
     def get(self, key: bytes) -> bytes | None:
         """Return the row at `key`."""

@@ -36,17 +36,27 @@ from treedbd.store.indexes import (
     Ranking,
     batched,
     decode_entry,
+    ends_of_orders,
     look_up_rank,
     rank_of_row,
     ranks_in_steps,
     ranks_of,
     read_states,
 )
-from treedbd.store.nodes import Child, Nodes, Spread, print_source
-from treedbd.store.rows import CHUNK_BYTES, LARGE_ROW_BYTES, Span, parse_stored, part_at, unseal
+from treedbd.store.nodes import Child, ChildRows, Nodes, Spread, print_source
+from treedbd.store.rows import (
+    CHUNK_BYTES,
+    LARGE_ROW_BYTES,
+    Span,
+    decode_key,
+    parse_stored,
+    part_at,
+    unseal,
+)
 from treedbd.tree.path import (
     SAME_RANK,
     ValueRank,
+    decode_value,
     encode_key,
     encode_path,
     encode_value,
@@ -58,6 +68,8 @@ from treedbd.tree.types import Path
 from treedbd.tree.value import NULL, compact, leaf_of, priority_of
 from treedbd.tree.window import Placed
 
+ENTRIES_AT_ONCE: Final = 64
+"""Entries of an index that are read in one step, and the children that they name in another."""
 YIELD_AFTER: Final = 16
 """Entries, keys or children that are examined between two pauses."""
 KEPT_BYTES: Final = 4 * 1_048_576
@@ -311,39 +323,68 @@ def _all_by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | Non
 
 
 def by_index(nodes: Nodes, path: Path, query: Query, index: ChildIndex) -> Iterator[Child | None]:
-    """Iterate in order along the entries of an index; a child that is not shown is not read.
+    """Iterate in order along the entries of an index.
 
-    Only the entries between the bounds are read, from the end where the limit begins. The key of an
-    entry is as long as a row key may be, so of a long string or key only the beginning is in it:
-    entries that are equal up to there are put in order by what their children hold (`Ranking`).
+    Only the entries between the bounds are read, from the end where the limit begins, a run of them
+    at a time. Their children are read together, as soon as one of them is shown (`ChildRows`).
+
+    The key of an entry is as long as a row key may be, so of a long string or key only the
+    beginning is in it, and the content has the rest: entries that are equal up to there are put in
+    order by what their children hold (`Ranking`). All others are read from their keys alone.
     """
     tied: list[Entry] = []
     tie = b""
-    above = encode_path(path)
-    for number, (key, entry) in enumerate(_entries(nodes, path, query, index)):
-        if tied and not (entry.is_cut and key.startswith(tie)):
-            yield from _in_order(nodes, path, query, tied)
-            tied = []
-        if entry.is_cut:
-            tied.append(entry)
-            tie = key[: entry.tie]
-        elif entry.rank is not None and query.admits(entry.rank, entry.child):
-            yield Child(nodes, path, entry.child, None, entry.rank, above + entry.segment)
-        if number % YIELD_AFTER == 0:
-            yield None
+    collection = index.collection(path) or b""
+    for keys in _entries(nodes, query, collection):
+        ends = ends_of_orders(keys, len(collection))
+        start = 0
+        for at in [*[at for at, end in enumerate(ends) if not end], len(keys)]:
+            if tied and (at > start or (at < len(keys) and not keys[at].startswith(tie))):
+                yield from _in_order(nodes, path, query, tied)
+                tied = []
+            yield from _children(
+                nodes, path, query, len(collection), keys[start:at], ends[start:at]
+            )
+            if at < len(keys):
+                content = unseal(keys[at], nodes.rows.stored.get(keys[at]) or b"")
+                tied.append(decode_entry(collection, keys[at], content))
+                tie = keys[at][: tied[-1].tie]
+            start = at + 1
+        yield None
     yield from _in_order(nodes, path, query, tied)
 
 
-def _entries(
-    nodes: Nodes, path: Path, query: Query, index: ChildIndex
-) -> Iterator[tuple[bytes, Entry]]:
-    """Iterate over the entries that may be within the bounds."""
-    collection = index.collection(path) or b""
+def _entries(nodes: Nodes, query: Query, collection: bytes) -> Iterator[list[bytes]]:
+    """Iterate over the keys of entries that may be within the bounds, some at a time."""
     low = collection if query.low is None else collection + _edge(query.low, is_low=True)
     high = collection + (_ABOVE_ALL if query.high is None else _edge(query.high, is_low=False))
-    reverse = query.limit_to_last is not None
-    for key, stored in nodes.rows.stored.scan(low, high, reverse=reverse):
-        yield key, decode_entry(collection, key, unseal(key, stored))
+    keys = nodes.rows.stored.scan_keys(low, high, reverse=query.limit_to_last is not None)
+    count = min(query.limit_to_first or query.limit_to_last or ENTRIES_AT_ONCE, ENTRIES_AT_ONCE)
+    while some := list(islice(keys, count)):
+        yield some
+        count = ENTRIES_AT_ONCE
+
+
+def _children(
+    nodes: Nodes, path: Path, query: Query, start: int, keys: Sequence[bytes], ends: Sequence[int]
+) -> Iterator[Child]:
+    """Iterate over the children within the bounds, by the keys of entries that are not cut.
+
+    What a child is ordered by is at `start` in the key of its entry, and ends where `ends` says.
+    """
+    names = [decode_key(key[end:]) for key, end in zip(keys, ends, strict=True)]
+
+    def admits(at: int) -> bool:
+        return query.admits(decode_value(keys[at], start)[0], names[at])
+
+    places: Sequence[int] = range(len(keys))
+    if keys and not (admits(0) and admits(-1)):  # else those between are within the bounds too
+        places = list(filter(admits, places))
+    segments = [keys[at][ends[at] :] for at in places]
+    rows = ChildRows(nodes.rows, encode_path(path), segments)
+    for at, segment in zip(places, segments, strict=True):
+        encoded = keys[at][start : ends[at]]
+        yield Child(nodes, path, names[at], None, SAME_RANK, rows, segment, encoded)
 
 
 def _edge(bound: Bound, *, is_low: bool) -> bytes:

@@ -342,7 +342,7 @@ class WritingStore:
         `edit` has no server values. The log holds it if its entry has at most `entry_bytes`.
         """
         if self._pushed is None:
-            self._pushed = self.read(lambda nodes: changelog.push_time(nodes.rows))
+            self._pushed = self.read(lambda nodes: changelog.push_time(nodes.rows.stored))
         entry = changelog.encode(edit, now, entry_bytes, pushed=self._pushed)
         if self._transaction is None:
             self._transaction = self._engine.begin()

@@ -266,6 +266,52 @@ def _encode_number(number: int | float) -> bytes:
     return struct.pack(">QH", ordered, distance + 0x8000)
 
 
+_VALUE_TAG: Final = 0x10
+_NUMBER: Final = struct.Struct(">QH")
+_DOUBLE: Final = struct.Struct(">d")
+_BITS: Final = struct.Struct(">Q")
+_SIGN: Final = 1 << 63
+_STRING_END: Final = b"\x00\x00"
+
+
+def decode_value(encoded: bytes, at: int = 0) -> tuple[ValueRank, int]:
+    """Return the rank of a value that `encode_value` encoded, and where it ends."""
+    rank = encoded[at] - _VALUE_TAG
+    start = at + 1
+    if rank == 3:
+        return (3, _decode_number(encoded, start)), start + _NUMBER.size
+    if rank == 4:
+        end = encoded.index(_STRING_END, start)
+        return (4, encoded[start:end].replace(b"\x00\xff", b"\x00").decode()), end + 2
+    return (rank, 0), start
+
+
+def ends_of_values(encoded: Sequence[bytes], at: int, most: int) -> list[int]:
+    """Return where values that begin at a place end; 0 for one that has more than `most` bytes.
+
+    They are in order. There is at least one.
+    """
+    first, last = encoded[0][at] - _VALUE_TAG, encoded[-1][at] - _VALUE_TAG
+    if first == last != 4:  # all between have the same rank, so they are as long
+        return [at + 1 + (_NUMBER.size if first == 3 else 0)] * len(encoded)
+    return [_end_of_value(each, at, most) for each in encoded]
+
+
+def _end_of_value(encoded: bytes, at: int, most: int) -> int:
+    rank = encoded[at] - _VALUE_TAG
+    if rank == 4:
+        end = encoded.find(_STRING_END, at + 1, at + most)
+        return end + len(_STRING_END) if end >= 0 else 0
+    return at + 1 + (_NUMBER.size if rank == 3 else 0)
+
+
+def _decode_number(encoded: bytes, at: int) -> int | float:
+    ordered, distance = _NUMBER.unpack_from(encoded, at)
+    bits = ordered ^ (_SIGN if ordered & _SIGN else 0xFFFFFFFFFFFFFFFF)
+    double: float = _DOUBLE.unpack(_BITS.pack(bits))[0]
+    return int(double) + distance - 0x8000 if double.is_integer() else double
+
+
 def _rank_integer(key: str) -> int | None:
     """Return the rank of a key that reads as a 32-bit integer, None for text.
 

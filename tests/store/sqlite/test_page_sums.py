@@ -233,11 +233,15 @@ def test_what_another_program_writes_without_sums_is_not_read(path: pathlib.Path
         SqliteEngine.open(path)
 
 
-def test_without_the_extension_nothing_is_opened(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("extension", ["cksumvfs", "carray"])
+def test_without_an_extension_nothing_is_opened(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, extension: str
 ) -> None:
-    monkeypatch.setattr(page_sums, "load_sums", lambda: False)
-    sentence = r"install an apsw that includes SQLite's extension cksumvfs"
+    if extension == "cksumvfs":
+        monkeypatch.setattr(page_sums, "load_sums", lambda: False)
+    else:
+        monkeypatch.setattr(apsw, "compile_options", ())
+    sentence = rf"install an apsw that includes SQLite's extension {extension}"
     with pytest.raises(CannotOpenStore, match=sentence):
         SqliteEngine.open(path)
     with pytest.raises(CannotOpenStore, match=sentence):

@@ -85,6 +85,7 @@ class RecordingTransaction:
         # What only reads, or concerns only the copy, does not pass through here.
         self.get = local.get
         self.floor = local.floor
+        self.floors = local.floors
         self.scan = local.scan
         self.scan_keys = local.scan_keys
         self.sequence = local.sequence

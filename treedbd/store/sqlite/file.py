@@ -303,6 +303,12 @@ def check_library() -> None:
             "cannot compare the check sums of pages",
             "install an apsw that includes SQLite's extension cksumvfs, as its wheels do",
         )
+    if "ENABLE_CARRAY" not in apsw.compile_options:  # `reader` looks many keys up at once
+        raise CannotOpenStore(
+            f"The SQLite library {version}",
+            "cannot look up a list of keys",
+            "install an apsw that includes SQLite's extension carray, as its wheels do",
+        )
 
 
 def _check_format(path: pathlib.Path, connection: apsw.Connection, version: int) -> None:

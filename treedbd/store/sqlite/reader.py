@@ -12,7 +12,7 @@ import contextlib
 import operator
 import pathlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias, TypeVar
 
 import apsw
@@ -56,6 +56,12 @@ GET: Final = "SELECT v FROM kv WHERE db = 1 AND k = ?"
 _FLOOR = (
     "SELECT k, CASE WHEN length(v) <= ?2 OR substr(?1, 1, length(k)) = k THEN v ELSE x'' END "
     "FROM kv WHERE db = 1 AND k <= ?1 ORDER BY k DESC LIMIT 1"
+)
+# The inner statement finds where the rows are; one that holds several keys is read once.
+_FLOORS = (
+    "SELECT k, CASE WHEN length(v) <= ?2 THEN v ELSE x'' END FROM kv WHERE rowid IN (SELECT "
+    "(SELECT rowid FROM kv WHERE db = 1 AND k <= given.value ORDER BY k DESC LIMIT 1) "
+    "FROM carray(?1) given)"
 )
 _RANGE = "FROM kv WHERE db = 1 AND k >= ? AND k < ? ORDER BY k"
 _SCANS = (f"SELECT k, v {_RANGE}", f"SELECT k, v {_RANGE} DESC")
@@ -111,6 +117,10 @@ class SqliteReader:
         row: Row | None = self._execute(_FLOOR, (key, LONG_BYTES)).get
         return row
 
+    def floors(self, keys: Sequence[bytes], longest: int) -> list[Row]:
+        """Return the rows that `floor` returns for some keys, each once, in no certain order."""
+        return list(self._walk(_FLOORS, apsw.carray(tuple(keys)), longest)) if keys else []
+
     def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
         """Iterate over rows in key order, or backwards."""
         return self._range(_SCANS[reverse], low, high, reverse)
@@ -147,7 +157,7 @@ class SqliteReader:
     ) -> Iterator[tuple[Any, ...]]:
         return self._walk(statement, low, high)
 
-    def _walk(self, statement: str, *bindings: bytes | int) -> Iterator[tuple[Any, ...]]:
+    def _walk(self, statement: str, *bindings: Any) -> Iterator[tuple[Any, ...]]:
         """Run a statement on a cursor of its own, row by row, until it or the moment ends."""
         if self._is_over():
             _raise_over()
