@@ -606,14 +606,15 @@ class EngineContract:
 
         engine.read(check)
 
-    def test_long_entries_are_cut_up_to_a_number(self, engine: Engine) -> None:
+    def test_long_entries_are_cut_between_two_numbers(self, engine: Engine) -> None:
         transaction = engine.begin()
         for content in (b"long entry 1", b"short", b"long entry 3", b"long entry 4"):
             transaction.append(b"op", content)
-        transaction.shorten(3, 5, lambda content: content[-1:])
+        transaction.shorten(1, 3, 5, lambda content: content[-2:])
+        transaction.shorten(0, 1, 5, lambda content: content[-1:])
         transaction.commit()
         entries = engine.read(lambda view: list(view.entries(0)))
-        assert [each.content for each in entries] == [b"1", b"short", b"3", b"long entry 4"]
+        assert [each.content for each in entries] == [b"1", b"short", b" 3", b"long entry 4"]
         assert {each.op_id for each in entries} == {b"op"}
 
     def test_trim_drops_entries_and_never_numbers(self, engine: Engine) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.tree.value_view import ValueView
 from treedbd.store.changelog import (
+    FOLLOWED,
     MAX_DECODED_NODES,
     TRIM_EVERY,
     NotRetained,
@@ -165,6 +166,21 @@ def test_bytes_that_are_not_an_entry_are_an_error(content: bytes) -> None:
     for read in (decode, lambda each: describe_entry(LogEntry(1, b"", each))):
         with pytest.raises(ValueError):  # noqa: PT011
             read(content)
+
+
+def test_long_bodies_among_short_ones_are_cut_soon() -> None:
+    transaction = MemoryEngine().begin()
+    entry = encode(make_put(Place(("a",)), "x" * 1000), 1, 2000)
+    for number in range(1, 12 * TRIM_EVERY):
+        append(transaction, b"op", entry if number % 7 else b"{}", 10_000, 500)
+        if number % 50 == 0:
+            append(transaction, b"op", b"{}", 10_000, 500)
+    for _ in range(TRIM_EVERY):
+        append(transaction, b"op", b"{}", 10_000, 500)
+    last = transaction.sequence()
+    long = [each.sequence for each in transaction.entries(0) if len(each.content) > 500]
+    assert not long or long[0] > last - FOLLOWED - TRIM_EVERY
+    assert len(list(transaction.entries(0))) == last
 
 
 @pytest.mark.parametrize("retain", [0, 3, 100])

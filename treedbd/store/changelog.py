@@ -28,6 +28,9 @@ FOLLOWED: Final = 64
 FOLLOWED_LARGE: Final = 4
 """The same of one that is longer than `LARGE_BYTES`."""
 LARGE_BYTES: Final = 1_048_576
+LOOKED_THROUGH: Final = 4 * TRIM_EVERY
+"""Entries that are looked through for long ones whose body is no longer needed: those before them
+have been looked through before, unless others have written them all. They are dropped in time."""
 FOLLOWED_ENTRIES: Final = 4096
 """Entries that are kept at least where other processes follow the log."""
 NOTHING_PUSHED: Final = -1
@@ -214,13 +217,17 @@ def append(
     sequence = transaction.append(op_id, content)
     is_due = sequence % TRIM_EVERY == 0
     if len(content) > longest or is_due:
-        transaction.shorten(sequence - FOLLOWED, longest, without_body)
+        _shorten(transaction, sequence - FOLLOWED, longest)
     if len(content) > max(longest, LARGE_BYTES) or is_due:
-        transaction.shorten(sequence - FOLLOWED_LARGE, max(longest, LARGE_BYTES), without_body)
+        _shorten(transaction, sequence - FOLLOWED_LARGE, max(longest, LARGE_BYTES))
     if is_due:
         # One more than can be missed: it shows that a position belongs to this history.
         transaction.trim(max(0, sequence - retain - 1))
     return sequence
+
+
+def _shorten(transaction: Transaction, through: int, longest: int) -> None:
+    transaction.shorten(through - LOOKED_THROUGH, through, longest, without_body)
 
 
 def commit_of(sequence: int, edit: Edit, op_id: bytes = b"", size: int = 0) -> Commit:

@@ -213,8 +213,10 @@ class Transaction(ReadView, Protocol):
         """Drop the entries with numbers up to and including `through`."""
         ...
 
-    def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
-        """Cut the entries with numbers up to `through` that are longer than `longest` bytes."""
+    def shorten(
+        self, after: int, through: int, longest: int, cut: Callable[[bytes], bytes]
+    ) -> None:
+        """Cut the entries above `after` and up to `through` that have more than `longest` bytes."""
         ...
 
     def commit(self) -> None:
@@ -387,9 +389,11 @@ class WrappedTransaction:
         """Drop the entries with numbers up to and including `through`."""
         self._transaction.trim(through)
 
-    def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
-        """Cut the entries with numbers up to `through` that are longer than `longest` bytes."""
-        self._transaction.shorten(through, longest, cut)
+    def shorten(
+        self, after: int, through: int, longest: int, cut: Callable[[bytes], bytes]
+    ) -> None:
+        """Cut the entries above `after` and up to `through` that have more than `longest` bytes."""
+        self._transaction.shorten(after, through, longest, cut)
 
     def commit(self) -> None:
         """Make the changes durable."""

@@ -320,10 +320,12 @@ class _MemoryTransaction(_MemoryReadView):
         """Drop the entries with numbers up to and including `through`."""
         self._log = list(self.entries(through))
 
-    def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
-        """Cut the entries up to `through` that are longer than `longest` bytes."""
+    def shorten(
+        self, after: int, through: int, longest: int, cut: Callable[[bytes], bytes]
+    ) -> None:
+        """Cut the entries above `after` and up to `through` that have more than `longest` bytes."""
         for at, entry in enumerate(self._log):
-            if entry.sequence <= through and len(entry.content) > longest:
+            if after < entry.sequence <= through and len(entry.content) > longest:
                 self._log[at] = entry._replace(content=cut(entry.content))
 
     def commit(self) -> None:

@@ -96,7 +96,7 @@ _LONG_BYTES = 1024 * 1024
 """A longer value is read and stored in another thread than the reactor's."""
 _APPEND = "INSERT INTO log VALUES(1, ?, ?, ?)"
 _TRIM = "DELETE FROM log WHERE seq <= ?"
-_LONG = "SELECT seq FROM log WHERE seq <= ? AND length(entry) > ?"
+_LONG = "SELECT seq FROM log WHERE seq > ? AND seq <= ? AND length(entry) > ?"
 _ENTRY = "SELECT entry FROM log WHERE seq = ?"
 _CUT = "UPDATE log SET entry = ? WHERE seq = ?"
 _TRIM_ALL = "DELETE FROM log"
@@ -200,9 +200,11 @@ class SqliteTransaction(SqliteReader):
         """Drop the entries with numbers up to and including `through`."""
         self._execute(_TRIM, (through,))
 
-    def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
-        """Cut the entries with numbers up to `through` that are longer than `longest` bytes."""
-        for (number,) in list(self._walk(_LONG, through, longest)):
+    def shorten(
+        self, after: int, through: int, longest: int, cut: Callable[[bytes], bytes]
+    ) -> None:
+        """Cut the entries above `after` and up to `through` that have more than `longest` bytes."""
+        for (number,) in list(self._walk(_LONG, after, through, longest)):
             content = self._execute(_ENTRY, (number,)).get
             pause()
             self._execute(_CUT, (cut(content), number))
