@@ -16,7 +16,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import Caller, Outcome, ProjectSpec, Write
-from treedbd.database.runtime import Problem, RunInThread, Runtime
+from treedbd.database.runtime import OtherProcesses, Problem, RunInThread, Runtime
 from treedbd.database.session_owners import MemoryOwner, SessionOwner
 from treedbd.limits import MIB
 from treedbd.names import DatabaseName
@@ -45,6 +45,7 @@ def make_catalog(
     lock: DirectoryLock | None = None,
     accept_loss: bool = False,
     owner: SessionOwner | None = None,
+    others: OtherProcesses | None = None,
 ) -> tuple[Catalog, TurnClock]:
     """Return a catalog that has found its databases, and its clock."""
     clock = TurnClock()
@@ -63,6 +64,7 @@ def make_catalog(
             owner=owner or MemoryOwner(),
         ),
         retain_events=10,
+        others=others,
     )
     catalog.open(lock, accept_loss=accept_loss)
     return catalog, clock

@@ -9,13 +9,14 @@ import pathlib
 import tempfile
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
+from tests.database.catalogs import TIMEOUT_S, acquire, find, make_catalog, make_write
 from tests.database.test_watched_queries import (
     ALL,
     EDITS,
@@ -32,6 +33,7 @@ from treedbd.database.requests import (
     Condition,
     ConditionFailed,
     Outcome,
+    ProjectSpec,
     Unavailable,
     Write,
 )
@@ -534,6 +536,92 @@ def test_a_read_waits_for_a_commit_that_others_show_already(workers: list[Worker
     done.callback(None)
     first.clock.run()
     assert first.get(("a",)) == 1
+
+
+class Others:
+    """The other processes of a catalog, of which none is asked for anything here."""
+
+    checks_files = True
+
+    def rules_of(self, _: str) -> None:
+        """Nobody stores rules."""
+
+
+def test_a_write_does_not_wait_for_what_reads_wait_for(tmp_path: pathlib.Path) -> None:
+    disk = Disk()
+    catalog, clock = make_catalog(
+        tmp_path, ProjectSpec("p", None), run_in_thread=disk.run, others=cast(Any, Others())
+    )
+    database = find(catalog, "d")
+    acquire(catalog, database)
+    database.write(make_write(1))
+    clock.run_until(lambda: disk.waiting)
+    disk.finish()
+    clock.run()
+    done = database.write(make_write(2))
+    clock.run_until(lambda: disk.waiting)
+    work, reported = disk.waiting.pop()
+    work()  # it is durable, and the reactor does not know yet
+    assert acquire(catalog, database) is not None
+    assert catalog.acquire(database, TIMEOUT_S, is_write=True) is None
+    reported.callback(None)
+    clock.run()
+    assert done.called
+
+
+def count_reads(worker: Worker) -> list[None]:
+    """Return a list that grows with each read of the engine of a worker."""
+    reads: list[None] = []
+    following = worker.database.shared_lock.following  # type: ignore[union-attr]
+    read = following._engine.read
+    following._engine.read = lambda work: reads.append(None) or read(work)  # type: ignore
+    return reads
+
+
+def test_nothing_is_read_at_a_hint_where_nothing_depends_on_it(workers: list[Worker]) -> None:
+    first, second = workers
+    second.get(("a",))
+    reads = count_reads(second)
+    first.put(("a",), 1)
+    second.follow()
+    assert reads == []
+    assert second.get(("a",)) == 1
+    second.watch(("a",))
+    del reads[:]
+    first.put(("a",), 2)
+    second.follow()
+    assert reads != []
+
+
+def test_a_hint_within_a_commit_leaves_the_moment_that_is_shown(workers: list[Worker]) -> None:
+    first, second = workers
+    first.put(("a",), 1)
+    second.submit(make_put(Place(("a",)), 2))
+    second.clock.run_until(lambda: second.disk.waiting)
+    second.database.hinted()
+    work, done = second.disk.waiting.pop()
+    work()
+    assert second.database.read(lambda nodes: plain(nodes.get(("a",)))) == 1
+    done.callback(None)
+    second.clock.run()
+    assert second.get(("a",)) == 2
+
+
+def test_after_a_batch_nothing_is_read_for_nobody(workers: list[Worker]) -> None:
+    first, second = workers
+    first.put(("a",), 0)
+    done = first.submit(make_put(Place(("a",)), 1))
+    first.clock.run_until(lambda: first.disk.waiting)
+    work, reported = first.disk.waiting.pop()
+    work()
+    second.put(("a",), 2)
+    assert not first.database.is_current()
+    reads = count_reads(first)
+    reported.callback(None)
+    first.clock.run()
+    assert done.called
+    assert reads == []
+    assert first.get(("a",)) == 2
 
 
 def test_push_ids_go_on_after_those_of_others(workers: list[Worker]) -> None:

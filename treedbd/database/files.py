@@ -520,11 +520,12 @@ class SharedFiles(DatabaseFiles):
     ) -> Deferred[None] | None:
         """Keep a database open, and bring it up to date with others; None if that is done.
 
+        A write is judged under the write lock, so it need not wait for what others have committed.
         Else returns what fires when it does; that errbacks as `DatabaseFiles.acquire`.
         """
         looking = self._find_created(database)
         if looking is None and database.is_open:
-            current = database.make_current()
+            current = None if is_write else database.make_current()
             database.requests += 1
             return current and current.addTimeout(timeout_s, self._clock, time_out_opening)
         database.requests += 1

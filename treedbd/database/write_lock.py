@@ -285,12 +285,14 @@ class LogFollower:
 
         Returns False if the moment that was shown before is still shown, and must be.
         """
-        through = self.through
-        try:
-            if self.is_current() and not self._database.is_interested():
+        if not self._database.is_interested():
+            if not self._is_committing:
                 # A transaction that is left open would keep the log from being restarted.
                 self._engine.advance()
-                return True
+            return True  # the next read, or the next batch, finds what is new
+        through = self.through
+        try:
+            self.is_current()
         except (StoreFailed, DiskFull, Unavailable) as error:
             self._log.error("What others have written cannot be read: {error}", error=error)
             return True
@@ -301,12 +303,13 @@ class LogFollower:
         self.through = sequence
 
     def batch_over(self) -> None:
-        """Advance, if that had to wait for the end of a batch."""
+        """Advance, if that had to wait for the end of a batch and anything depends on it."""
         if self._is_committing:
             return
         waiting, self._waiting = self._waiting, []
         try:
-            if self._is_behind:  # another request may have advanced in this turn
+            # Another request may have advanced in this turn.
+            if self._is_behind and (waiting or self._database.is_interested()):
                 self._advance()
         except (StoreFailed, DiskFull, Unavailable) as error:
             for waiter in waiting:
