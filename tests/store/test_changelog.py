@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import attrs
@@ -191,3 +192,13 @@ def test_an_append_drops_old_entries_and_never_the_newest(retain: int) -> None:
         kept = [entry.sequence for entry in transaction.entries(0)]
         assert kept == list(range(kept[0], number + 1))
         assert min(number, retain + 1) <= len(kept) <= retain + TRIM_EVERY
+
+
+def test_an_entry_without_its_body_has_memory_of_its_own_size() -> None:
+    edit = make_put(PLACE, "long" * 100)
+    length = len(encode(edit, NOW, 300))
+    tracemalloc.start()
+    kept = [encode(edit, NOW, 300) for _ in range(50)]
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < len(kept) * (length + 100)

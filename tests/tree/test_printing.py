@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -40,6 +42,19 @@ from treedbd.tree.value import canonical_number, plain
 )
 def test_json_is_printed_compactly(shown: Any, text: str) -> None:
     assert printing.compact(shown) == text.encode()
+
+
+@pytest.mark.parametrize("to_text", [printing.compact, printing.pretty])
+@pytest.mark.parametrize("shown", [None, {"a": 1}, "é" * 600, [1e22] * 300])
+def test_what_is_printed_has_memory_of_its_own_size(
+    to_text: Callable[[Json], bytes], shown: Json
+) -> None:
+    length = len(to_text(shown))
+    tracemalloc.start()
+    kept = [to_text(shown) for _ in range(50)]
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < len(kept) * (length + 100)
 
 
 def test_pretty_json_is_indented_by_two_spaces() -> None:

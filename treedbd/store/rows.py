@@ -358,7 +358,7 @@ def print_part(raw: bytes, below: Path) -> bytes:
         return NULL
     part = part_at(parse_stored(raw), below)
     if isinstance(part, str | int):  # bool is an int; only doubles and containers need more
-        return orjson.dumps(part)
+        return b"".join((orjson.dumps(part), b""))  # copied, as in `compact`
     return compact(plain(from_export(part)) if raw[0] == _MARK else part)
 
 

@@ -282,15 +282,18 @@ def parse(body: bytes) -> Json:
 
 
 def compact(json: Json | Value) -> bytes:
-    """Print JSON without white space; a long string with pauses."""
+    """Print JSON without white space; a long string with pauses.
+
+    orjson's bytes occupy 4 KiB and more, however short they are, so what may be kept is copied.
+    """
     if type(json) is str and len(json) > TEXT_AT_ONCE:
         text = b"".join(print_text(json))
         pause()
         return text
     text = orjson.dumps(json)
     if type(json) is not str and _EXPONENT.search(text):
-        return orjson.dumps(_with_printed_doubles(json))
-    return text
+        text = orjson.dumps(_with_printed_doubles(json))
+    return b"".join((text, b""))
 
 
 def print_text(text: str) -> Iterator[bytes]:
@@ -495,8 +498,8 @@ def _still_open(containers: bytes, fragment: bytes) -> bytes:
 def _dump(json: Json | Value, option: int) -> bytes:
     text = orjson.dumps(json, option=option)
     if _EXPONENT.search(text):
-        return orjson.dumps(_with_printed_doubles(json), option=option)
-    return text
+        text = orjson.dumps(_with_printed_doubles(json), option=option)
+    return b"".join((text, b""))
 
 
 def _with_printed_doubles(json: Json | Value) -> object:
