@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,9 +13,13 @@ import pytest_twisted
 from twisted.internet.threads import deferToThread
 
 from tests.script import ScriptedServer, respond
-from treedbd.cli.exit import CommandFailed
+from treedbd.cli import data, http_client
+from treedbd.cli.exit import FAILED, CommandFailed
 from treedbd.cli.http_client import Body, HttpClient
-from treedbd.cli.options import NoResponse, parse_url
+from treedbd.cli.main import main
+from treedbd.cli.options import SILENCE_S, NoResponse, parse_url
+from treedbd.cli.parser import parse
+from treedbd.limits import DEFAULT_TIMEOUT_S
 
 
 @pytest.fixture
@@ -95,6 +100,26 @@ def test_a_server_that_does_not_respond_in_time_is_reported() -> None:
         url = parse_url(f"http://127.0.0.1:{listener.getsockname()[1]}/a")
         with pytest.raises(NoResponse, match=r"was not done within 0\.05 seconds\.$"):
             HttpClient(timeout_s=0.05).request("GET", url)
+
+
+@pytest.mark.parametrize("words", ["get URL", "set URL 1", "remove URL", "ls URL", "log URL"])
+def test_a_command_without_a_time_out_ends_when_the_server_is_silent(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in (http_client, data):
+        monkeypatch.setattr(module, "SILENCE_S", 0.05)
+    signal_before = signal.getsignal(signal.SIGINT)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert main(words.replace("URL", f"{origin}/a").split()) == FAILED
+    signal.signal(signal.SIGINT, signal_before)
+    assert capsys.readouterr().err == f"treedb: {origin} was silent for 0.05 s.\n"
+
+
+def test_only_compacting_may_be_silent_for_long() -> None:
+    """The daemon sends nothing before it is done."""
+    assert parse(["compact", "http://localhost/"]).silence_s is None
+    assert parse(["get", "http://localhost/"]).silence_s == SILENCE_S == 2 * DEFAULT_TIMEOUT_S
 
 
 def test_a_socket_without_a_server_is_reported() -> None:

@@ -165,7 +165,7 @@ def add_compact_options(parser: ArgumentParser, _: str) -> None:
         help="a database that a daemon serves (default: all of the data directory)",
     )
     add_online_options(parser, _compact_served)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, silence_s=None)  # nothing is sent before all is done
 
 
 def _run(arguments: Namespace) -> Status:

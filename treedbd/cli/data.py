@@ -63,6 +63,7 @@ from treedbd.cli.http_client import (
     run_once,
 )
 from treedbd.cli.options import (
+    SILENCE_S,
     STANDARD_INPUT,
     SUFFIX,
     NoResponse,
@@ -647,7 +648,7 @@ def add_log_options(parser: ArgumentParser, _: str) -> None:
     add_flag(parser, "--follow", "go on with new writes until Ctrl-C")
     add_network_options(parser)
     add_config_option(parser)
-    parser.set_defaults(run=run_once, request=_log)
+    parser.set_defaults(run=run_once, request=_log, silence_s=SILENCE_S)
 
 
 def _log(client: HttpClient, arguments: Namespace) -> None:

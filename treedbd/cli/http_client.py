@@ -40,6 +40,7 @@ from treedbd.cli.options import (
     NOT_CONNECTED,
     OTHER_NAME,
     OWN_HEADERS,
+    SILENCE_S,
     SILENT,
     UNKNOWN_NAME,
     NoResponse,
@@ -506,12 +507,15 @@ SimpleWork: TypeAlias = Callable[[HttpClient, Namespace], None]
 def add_online_options(
     parser: ArgumentParser, request: SimpleWork, *, has_timeout: bool = False
 ) -> None:
-    """Add the options of a command that does `request` with a daemon, and run it."""
+    """Add the options of a command that does `request` with a daemon, and run it.
+
+    Unless it has a time-out, it fails if the server sends nothing for `SILENCE_S`.
+    """
     if has_timeout:
         add_timeout_option(parser)
     add_network_options(parser)
     add_settings_options(parser)
-    parser.set_defaults(run=run_once, request=request)
+    parser.set_defaults(run=run_once, request=request, silence_s=SILENCE_S)
 
 
 def run_once(arguments: Namespace) -> Status:
@@ -542,4 +546,6 @@ def make_source_client(arguments: Namespace, default: str | None = None) -> Http
 def _make_client(arguments: Namespace, url: Url, token: str | None) -> HttpClient:
     authorities = choose_authorities(arguments, url, read_settings(arguments))
     timeout = getattr(arguments, "timeout", None)
-    return HttpClient(authorities, token, timeout and timeout.client_s)
+    if timeout is not None:
+        return HttpClient(authorities, token, timeout.client_s)
+    return HttpClient(authorities, token, silence_s=getattr(arguments, "silence_s", None))

@@ -56,6 +56,8 @@ _TOKENS: Final = frozenset({"auth", "access_token"})
 DEFAULT_TRIES: Final = 25
 CONNECT_S: Final = 30.0
 """How long a connection may take to open."""
+SILENCE_S: Final = 60.0
+"""How long a server may send nothing: twice the time that a request has at a daemon."""
 LOOPBACK: Final = ("127.0.0.1", "::1")
 """The addresses of the names of this machine, in the order in which they are tried."""
 MAX_ERROR_BYTES: Final = 65_536

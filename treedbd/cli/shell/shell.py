@@ -52,6 +52,7 @@ from treedbd.cli.http_client import HttpClient, make_http_client
 from treedbd.cli.options import (
     ADDRESS_HELP,
     OVERRIDE,
+    SILENCE_S,
     STANDARD_INPUT,
     Address,
     InvalidUrl,
@@ -881,7 +882,7 @@ def make_session(arguments: Namespace) -> tuple[ShellSession, KeyCache]:
     connection = Namespace(
         **{name: getattr(arguments, name) for name in _CONNECTION if hasattr(arguments, name)}
     )
-    client, identity = HttpClient(authority, token), describe_token(token)
+    client, identity = HttpClient(authority, token, silence_s=SILENCE_S), describe_token(token)
     session = ShellSession(client, root, place, identity=identity, connection=connection)
 
     def read_keys(path: Path, after: str | None) -> list[str]:
