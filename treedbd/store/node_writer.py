@@ -56,6 +56,7 @@ from treedbd.store.rows import (
     count_keys,
     encode_priority_row,
     encode_row,
+    end_of_key,
     is_plain_string,
     is_surely_longer,
     load_row,
@@ -132,7 +133,7 @@ class NodeWriter(Nodes):
         """
         checked: Path = ()
         for path in paths:
-            is_short = MAX_CHARACTER_BYTES * sum(map(len, path)) + 2 * len(path) <= SPREAD_BYTES
+            is_short = MAX_CHARACTER_BYTES * len("".join(path)) + 2 * len(path) <= SPREAD_BYTES
             if not is_short and not (checked and path[: len(checked)] == checked):
                 checked = self._check_row(path)
 
@@ -243,7 +244,7 @@ class NodeWriter(Nodes):
         if empty is not None:
             encoded = encode_path(path)
             if empty.holds(encoded):
-                self._insert(path, value, empty.low, empty.high)
+                self._insert(encoded, path, value, before=empty.low, after=empty.high)
                 return
         encoded, cover = self._find_replaced(path)
         if cover is not None:
@@ -251,14 +252,15 @@ class NodeWriter(Nodes):
             return
         container = self._transaction.container_around(encoded)
         if container is not None:
-            self._insert_below(container, path, value)
+            self._insert_below(container, encoded, path, value)
             return
         after = next(self.rows.scan_keys(encoded, END), None)
         was_spread = after is not None and after.startswith(encoded) and self._is_spread(encoded)
         if was_spread:
             self._remove_below(encoded)
             after = next(self.rows.scan_keys(encoded, END), None)
-        self._insert(path, value, self._transaction.key_before(encoded), after)
+        before = self._transaction.key_before(encoded)
+        self._insert(encoded, path, value, before=before, after=after)
         if was_spread:
             self._empty = None
             self._merge_above(path)
@@ -314,24 +316,26 @@ class NodeWriter(Nodes):
         else:
             self._store(key, value)
 
-    def _insert(self, path: Path, value: Value, before: bytes | None, after: bytes | None) -> None:
+    def _insert(
+        self, encoded: bytes, path: Path, value: Value, *, before: bytes | None, after: bytes | None
+    ) -> None:
         """Put a value where nothing is and no row covers, between the rows next to it."""
         if before is None and after is None:
             self._store(FIRST, nest(path, value))
             return
         depth = max(shared_keys(path, key) for key in (before, after) if key is not None)
-        child = self._insert_below(encode_path(path[:depth]), path, value)
+        child = self._insert_below(encode_path(path[:depth]), encoded, path, value)
         if len(child) <= ROW_KEY_BYTES:
             self._empty = EmptyRange(child + BEYOND, after)
 
-    def _insert_below(self, container: bytes, path: Path, value: Value) -> bytes:
+    def _insert_below(self, container: bytes, encoded: bytes, path: Path, value: Value) -> bytes:
         """Put a value below its deepest spread ancestor; return the encoded path of its child.
 
-        `container` is the encoded path of the ancestor.
+        `container` is the encoded path of the ancestor, `encoded` that of the value.
         """
         depth = count_keys(container)
         name, child = path[depth], nest(path[depth + 1 :], value)
-        key = container + encode_key(name)
+        key = encoded[: end_of_key(encoded, len(container))]
         if len(key) <= ROW_KEY_BYTES:
             self._store(key, child)
         else:

@@ -56,10 +56,11 @@ from treedbd.store.rows import (
     unseal,
     unseal_near,
 )
-from treedbd.tree.path import BEYOND
+from treedbd.tree.path import BEYOND, INT_TAG, TEXT_END, TEXT_TAG
 
 _MARK: Final = MARK[0]
 _AFTER: Final = b"\0"
+_TEXT: Final = bytes((TEXT_TAG,))
 _MAYBE_MARKED: Final = b'":' + MARK
 PAGE_BYTES: Final = 4040
 """Bytes of the key and the content of a page. With its check sum it is stored in one page of
@@ -93,12 +94,14 @@ def raw_of(member: Member) -> bytes:
 
 def container_of_row(key: bytes) -> bytes | None:
     """Return the encoded path of the container of a row's node; None for the root or a bucket."""
+    if INT_TAG not in key:  # no text has a tag or an end in it
+        return key[: key.rfind(_TEXT)] if key.endswith(TEXT_END) else None
     start, end, length = 0, 0, len(key)
     while end < length:
         start, end = end, end_of_key(key, end)
         if not end:
             return None
-    return key[:start] if length else None
+    return key[:start]
 
 
 def as_member(key: bytes, start: int, raw: bytes, page_bytes: int) -> Member | None:
@@ -381,7 +384,7 @@ def load_run(key: bytes, content: bytes, page_bytes: int) -> Run:
 class PageWriter(PagedRows):
     """A `Transaction`'s rows, in pages of at most `page_bytes`; `flush` must be the last call."""
 
-    __slots__ = ("_found", "_page_bytes", "_run", "_spliced", "_transaction")
+    __slots__ = ("_found", "_page", "_page_bytes", "_run", "_spliced", "_transaction")
 
     def __init__(self, transaction: Transaction, page_bytes: int = PAGE_BYTES) -> None:
         super().__init__(transaction)
@@ -389,6 +392,7 @@ class PageWriter(PagedRows):
         self._page_bytes = page_bytes
         self._run: Run | None = None
         self._found: tuple[bytes, Row | None] | None = None
+        self._page: Page | None = None  # that was read last
         self._spliced = b""  # the page that was changed in its bytes last
 
     def find(self, key: bytes) -> Row | None:
@@ -462,7 +466,7 @@ class PageWriter(PagedRows):
         found = self._look_up(key)
         if found is None or not is_page(found[0]):
             return None
-        page = Page(*found)
+        page = self._read_page(found)
         is_around = key.startswith(page.container) and key < page.container + page.last_key
         return page.container if is_around else None
 
@@ -531,7 +535,7 @@ class PageWriter(PagedRows):
                 self._transaction.delete(key)
             if not is_page(found[0]):
                 return
-            page = Page(*found)
+            page = self._read_page(found)
             is_sibling = is_child(page.container, key)
             number = page.number_of(key[len(page.container) :]) if is_sibling else -1
             if number < 0 or self._splice_out(found[0], page, number):
@@ -599,6 +603,13 @@ class PageWriter(PagedRows):
                 pause()
         self._found = key, found
         return found
+
+    def _read_page(self, found: Row) -> Page:
+        """Return the page that `_look_up` has found, which is read once for one change."""
+        page = self._page
+        if page is None or page.content is not found[1]:
+            page = self._page = Page(*found)
+        return page
 
     def _run_around(self, key: bytes) -> Run | None:
         """Return the open run if no row that is not a member can be at `key` or above it.
@@ -676,7 +687,7 @@ class PageWriter(PagedRows):
         found = self._look_up(key)
         if found is None or not is_page(found[0]) or found[0] == self._spliced:
             return False
-        page = Page(*found)
+        page = self._read_page(found)
         segment, text, length = member
         is_sibling = key == page.container + segment and segment[0] == page.keys[0]
         if not is_sibling or page.is_marked or text[-length] == _MARK:

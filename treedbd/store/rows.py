@@ -171,6 +171,8 @@ def end_of_key(encoded: bytes, at: int) -> int:
 
 def count_keys(encoded: bytes) -> int:
     """Return how many keys an encoded path has."""
+    if INT_TAG not in encoded:
+        return encoded.count(TEXT_END)  # no text has a tag or an end in it
     count = end = 0
     while end < len(encoded):
         end = end_of_key(encoded, end)
@@ -787,7 +789,7 @@ class PagedRows:
         at, content = found
         if not at or at[-1] != _END:
             return (at, content) if key.startswith(at) else None
-        return _find_member(Page(at, content), key)
+        return _find_member(self._read_page(found), key)
 
     def find_children(self, container: bytes, segments: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the rows of children of a spread container, by their encoded keys, in one step.
@@ -822,7 +824,7 @@ class PagedRows:
         found = self._look_up(key)
         if found is None or not is_page(found[0]):
             return found
-        page = Page(*found)
+        page = self._read_page(found)
         keys, start = page.member_keys(), len(page.container)
         number = len(keys)
         if key.startswith(page.container):
@@ -884,6 +886,10 @@ class PagedRows:
         """Return what holds the row `key` or the last one before it, without its check sum."""
         found = self.stored.floor(key + PAGE_END)
         return None if found is None else unseal_near(key, found)
+
+    def _read_page(self, found: Row) -> Page:
+        """Return the page that `_look_up` has found."""
+        return Page(*found)
 
     def _page_around(self, low: bytes) -> list[Row] | None:
         """Return the rows of the page that begins before `low` if it ends at or after that."""
