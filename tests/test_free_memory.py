@@ -165,7 +165,7 @@ def test_what_connections_have_in_use_is_not_looked_at(process: Process) -> None
 
 def test_the_interpreter_collects_young_objects_alone(process: Process) -> None:
     young, middle, all_of_them = gc.get_threshold()
-    assert 0 < young < 10_000
+    assert 1_000 < young < 10_000  # those of the writes under way are in use
     assert 0 < middle < 100
     assert all_of_them > 1_000_000
 
