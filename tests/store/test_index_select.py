@@ -202,8 +202,11 @@ def test_a_filter_stops_at_the_limit(view: ReadView) -> None:
     counting: Any = CountingView(view)
     where = parse_where('{"v":{"<":50}}', 1000)
     query = Query(INDEX.order, limit_to_first=10, where=where)
-    assert len(children_of(iterate_selected(Nodes(counting), PATH, query))) == 10
+    found = children_of(iterate_selected(Nodes(counting), PATH, query))
+    assert [child.value() for child in found] == [RECORDS[child.key] for child in found]
+    assert len(found) == 10
     assert counting.entries <= 11
+    assert counting.others <= 4 + len(found)  # each row is read once, to be tested and shown
 
 
 def test_an_index_that_is_not_built_is_not_used() -> None:

@@ -392,6 +392,13 @@ class Child:
         """The bytes of its row, if it keeps that."""
         return len(self.source) if isinstance(self.source, bytes) else 0
 
+    def with_row(self) -> Child:
+        """Return the same child, which keeps its row if that is among those read together."""
+        if self.source is not None or self._rows is None:
+            return self
+        row = self._rows.take(self._segment)
+        return Child(self._nodes, self._parent, self.key, row, self.rank)
+
     def without_row(self) -> Child:
         """Return the same child, which keeps no row: it is read again if it is needed."""
         if not isinstance(self.source, bytes):

@@ -471,13 +471,14 @@ def _passing(
     children: Iterator[Child | None], nodes: Nodes, path: Path, where: Where
 ) -> Iterator[Child | None]:
     looked_at = 0
-    for child in children:
-        if child is None:
+    for found in children:
+        if found is None:
             yield None
             continue
         if looked_at >= where.most_children:
             raise TooManyChildren(where.most_children)
         looked_at += 1
+        child = found.with_row()
         if child.row_bytes > CHUNK_BYTES:
             yield None  # to read it was a step, and to parse it is another
         passes = _passes_at_once(child, where.conditions)
