@@ -637,6 +637,20 @@ def test_push_ids_go_on_after_those_of_others(workers: list[Worker]) -> None:
     assert first.get(("list",)) == second.get(("list",))
 
 
+def test_a_push_id_made_before_others_pushed_in_its_millisecond_is_made_again(
+    workers: list[Worker],
+) -> None:
+    first, second = workers
+    second.push(900, "before")
+    key = second.database.push_ids.next(1000)  # its request has come
+    other = first.push(1000, "other")
+    edit = make_put(Place(("list", key)), "late")
+    outcome = second.finish(second.database.write(Write(edit, 1000, ADMIN, is_push=True)))
+    assert outcome.edit.place.path[-1] > other
+    again = first.push(1000, "again")
+    assert again > outcome.edit.place.path[-1]
+
+
 def test_times_and_push_ids_do_not_go_back_though_a_clock_is_behind(workers: list[Worker]) -> None:
     ahead, behind = workers
     late, early = 2_000_000_000_000, 1_000_000_000_000

@@ -211,6 +211,7 @@ class WriteApplier:
         if write.now < others:
             write = attrs.evolve(write, now=others)
         if others and write.is_push and not is_later(write.edit.place.path[-1], others):
+            self._database.push_ids.pass_over(others)  # it may have been unused until now
             key = self._database.push_ids.next(write.now)
             write = attrs.evolve(write, edit=rename_child(write.edit, key))
         return write

@@ -370,7 +370,7 @@ class PushIds:
     def pass_over(self, used_ms: int) -> None:
         """Make ids later than a millisecond which others may have made ids in."""
         # Unless it is still to be read, which then finds what others have used.
-        if "latest_ms" in vars(self) and used_ms > self.latest_ms:
+        if "latest_ms" in vars(self) and used_ms >= self.latest_ms:
             self.latest_ms = used_ms
             self._last = None
 
