@@ -37,6 +37,15 @@ def test_counts_are_those_of_all_workers(descriptor: int) -> None:
     assert [each.total("a") for each in (first, second, third)] == [2, 2, 2]
 
 
+def test_a_worker_knows_by_how_many_it_has_more_than_another(descriptor: int) -> None:
+    first, second, third = boards(descriptor)
+    for board, count in ((first, 5), (second, 3), (third, 7)):
+        for _ in range(count):
+            board.add("a")
+    counts = [each.more_than_least("a") for each in (first, second, third)]
+    assert counts == [(2, 3), (-2, 5), (4, 3)]
+
+
 def test_what_a_worker_had_is_forgotten_when_it_has_ended(descriptor: int) -> None:
     first, second, _ = boards(descriptor)
     parent = Board(descriptor, -1, WORKERS, SECRET)

@@ -199,7 +199,7 @@ SWEEP_S: Final = 1.0
 SWEPT_AT_ONCE: Final = 512
 """Connections that a sweep visits in one turn of the reactor."""
 _MAX_REFUSED: Final = 256
-_ALL: Final = "connections"
+CONNECTIONS: Final = "connections"
 _FROM: Final = "connections from "
 """The keys of what is counted."""
 
@@ -376,7 +376,7 @@ class Connections:
     def _error_for(self, address: str) -> ErrorReply | None:
         if self.draining:
             return SHUTTING_DOWN
-        if self._counts.total(_ALL) > self.limits.connections:
+        if self._counts.total(CONNECTIONS) > self.limits.connections:
             return TOO_MANY
         if address and self._counts.total(_FROM + address) > self.limits.connections_per_address:
             return TOO_MANY_FROM_ADDRESS
@@ -384,7 +384,7 @@ class Connections:
 
     def _count(self, address: str, by: Literal[1, -1]) -> None:
         change = self._counts.add if by == 1 else self._counts.remove
-        change(_ALL)
+        change(CONNECTIONS)
         if address:
             change(_FROM + address)
 

@@ -37,6 +37,7 @@ from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Problem
+from treedbd.http1.registry import CONNECTIONS
 from treedbd.loop import Turns, record_turns
 from treedbd.names import DatabaseName, parse_label
 from treedbd.operating.metrics import SampleBoard
@@ -61,6 +62,10 @@ NO_PARENT: Final = "The server is shutting down."
 
 BEAT_S: Final = 1.0
 """Seconds between two signs of life, and between two searches for commits without a hint."""
+UNEVEN: Final = 4
+"""Connections that a worker may have more than another, or that part of those of the other."""
+LEFT_S: Final = 0.002
+"""Seconds for which a worker leaves new connections to another."""
 _PR_SET_PDEATHSIG: Final = 1
 _SHARED_LIMITS: Final = (
     *("held_bytes", "held_bytes_per_address", "parsed_bytes"),
@@ -170,7 +175,7 @@ class OtherWorkers:
         port = adopt_port(self._reactor, inherited.descriptor, inherited.family, factory)
         # All workers are notified of a new connection, and the idlest of them accepts first: one at
         # a time, so that the others get theirs.
-        return accept_at_most(1, port)
+        return FairAccept(accept_at_most(1, port), self.counts, self._reactor).port
 
     def send_hint(self, name: DatabaseName) -> None:
         """Send the others the hint that this worker has written a database."""
@@ -200,6 +205,41 @@ class OtherWorkers:
         if self.parent is None:
             raise Unavailable(NO_PARENT)
         return self.parent.call(command, **arguments)
+
+
+class FairAccept:
+    """Leaves new connections of a port to a worker that has fewer, for a moment.
+
+    Of many that are opened at once, the worker that happens to run accepts most, and those that
+    stay open would keep it busy while others are idle. So a worker that has clearly more than
+    another pauses, once for each that the other accepts: if that accepts none, it may be stuck, and
+    does not keep clients waiting.
+    """
+
+    def __init__(self, port: IListeningPort, counts: protocol.Board, clock: Any) -> None:
+        """Pause by `clock` if `counts` says that this worker has more connections."""
+        self.port: Final = port
+        self._counts = counts
+        self._clock = clock
+        own: Any = port
+        self._own = own
+        self._accept = own.doRead
+        own.doRead = self._do_read
+        self._left_at = -1
+        """How many the other had when a connection was last left to it."""
+
+    def _do_read(self) -> None:
+        more, least = self._counts.more_than_least(CONNECTIONS)
+        if more > max(UNEVEN, least // UNEVEN) and least != self._left_at:
+            self._left_at = least
+            self._own.stopReading()
+            self._clock.callLater(LEFT_S, self._go_on)
+        else:
+            self._accept()
+
+    def _go_on(self) -> None:
+        if self._own.connected:
+            self._own.startReading()
 
 
 class SharedRules:

@@ -384,6 +384,18 @@ class Board:
             sum(counts[start + second] for start in starts),
         )
 
+    def more_than_least(self, key: str) -> tuple[int, int]:
+        """Return by how many this worker has more of a key than another, and how many that has.
+
+        The other one is that which has fewest.
+        """
+        counts, (first, second) = self._counts, self._places(key)
+        starts = map(_part_start, self._workers)
+        each = [min(counts[start + first], counts[start + second]) for start in starts]
+        own = each.pop(self._own)
+        least = min(each, default=own)
+        return own - least, least
+
     def add(self, key: str) -> None:
         """Count one more at this worker."""
         self._change(key, 1)
