@@ -28,6 +28,20 @@ def test_long_texts_do_not_stay() -> None:
     assert pair.cache_info().currsize <= 6
 
 
+def test_what_is_counted_is_memory_and_not_characters() -> None:
+    @bounded_cache(1000)
+    def split(text: str) -> tuple[str, ...]:
+        return tuple(text.split("/"))
+
+    wide = "\U0001f600" * (CACHED_BYTES // 50)  # each takes four bytes
+    for number in range(20):
+        split(f"{number}{wide}")
+    assert split.cache_info().currsize <= 7
+    for number in range(200):
+        split("/".join([f"{number:04}"] * 200))  # each key takes 50 bytes beside its characters
+    assert split.cache_info().currsize <= 100
+
+
 def test_all_caches_are_emptied_together() -> None:
     shout, whisper = bounded_cache(9)(str.upper), short_cache(9)(str.lower)
     assert (shout("a"), whisper("A")) == ("A", "a")

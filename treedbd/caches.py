@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import _lru_cache_wrapper, lru_cache
+from sys import getsizeof
 from typing import Any, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -20,9 +21,8 @@ T = TypeVar("T")
 
 CACHED_BYTES: Final = MIB
 """After so many bytes of arguments and results a cache is emptied."""
-_ENTRY_BYTES: Final = 200
+_ENTRY_BYTES: Final = 150
 """What an entry takes beside these."""
-
 
 _caches: Final[WeakSet[Any]] = WeakSet()
 
@@ -49,8 +49,8 @@ def short_cache(entries: int) -> Callable[[Callable[..., T]], _lru_cache_wrapper
 def bounded_cache(entries: int) -> Callable[[Callable[P, T]], _lru_cache_wrapper[T]]:
     """Return a decorator that caches as `short_cache`, but at most `CACHED_BYTES`.
 
-    It is for functions from text, or pairs of texts, to the same. A hit costs nothing more; what is
-    computed is counted, and the cache emptied when that is too much.
+    It is for functions from text, or tuples of texts, to the same. A hit costs nothing more; what
+    is computed is counted, and the cache emptied when that is too much.
     """
 
     def decorate(function: Callable[P, T]) -> _lru_cache_wrapper[T]:
@@ -78,7 +78,7 @@ def empty_caches() -> None:
 
 
 def _size_of(value: object) -> int:
-    """Return about how many bytes of text there are."""
+    """Return how many bytes of memory texts take: a string has up to four for each character."""
     if isinstance(value, tuple):
-        return sum(map(_size_of, value))
-    return len(value) if isinstance(value, str | bytes) else 0
+        return getsizeof(value) + sum(map(_size_of, value))
+    return getsizeof(value) if isinstance(value, str | bytes) else 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -201,7 +203,7 @@ def test_what_falls_is_gone_at_once_and_removed_from_memory_in_slices() -> None:
 
 
 def test_room_is_made_with_answers_that_have_fallen_and_are_still_counted() -> None:
-    world = PooledAnswers(limit=100 * ANSWER_BYTES, lag=SLICE_SECONDS / 2)
+    world = PooledAnswers(limit=115 * ANSWER_BYTES, lag=SLICE_SECONDS / 2)
     for number in range(45):
         world.keep(f"a/k{number}")
     world.answers.drop_changed([put_at(("a",))])
@@ -221,3 +223,17 @@ def test_what_answers_are_made_from_replaces_what_was_kept_before() -> None:
     world.answers.keep_content(("a",), "sorted", "second", 100)
     assert world.answers.find_content(("a",), "sorted") == "second"
     assert (world.pool.count, world.pool.size) == (1, before + 100)
+
+
+@pytest.mark.parametrize("end", ["", "é", "日", "\U0001f600"])
+@pytest.mark.parametrize(("keys", "length"), [(1, 1), (1, 700), (30, 9)])
+def test_answers_take_no_more_memory_than_is_counted(end: str, keys: int, length: int) -> None:
+    world = PooledAnswers()
+    tracemalloc.start()
+    for number in range(100):
+        path = tuple(f"{number}-{key:0{length}}{end}" for key in range(keys))
+        world.answers.keep(Place(path), f"form {number}{'x' * length}{end}", b"%d" % number)
+    gc.collect()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 1.1 * world.pool.size

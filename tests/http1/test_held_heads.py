@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from twisted.python.failure import Failure
 
 from tests.http1.peer import Peer, ScriptedResource, Server, send_small
 from treedbd.counting import HeldBytes
+from treedbd.http1.registry import AnsweredRequest, ServerOptions
 from treedbd.http1.request import Request
 from treedbd.limits import Limits
 
@@ -151,3 +153,26 @@ def test_after_a_thousand_connections_nothing_is_charged() -> None:
         peer.send(sent[number % len(sent)])
         reset(server, peer)
     assert held_of(server).total == 0
+
+
+class CountedAtOnce:
+    """Counts answered requests, and how many of them waited for that."""
+
+    def __init__(self) -> None:
+        self.answered: deque[AnsweredRequest] = deque()
+        self.counted: list[int] = []
+
+    def count(self) -> None:
+        self.counted.append(len(self.answered))
+        self.answered.clear()
+
+
+def test_a_long_head_does_not_wait_to_be_counted() -> None:
+    activity = CountedAtOnce()
+    server = Server(ScriptedResource(send_small), options=ServerOptions(activity=activity))
+    peer = server.connect()
+    activity.counted.clear()
+    peer.exchange(b"GET /a.json HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert activity.counted == []
+    peer.exchange(GET)
+    assert activity.counted == [2]

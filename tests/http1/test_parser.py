@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import itertools
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -589,6 +591,24 @@ def test_header_blocks_of_many_clients_take_a_bounded_memory() -> None:
     assert 100 < len(blocks) < 5000
     empty_caches()
     assert (len(blocks), blocks.size) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "line", [b"A%d: b\r\n", b"Aa: %d0\r\n", b"Cookie: %d\r\n", b"A-Longer-Name: %0300d\r\n"]
+)
+def test_header_blocks_take_no_more_memory_than_is_counted(line: bytes) -> None:
+    blocks = HeaderBlocks(LIMITS)
+    count = min(90, 1900 // len(line % 10))
+    tracemalloc.start()
+    for number in range(50):
+        lines = b"".join([line % each for each in range(number + 10, number + 10 + count)])
+        blocks.find(b"HTTP/1.1\r\nHost: %d\r\n%b\r\n" % (number, lines))
+    lines = b""
+    gc.collect()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(blocks) == 50
+    assert taken < 1.1 * blocks.size
 
 
 def test_the_header_blocks_of_a_thousand_clients_with_tokens_are_kept() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pathlib
+import tracemalloc
 from typing import Any
 
 import attrs
@@ -148,3 +150,50 @@ def test_what_is_remembered_of_many_targets_is_bounded(tmp_path: pathlib.Path) -
     before = len(questions)
     peer.send(f"GET /open/{long}.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode())
     assert len(questions) == before
+
+
+@pytest.mark.parametrize(
+    ("target", "fields"),
+    [
+        ("/open/{number:06}.json", ""),
+        ("/open/{number:06}/" + "/".join(["{number:04}"] * 29) + ".json", ""),
+        ("/open/{number:0700}\U0001f600.json", ""),
+        ('/open.json?orderBy="a"&equalTo="{number:01000}"', ""),
+        ('/open.json?orderBy="a"&equalTo="{number:01000}\U0001f600"', ""),
+        ('/open.json?orderBy="a"&startAt=1&endAt=2&limitToFirst=1{number:04}', ""),
+        ('/open.json?where={{"a":{{"in":[' + "1{number:04},", ""),
+        ('/open.json?where={{"b{number}":1,"c{number}":2,"d{number}":3,"e{number}":4}}', ""),
+        ("/open/{number}.json", "If-None-Match: "),
+    ],
+)
+def test_questions_take_no_more_memory_than_is_counted(
+    tmp_path: pathlib.Path, target: str, fields: str
+) -> None:
+    server = serve(tmp_path)
+    questions = server.resource._parser._questions
+    peer = server.connect()
+
+    def send(number: int) -> None:
+        line = target.format(number=number)
+        if "where" in line and line.endswith(","):
+            line += ",".join(str(10_000 + number + each) for each in range(250)) + "]}}"
+        tags = ",".join(f'"{number}-{each}"' for each in range(150))
+        header = f"{fields}{tags}\r\n" if fields else ""
+        head = f"GET {line} HTTP/1.1\r\nHost: demo.localhost\r\n{header}\r\n"
+        peer.send(head.encode())
+        peer.transport.clear()
+
+    send(0)
+    empty_caches()
+    tracemalloc.start()
+    for number in range(60):
+        send(number)
+    size, count = questions.size, len(questions)
+    gc.collect()
+    before, _ = tracemalloc.get_traced_memory()
+    questions.cache_clear()
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count >= 60
+    assert before - after < 1.1 * size

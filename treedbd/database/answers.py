@@ -19,14 +19,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from sys import getsizeof
 from typing import Any, Final
 
 from treedbd.database.slices import Slices, Steps
 from treedbd.tree.event import Commit
 from treedbd.tree.types import PRIORITY, ROOT, Path, Place
 
-ANSWER_BYTES: Final = 400
-"""What an answer takes in memory beside its bytes, and a place in the tree beside its key."""
+ANSWER_BYTES: Final = 350
+"""What an answer takes in memory beside its texts, and a place in the tree beside its key."""
 _MAX_CHANGES: Final = 256
 """If a commit has more changes, all answers below its path are dropped."""
 _AT_ONCE: Final = 32
@@ -51,7 +52,7 @@ class Answer:
 
     def __init__(self, pool: AnswerPool, node: _Branch, form: str, body: bytes, size: int) -> None:
         self.body: Final = body
-        self.size: Final = size + len(form) + ANSWER_BYTES
+        self.size: Final = size + getsizeof(form) + ANSWER_BYTES
         self.tag: str | None = None
         self.content: Any = None
         self._pool = pool
@@ -74,7 +75,7 @@ class _Branch:
     def __init__(self, parent: _Branch | None, key: str) -> None:
         self.parent = parent
         self.key = key
-        self.size: Final = len(key) + ANSWER_BYTES
+        self.size: Final = getsizeof(key) + ANSWER_BYTES
         self.forms: dict[str, Answer] = {}
         self.children: dict[str, _Branch] = {}
 

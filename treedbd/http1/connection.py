@@ -661,11 +661,14 @@ class Http1Connection(protocol.Protocol):
         self._idle_since = self.registry.now
         if self._body.held:
             self._body.release()
-        if self._parser.head_bytes:
+        is_long = self._parser.head_bytes > 0
+        if is_long:
             self._parser.forget()
         memory, seconds = request.head_memory, perf_counter() - request.began
         sent, received = request.sentLength, self._parser.body_size
         self._note_answered((memory, request.method, request.code, seconds, sent, received))
+        if is_long:
+            self.registry.count_answered()
         if self._byte_rates is not None:
             self._byte_rates.note_answered(request)
         if seconds >= self._log_least_s:

@@ -285,7 +285,9 @@ class HeaderBlock:
         self.keep_alive: Final = keep_alive
         self.body_bytes: Final = body_bytes
         self.is_kept: Final = len(lines) <= _REMEMBERED_BYTES
-        self.size: Final = 2 * len(lines) + _FIELD_BYTES * (len(fields) + 1)
+        self.size: Final = (
+            2 * len(lines) + _FIELD_BYTES * (len(fields) + 1) + _VALUE_BYTES * lines.count(b"\n")
+        )
         self.forwarded: object = None
         self.origin: Final = origin
 
@@ -379,8 +381,10 @@ _LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([1-9][0-9]{0,9})\r\n")
 """As nearly all clients send it."""
 ALL_BLOCK_BYTES: Final = 4 * MIB
 """What all header blocks take that are kept: those of some 2,000 clients with a token each."""
-_FIELD_BYTES: Final = 250
-"""What a parsed field takes in memory beside its bytes, and a block beside its fields."""
+_FIELD_BYTES: Final = 200
+"""What a parsed field takes in memory beside its values, and a block beside its fields."""
+_VALUE_BYTES: Final = 50
+"""What a value takes beside its bytes."""
 
 
 class HeaderBlocks:

@@ -65,7 +65,7 @@ class CountsRequests(Protocol):
         """Those that were not counted yet; every connection appends to it."""
 
     def count(self) -> None:
-        """Count them; called once a second while there are connections."""
+        """Count them; called once a second while there are connections, and after a long head."""
 
 
 class CountsCallers(Protocol):
@@ -388,13 +388,17 @@ class Connections:
         if address:
             change(_FROM + address)
 
+    def count_answered(self) -> None:
+        """Count what was noted: until then it keeps the memory of its heads, which may be long."""
+        if self._activity is not None:
+            self._activity.count()
+
     def _sweep(self) -> None:
         self.now = self.clock.seconds()
         date_line = b"Date: %b\r\n" % datetimeToString(self._wall_clock())
         secure = b"".join([b"%b: %b\r\n" % each for each in self.options.secure_headers])
         self.date_lines[:] = date_line, date_line + secure
-        if self._activity is not None:
-            self._activity.count()
+        self.count_answered()
         if not self._addresses:  # those that were left have been counted
             self._next_sweep = None
             return

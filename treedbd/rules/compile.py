@@ -42,7 +42,7 @@ from itertools import count
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from treedbd.caches import short_cache
+from treedbd.caches import bounded_cache
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
 from treedbd.loop import Steps, run_beside
 from treedbd.rules import grammar
@@ -165,7 +165,7 @@ def _split_path(path: str) -> tuple[Path, int]:
     return keys, max(0, len(keys) - MAX_DEPTH)
 
 
-_split_short_path = short_cache(4096)(_split_path)
+_split_short_path = bounded_cache(4096)(_split_path)
 
 
 MAX_STRING: Final = 10 * 1_048_576

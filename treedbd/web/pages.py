@@ -43,7 +43,7 @@ from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
 from treedbd import __version__
-from treedbd.caches import short_cache
+from treedbd.caches import bounded_cache
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import SHUTTING_DOWN, DeadlinePassed, Unavailable
 from treedbd.database.runtime import Problem
@@ -82,7 +82,7 @@ def prefers_html(headers: Headers, other: str) -> bool:
     return _prefers_html(accepted, other)
 
 
-@short_cache(128)
+@bounded_cache(128)
 def _prefers_html(accepted: str, other: str) -> bool:
     ranges = parse_accept_header(accepted, MIMEAccept)
     return max(map(ranges.quality, _HTML)) > ranges.quality(other)

@@ -29,6 +29,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from sys import getsizeof
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
@@ -261,8 +262,8 @@ def parse_path(raw_path: bytes, prefix_segments: int) -> Place:
     return parse_segments(raw_path[1:].split(b"/")[prefix_segments:])
 
 
-parse_short_path: Final = short_cache(4096)(parse_path)
-"""`parse_path` with its results cached, for paths of at most `CACHED_PATH_BYTES`."""
+parse_short_path: Final = short_cache(1024)(parse_path)
+"""`parse_path` with its results cached, for paths of at most `CACHED_PATH_BYTES`: in 3 MB."""
 
 
 def parse_segments(segments: list[bytes]) -> Place:
@@ -807,13 +808,26 @@ class Question:
 QuestionKey: TypeAlias = tuple[FieldsKey, bytes, bytes]
 """By which a question is found: the header fields, the method and the target."""
 _ALL_QUESTION_BYTES: Final = 8 * MIB
-_QUESTION_BYTES: Final = 1000
-"""What a question takes in memory beside its target."""
+_QUESTION_BYTES: Final = 800
+"""What a question takes in memory beside what its target and its fields say."""
+_COPIES: Final = dict.fromkeys(_WITHOUT_EFFECT, 1) | {WHERE: 60}
+_QUERY_COPIES: Final = 8
+"""How often the text of a parameter is in memory: parsed, as the form of a read, for rules.
+
+Every number of a `where` is an object, and every condition some of them."""
+_TAG_BYTES: Final = 200
 
 
-def _size_of_question(key: QuestionKey, _: Question) -> int:
+def _size_of_question(key: QuestionKey, question: Question) -> int:
+    """Return how many bytes a question takes, with what is made of it when it is answered."""
     fields, _method, target = key
-    return _QUESTION_BYTES + 3 * len(target) + fields.size
+    wanted = question.wanted
+    size = _QUESTION_BYTES + len(target) + fields.size + sum(map(getsizeof, wanted.place.path))
+    for name, text in wanted.parameters.items():
+        size += _COPIES.get(name, _QUERY_COPIES) * getsizeof(text)
+    if wanted.condition is not None:
+        size += _TAG_BYTES * len(wanted.condition.opaque)
+    return size
 
 
 class RequestParser:

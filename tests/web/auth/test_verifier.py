@@ -24,7 +24,11 @@ from treedbd.web.auth.fetch import BadAuthority, make_fetch
 from treedbd.web.auth.identity import ANONYMOUS, OWNER, AuthOverride, Identity, override_auth
 from treedbd.web.auth.jwt import BadToken, Claims, mint
 from treedbd.web.auth.providers import Provider, ProviderKeys, ProviderUnavailable
-from treedbd.web.auth.verifier import MAX_CACHED_TOKENS, Verifier
+from treedbd.web.auth.verifier import (
+    MAX_CACHED_TOKEN_CHARACTERS,
+    MAX_CACHED_TOKENS,
+    Verifier,
+)
 from treedbd.web.request import find_token
 
 reactor: Any = installed_reactor
@@ -164,6 +168,21 @@ def test_the_cache_is_bounded_and_keeps_the_tokens_used_last() -> None:
     assert verify(project, used) is identities[0]
     assert verify(project, unused) is not identities[1]
     assert verify(project, unused) == identities[1]
+
+
+def test_the_cache_is_bounded_by_the_length_of_tokens_too() -> None:
+    project = verifier(SECRET)
+    tokens = [
+        mint(SECRET, {"uid": f"{each}", "exp": NOW + 60, "x": "x" * 5000}, now=NOW)
+        for each in range(700)
+    ]
+    identities = [verify(project, each) for each in tokens]
+    kept = [project.recall(each, NOW) is who for each, who in zip(tokens, identities, strict=True)]
+    fit = MAX_CACHED_TOKEN_CHARACTERS // max(map(len, tokens))
+    assert kept == [False] * (len(tokens) - fit) + [True] * fit
+    assert project.recall(tokens[-1], NOW + 3600) is None  # it has expired, and is forgotten
+    verify(project, tokens[0])
+    assert project.recall(tokens[-fit], NOW) is identities[-fit]
 
 
 def test_a_refused_token_is_not_cached() -> None:

@@ -31,7 +31,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.database.requests import DeadlinePassed
-from treedbd.limits import MAX_CLAIM_LEVELS
+from treedbd.limits import MAX_CLAIM_LEVELS, MIB
 from treedbd.names import SERVICE_PROVIDER
 from treedbd.tree.types import InvalidData, Json
 from treedbd.tree.value import compact
@@ -63,6 +63,8 @@ from treedbd.web.auth.providers import Provider, ProviderKeys
 # The token that admin clients of Firebase send to an emulator.
 OWNER_TOKEN: Final = "owner"  # noqa: S105 - not a secret
 MAX_CACHED_TOKENS: Final = 4096
+MAX_CACHED_TOKEN_CHARACTERS: Final = 4 * MIB
+"""Characters of all tokens that are cached; with what they say they take about four times that."""
 
 _ASYMMETRIC: Final = frozenset({"RS256", "ES256"})
 
@@ -168,6 +170,7 @@ class Verifier:
         self._issuers: frozenset[str] = frozenset()
         self._sources: frozenset[str] = frozenset()
         self._verified: OrderedDict[str, _Verified] = OrderedDict()  # the last used at the end
+        self._verified_characters = 0
         self.reload(secrets, providers)
 
     def reload(self, secrets: Iterable[bytes], providers: Iterable[Provider] = ()) -> None:
@@ -182,6 +185,7 @@ class Verifier:
         for removed in before.keys() - self._providers.keys():
             before[removed].close()
         self._verified.clear()
+        self._verified_characters = 0
         self._secrets = {secret: fingerprint(b"secret", secret) for secret in secrets}
         self._issuers = frozenset(each.issuer for each in self._providers)
         has_owner = self._emulator or self._admin_token is not None
@@ -239,7 +243,7 @@ class Verifier:
             is_owner = self._emulator and self._admin_token is None and token == OWNER_TOKEN
             return OWNER if is_owner else None
         if not verified.is_valid(now):
-            del self._verified[token]
+            self._forget(token)
             return None
         self._verified.move_to_end(token)
         return verified.identity
@@ -296,10 +300,19 @@ class Verifier:
         raise BadToken("The token is for another audience.", "audience")
 
     def _cache(self, text: str, verified: _Verified) -> Identity:
+        self._forget(text)
         self._verified[text] = verified
-        if len(self._verified) > MAX_CACHED_TOKENS:
-            self._verified.popitem(last=False)
+        self._verified_characters += len(text)
+        while (
+            len(self._verified) > MAX_CACHED_TOKENS
+            or self._verified_characters > MAX_CACHED_TOKEN_CHARACTERS
+        ):
+            self._forget(next(iter(self._verified)))
         return verified.identity
+
+    def _forget(self, text: str) -> None:
+        if self._verified.pop(text, None) is not None:
+            self._verified_characters -= len(text)
 
 
 def _provider_source(provider: Provider) -> str:
