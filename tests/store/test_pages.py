@@ -43,11 +43,13 @@ def test_a_page_has_the_members_that_were_encoded(members: dict[str, bytes]) -> 
     assert is_page(key)
     assert (page.container, page.count, page.member_keys()) == (C, len(members), segments)
     assert page.raws() == list(members.values())
-    assert [page.find(segment) for segment in segments] == list(members.values())
+    assert [page.find(C + segment) for segment in segments] == page.rows()
     assert page.rows() == [
         (C + segment, raw) for segment, raw in zip(segments, page.raws(), strict=True)
     ]
-    assert page.find(encode_path(("8",))) is page.find(encode_path(("zz",))) is None
+    assert [page.find(C + segment + encode_path(("8",))) for segment in segments] == page.rows()
+    assert page.find(C + encode_path(("8",))) is page.find(C + encode_path(("zz",))) is None
+    assert page.find(C) is page.find(b"\x03other\0" + segments[0]) is None
     assert encode_page(C, page.members()) == (key, content)
     assert page.is_marked == any(raw.startswith(b" ") for raw in members.values())
 

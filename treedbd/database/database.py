@@ -47,7 +47,7 @@ from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads
 from treedbd.rules.evaluate import Verdict
 from treedbd.store import changelog
-from treedbd.store.engine import Engine, StoreDamaged
+from treedbd.store.engine import Engine, PresentView, StoreDamaged
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.store.select import SortedChildren, sort_children
 from treedbd.tree.edit import resolve
@@ -105,6 +105,7 @@ class Database:
         self.push_ids: Final = PushIds(runtime.entropy, lambda: engine.read(changelog.push_time))
         self.used_at = runtime.clock.seconds()
         self._engine, self._runtime = engine, runtime
+        self._nodes: PresentNodes | None = None  # those of the last read
         self.kept_reads: Final = KeptReads(runtime.read_pool)
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
         self.rights: Final = self._make_rights(runtime)
@@ -204,7 +205,14 @@ class Database:
 
     def read(self, work: Callable[[PresentNodes], T]) -> T:
         """Run `work` on the last durable state and return its result."""
-        return self._engine.read(lambda view: work(PresentNodes(view)))
+
+        def read_nodes(view: PresentView) -> T:
+            nodes = self._nodes
+            if nodes is None or nodes.view is not view:  # an engine may keep its view
+                nodes = self._nodes = PresentNodes(view)
+            return work(nodes)
+
+        return self._engine.read(read_nodes)
 
     def check_read(self, read: ReadRequest, nodes: Nodes | None = None) -> bool:
         """Raise `PermissionDenied` unless the rules allow a read of the state that `nodes` show.

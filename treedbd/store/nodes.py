@@ -62,6 +62,7 @@ from treedbd.store.rows import (
     ALL,
     CHUNK_BYTES,
     CONTAINERS,
+    MARK,
     Cover,
     Page,
     PagedRows,
@@ -215,21 +216,20 @@ class Nodes:
         return print_part(cover.raw, cover.inside) if cover.inside else print_row(cover.raw)
 
     def chunks(self, path: Path, *, export: bool = False) -> Iterator[bytes]:
-        """Print `path` chunk by chunk, reading rows as the chunks are consumed.
+        """Print `path` chunk by chunk; the rows below it are read as the chunks are consumed.
 
         A chunk has at most 64 KiB. Together they are `print(path)`, or with `export` what
         `format=export` prints: priorities, no arrays.
         """
         encoded, cover = self._find(path)
         if cover is None:
-            yield from self._print_spread(encoded, export)
-        elif export:
-            inside = cover.inside
-            yield from cut_into_chunks(
-                compact(load_part(cover.raw, inside)) if inside else export_row(cover.raw)
-            )
-        else:
-            yield from _print_covered(cover)
+            return self._print_spread(encoded, export)
+        if not export:
+            return _print_covered(cover)
+        inside = cover.inside
+        return cut_into_chunks(
+            compact(load_part(cover.raw, inside)) if inside else export_row(cover.raw)
+        )
 
     def chunks_unless_spread(self, path: Path) -> Iterator[bytes] | None:
         """Print `path` as `chunks` does, unless it is spread over the rows of its children."""
@@ -260,9 +260,11 @@ class Nodes:
         segments = list(map(_encode_known, path))
         encoded = b"".join(segments)
         row = self.rows.find(encoded)
-        if row is None or is_priority_row(row[1]):
+        if row is None:
             return encoded, None
         key, raw = row
+        if raw.startswith(MARK) and is_priority_row(raw):  # few rows are marked
+            return encoded, None
         remaining = len(encoded) - len(key)
         depth = len(path)
         while remaining > 0:
@@ -300,18 +302,18 @@ class Nodes:
 
 
 class PresentNodes(Nodes):
-    """The tree at the present moment."""
+    """The tree at the present moment; `view` is its view of the engine."""
 
     def __init__(self, view: PresentView) -> None:
         super().__init__(view)
-        self._view = view
+        self.view: Final = view
 
     def hold(self) -> HeldNodes | None:
         """Hold this moment, so that reading it goes on in later turns.
 
         None if it cannot be held now.
         """
-        snapshot = self._view.hold()
+        snapshot = self.view.hold()
         return None if snapshot is None else HeldNodes(snapshot)
 
 

@@ -693,10 +693,15 @@ class Page:
             return content[end - INT_BYTES : end]
         return content[content.rfind(_TEXT, start, end) : end]
 
-    def find(self, segment: bytes) -> bytes | None:
-        """Return the row of the member with an encoded key; None if there is none."""
-        number = self.number_of(segment)
-        return self.raw(number) if number >= 0 else None
+    def find(self, key: bytes) -> Row | None:
+        """Return the member whose row key is `key` or begins it; None if there is none."""
+        container = self.container
+        start = len(container)
+        if not key.startswith(container) or len(key) == start:
+            return None
+        end = end_of_key(key, start)
+        number = self.number_of(key[start:end]) if end else -1
+        return (key[:end], self.raw(number)) if number >= 0 else None
 
     def find_all(self, segments: Iterable[bytes], found: dict[bytes, bytes]) -> None:
         """Add the rows of the members with some encoded keys to `found`."""
@@ -789,7 +794,7 @@ class PagedRows:
         at, content = found
         if not at or at[-1] != _END:
             return (at, content) if key.startswith(at) else None
-        return _find_member(self._read_page(found), key)
+        return self._read_page(found).find(key)
 
     def find_children(self, container: bytes, segments: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the rows of children of a spread container, by their encoded keys, in one step.
@@ -900,13 +905,3 @@ class PagedRows:
             return None
         page = Page(*found)
         return page.rows() if page.container + page.last_key >= low else None
-
-
-def _find_member(page: Page, key: bytes) -> Row | None:
-    container = page.container
-    start = len(container)
-    if len(key) <= start or not key.startswith(container):
-        return None
-    end = end_of_key(key, start)
-    raw = page.find(key[start:end]) if end else None
-    return None if raw is None else (key[:end], raw)

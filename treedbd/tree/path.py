@@ -80,7 +80,8 @@ def make_place(keys: Sequence[str]) -> Place:
     if is_priority:
         keys = keys[:-1]
     check_keys(keys)
-    return Place(check_depth(tuple(keys)), is_priority)
+    path = tuple(keys)
+    return Place(path if len(path) <= MAX_DEPTH else check_depth(path), is_priority)
 
 
 def parse_relative(text: str, above: Path = ()) -> Place:

@@ -158,6 +158,8 @@ class ReadSource:
 
 def make_source(database: Database, request: DataRequest, tag: str | None = None) -> ReadSource:
     """Return what renders the response to a read; `tag` is that of the value, if known."""
+    if request.shows_value:
+        return ReadSource(database, request.place, PLAIN)
     options = request.read_options
     return ReadSource(
         database=database,
@@ -195,12 +197,18 @@ def chunks_of(options: ReadOptions, place: Place, nodes: Nodes) -> Iterator[byte
 
 def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:
     if nodes.type_at(path) is not Container:
-        return chain((b"",), nodes.chunks(path))  # the leaf is read again, in another step
+        return _print_again(nodes, path)
     span = Span(after=shallow.start_after)
     if shallow.version == 1:
         return print_keys(islice(nodes.keys(path, span), shallow.limit))
     members = ((child.key, _render_size(child.chunks())) for child in nodes.children(path, span))
     return print_members(islice(members, shallow.limit))
+
+
+def _print_again(nodes: Nodes, path: Path) -> Iterator[bytes]:
+    """Print a leaf that has been read for its type, in another step."""
+    yield b""
+    yield from nodes.chunks(path)
 
 
 def _render_size(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -617,12 +625,14 @@ class SharedReads:
             if shared is not None:
                 return shared
         chunks = source.chunks(nodes)
-        rendered = [next(chunks)]
-        if not render_at_once(chunks, rendered, self._clock):
-            sequence = nodes.rows.sequence()
-            self._go_on(source, nodes, chain(rendered, chunks))
-            return TooMuchWork(sequence)
-        body = b"".join(rendered)
+        body, more = next(chunks), next(chunks, None)
+        if more is not None:  # most values are one chunk
+            rendered = [body]
+            if not render_at_once(chain((more,), chunks), rendered, self._clock):
+                sequence = nodes.rows.sequence()
+                self._go_on(source, nodes, chain(rendered, chunks))
+                return TooMuchWork(sequence)
+            body = b"".join(rendered)
         if len(body) <= SMALL_BYTES:
             return body
         rendering = Rendering(self.memory, body, source, nodes.rows.sequence())
@@ -750,6 +760,8 @@ def read_response(
     `tag` is that of the value, if it was computed. `cut_off_at` is when the client must have read a
     large body, if the request has a time-out.
     """
+    if request.shows_value:
+        return Response(200, rendered, JSON_HEADERS, cut_off_at)
     options = request.read_options
     if tag is None:
         if request.print == "silent":

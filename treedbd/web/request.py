@@ -221,6 +221,7 @@ def _decode_escaped(raw: bytes) -> str:
 
 
 SUFFIX: Final = ".json"
+_SUFFIX: Final = SUFFIX.encode()
 CACHED_PATH_BYTES: Final = 256
 """Longer paths are not cached, so that clients cannot fill the memory."""
 
@@ -271,8 +272,8 @@ def parse_segments(segments: list[bytes]) -> Place:
 
     Empty segments collapse: `[b"a", b"", b"b.json"]` is `a/b`.
     """
-    named = [segment for segment in segments if segment]
-    if not named or not _ends_with_suffix(named[-1]):
+    named = segments if all(segments) else [segment for segment in segments if segment]
+    if not named or not (named[-1].endswith(_SUFFIX) or _ends_encoded(named[-1])):
         raise MissingSuffix
     text = b"/".join(named)
     try:
@@ -287,9 +288,8 @@ def parse_segments(segments: list[bytes]) -> Place:
     return make_place(decoded if all(decoded) else [each for each in decoded if each])
 
 
-def _ends_with_suffix(segment: bytes) -> bool:
-    decoded = decode_leniently(segment) if b"%" in segment else segment
-    return decoded.endswith(SUFFIX.encode())
+def _ends_encoded(segment: bytes) -> bool:
+    return b"%" in segment and decode_leniently(segment).endswith(_SUFFIX)
 
 
 class Addressing:
@@ -765,8 +765,7 @@ class DataRequest:
     def at(self, place: Place) -> DataRequest:
         """Return the same request for another place, with the properties that are cached."""
         other = object.__new__(DataRequest)
-        vars(other).update(vars(self))
-        vars(other)["place"] = place
+        object.__setattr__(other, "__dict__", vars(self) | {"place": place})
         return other
 
     @property
@@ -774,6 +773,12 @@ class DataRequest:
         """Whether it writes, now or when its stream ends."""
         is_reading = self.method in READING
         return not is_reading or (self.accepts_events and ON_DISCONNECT in self.parameters)
+
+    @cached_property
+    def shows_value(self) -> bool:
+        """Whether it reads the value itself, as it is printed, and without its tag."""
+        is_tagged = self.wants_etag or self.condition is not None
+        return self.print == "compact" and self.read_options is PLAIN and not is_tagged
 
     @property
     def is_simple_read(self) -> bool:

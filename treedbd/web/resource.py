@@ -368,9 +368,11 @@ class DataHandlers:
             kept = kept_response(wanted, answer, self._shared_reads.memory)
             if kept is not None:
                 return kept
-        tag = database.known_tag(wanted.place) if is_tagged(wanted) else None
+        tag = None
+        if not wanted.shows_value and is_tagged(wanted):
+            tag = database.known_tag(wanted.place)
         source = make_source(database, wanted, tag)
-        is_empty = _is_empty(wanted, tag)
+        is_empty = not wanted.shows_value and _is_empty(wanted, tag)
 
         def render(nodes: Nodes) -> bytes | Rendering | TooMuchWork:
             # The rules are evaluated against each state that is read, before it is sent.
@@ -407,6 +409,9 @@ class DataHandlers:
         deadline: float,
     ) -> Response:
         """Return the response with what `source` has rendered, and keep that if it is possible."""
+        if wanted.shows_value and isinstance(rendered, bytes):
+            database.answers.keep(wanted.place, wanted.form, rendered)
+            return Response(200, rendered)
         tag = known_tag(source if isinstance(rendered, bytes) else rendered.source)
         answer = None if _is_empty(wanted, tag) else _keep(database, wanted, rendered, tag)
         if answer is not None and not isinstance(rendered, bytes):
@@ -714,12 +719,14 @@ class TreeResource(Resource):
         return NOT_DONE_YET
 
     def _dispatch(self, request: IHttp1Request) -> None:
-        path = request.path
-        if b"/." in path or b"%" in path or not path.endswith(_SUFFIX):
-            answer = self._reserved.get(split_segments(request.postpath))
-            if answer is not None:
-                drive(answer(request))
-                return
+        uri = request.uri
+        if b"/." in uri or b"%" in uri or b"?" in uri or not uri.endswith(_SUFFIX):
+            path = request.path  # which is made of the target
+            if b"/." in path or b"%" in path or not path.endswith(_SUFFIX):
+                answer = self._reserved.get(split_segments(request.postpath))
+                if answer is not None:
+                    drive(answer(request))
+                    return
         self.tree(request)
 
     async def _answer_apart(

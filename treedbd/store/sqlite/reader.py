@@ -228,7 +228,8 @@ class PresentReader(SqliteReader):
         Raises `StoreFailed` if the file cannot be read.
         """
         with self._lock:
-            self._begin_if_needed()
+            if not self._is_current:
+                self._begin_current()
             self._execute = self._guarded
             try:
                 return work(self)
@@ -244,7 +245,8 @@ class PresentReader(SqliteReader):
         """Pin the present moment, unless it cannot be read: reads show it until `advance`."""
         self.is_pinned = True
         with self._lock, contextlib.suppress(StoreFailed, DiskFull):
-            self._begin_if_needed()
+            if not self._is_current:
+                self._begin_current()
 
     def advance(self) -> None:
         """Show the last commit to reads."""
@@ -307,7 +309,8 @@ class PresentReader(SqliteReader):
 
     def begin_held(self) -> PresentReader:
         """Begin a moment that is held from the start."""
-        self._begin_if_needed()
+        if not self._is_current:
+            self._begin_current()
         self._execute = self._guarded
         self._is_held = True
         return self
@@ -319,9 +322,8 @@ class PresentReader(SqliteReader):
             self.end()
             self._readers.release(self)
 
-    def _begin_if_needed(self) -> None:
-        if self._is_current:
-            return
+    def _begin_current(self) -> None:
+        """Begin the transaction that stays open over many reads."""
         self._is_current = True  # first: `release_moment` may be called meanwhile
         try:
             self.end()
