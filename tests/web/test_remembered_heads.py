@@ -140,15 +140,17 @@ def test_a_token_opens_what_it_may_to_its_sender_only(tmp_path: pathlib.Path) ->
 def test_what_is_remembered_of_many_targets_is_bounded(tmp_path: pathlib.Path) -> None:
     server = serve(tmp_path)
     questions = server.resource._parser._questions
-    peer = server.connect()
+    peers = [server.connect(), server.connect()]
     for number in range(9000):
-        peer.send(f"GET /open/{number}.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode())
-        peer.transport.clear()
+        for peer in peers:
+            peer.send(f"GET /open/{number}.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode())
+            peer.transport.clear()
         assert questions.size <= _ALL_QUESTION_BYTES
     assert 100 < len(questions) < 9000
     long = "x" * 3000
     before = len(questions)
-    peer.send(f"GET /open/{long}.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode())
+    for peer in peers:
+        peer.send(f"GET /open/{long}.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode())
     assert len(questions) == before
 
 
@@ -197,3 +199,18 @@ def test_questions_take_no_more_memory_than_is_counted(
     tracemalloc.stop()
     assert count >= 60
     assert before - after < 1.1 * size
+
+
+def test_targets_that_come_once_displace_none_that_come_again(tmp_path: pathlib.Path) -> None:
+    server = serve(tmp_path)
+    questions = server.resource._parser._questions
+    peers = [server.connect(), server.connect()]
+    for peer in peers:
+        peer.send(b"GET /open/a.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n")
+    before = len(questions)
+    for number in range(500):
+        peers[0].send(f"GET /open/{number}.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode())
+    assert len(questions) == before
+    empty_caches()
+    peers[1].send(b"GET /open/a.json HTTP/1.1\r\nHost: demo.localhost\r\nX: y\r\n\r\n")
+    assert len(questions) == 1  # what it has in common with others

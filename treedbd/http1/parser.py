@@ -37,6 +37,7 @@ from __future__ import annotations
 import re
 import sys
 import zlib
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedIOBase, BytesIO
@@ -183,12 +184,18 @@ def format_reply(error: ErrorReply, date_lines: bytes, headers: Iterable[Header]
     )
 
 
+_USED_ONCE: Final = 8192
+"""Hashes of keys that were used once."""
+
+
 class HeadCache(Generic[K, T]):
     """Keeps what was made of the bytes of heads that were used last, in a bounded number of bytes.
 
     It has two generations. What is added or found is in the younger one; when that has half of the
     bytes, it becomes the older one, and what was in the older one is forgotten. So a use costs one
-    look-up, and many keys that are used once do not displace those that are used often.
+    look-up, and many keys that are used once do not displace those that are used often. By
+    `add_at_second_use` they do not even enter: of a first use only the hash is kept, in a table in
+    which the last of those that share a place stays.
 
     Attributes:
         size: how many bytes the entries take, as they are estimated.
@@ -203,6 +210,7 @@ class HeadCache(Generic[K, T]):
         self._old: dict[K, T] = {}
         self._young_size = 0
         self._old_size = 0
+        self._used_once = array("q", bytes(8 * _USED_ONCE))
         empty_together(self)
 
     @property
@@ -232,8 +240,18 @@ class HeadCache(Generic[K, T]):
         self._young[key] = value
         self._young_size += size
 
+    def add_at_second_use(self, key: K, value: T) -> None:
+        """Keep a value as `add` does if this was called with the key before, not long ago."""
+        number = hash(key)
+        place = number % _USED_ONCE
+        if self._used_once[place] == number:
+            self.add(key, value)
+        else:
+            self._used_once[place] = number
+
     def cache_clear(self) -> None:
         """Forget everything."""
+        self._used_once = array("q", bytes(8 * _USED_ONCE))
         self._young, self._old = {}, {}
         self._young_size = self._old_size = 0
 

@@ -839,7 +839,8 @@ class RequestParser:
     """Parses requests by the settings of one service, and remembers the last ones.
 
     What all requests without parameters have in common, if method and header fields are the same,
-    is remembered too, under an empty target: only their paths are parsed.
+    is remembered too, under an empty target: only their paths are parsed. A target is remembered
+    when it comes for the second time: most of many come once, and would displace the others.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -997,7 +998,7 @@ class RequestParser:
             wanted = like.wanted.at(_place_at(uri, request))
             question = Question(like.name, wanted, like.is_simple)
         if fields is not None:
-            self._questions.add((fields, request.method, uri), question)
+            self._questions.add_at_second_use((fields, request.method, uri), question)
         memory.question = question
         return question, database
 
