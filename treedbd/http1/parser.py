@@ -328,12 +328,13 @@ class HeadMemory:
         fields_key: its header fields, whatever the length of the body, in keys of what is
             remembered of requests; None if the head is too long for that.
         question: what the resource made of the head, of any type; None at first.
+        like: what it made of another head that differs in the target only, until it has made that.
         logged: what the access log made of it, None until it is logged.
         identity: the caller that has opened a stream with it, None without one.
 
     """
 
-    __slots__ = ("block", "fields_key", "identity", "logged", "question")
+    __slots__ = ("block", "fields_key", "identity", "like", "logged", "question")
 
     def __init__(
         self, block: HeaderBlock | None = None, fields_key: FieldsKey | None = None
@@ -341,6 +342,7 @@ class HeadMemory:
         self.block = block
         self.fields_key = fields_key
         self.question: object = None
+        self.like: object = None
         self.logged: object = None
         self.identity: object = None
 

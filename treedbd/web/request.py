@@ -810,8 +810,9 @@ class Question:
     allowed: object = None
 
 
-QuestionKey: TypeAlias = tuple[FieldsKey, bytes, bytes]
-"""By which a question is found: the header fields, the method and the target."""
+QuestionKey: TypeAlias = tuple[FieldsKey | Question, bytes, bytes]
+"""By which a question is found: the header fields, the method and the target. In place of the
+fields is the question with these and an empty target if the target is a path without a query."""
 _ALL_QUESTION_BYTES: Final = 8 * MIB
 _QUESTION_BYTES: Final = 800
 """What a question takes in memory beside what its target and its fields say."""
@@ -825,9 +826,11 @@ _TAG_BYTES: Final = 200
 
 def _size_of_question(key: QuestionKey, question: Question) -> int:
     """Return how many bytes a question takes, with what is made of it when it is answered."""
-    fields, _method, target = key
+    above, _method, target = key
     wanted = question.wanted
-    size = _QUESTION_BYTES + len(target) + fields.size + sum(map(getsizeof, wanted.place.path))
+    size = _QUESTION_BYTES + len(target) + sum(map(getsizeof, wanted.place.path))
+    if not isinstance(above, Question):  # else that one is found before it, and stays longer
+        size += above.size
     for name, text in wanted.parameters.items():
         size += _COPIES.get(name, _QUERY_COPIES) * getsizeof(text)
     if wanted.condition is not None:
@@ -958,11 +961,13 @@ class RequestParser:
 
     def recall(self, request: IHttp1Request) -> Question | None:
         """Return the question in a request if one like it is remembered, None otherwise."""
-        memory = request.head_memory
-        if memory.fields_key is None:
+        memory, uri = request.head_memory, request.uri
+        above: FieldsKey | Question | None = memory.fields_key
+        if uri[:1] == b"/" and b"?" not in uri and above is not None:
+            above = memory.like = self._questions.find((above, request.method, b""))
+        if above is None:
             return None
-        key = memory.fields_key, request.method, request.uri
-        question = memory.question = self._questions.find(key)
+        question = memory.question = self._questions.find((above, request.method, uri))
         return question
 
     def ask(
@@ -981,24 +986,23 @@ class RequestParser:
         question: Question | None = memory.question
         if question is not None and not request.is_oversized:
             return question, None
-        fields: FieldsKey | None = memory.fields_key if has_place else None
-        is_plain = uri[:1] == b"/" and b"?" not in uri
-        like = database = None
-        if fields is not None and is_plain and not request.is_oversized:
-            like = self._questions.find((fields, request.method, b""))
-        if like is None:
+        above: FieldsKey | Question | None = memory.fields_key if has_place else None
+        like: Question | None = None if request.is_oversized else memory.like
+        memory.like = database = None
+        if like is None or not has_place:
             location = self.locate(request)
             database = find(location.name)
             dialect = database.project.dialect
             wanted = self.parse(request, location, dialect, allowed, has_place=has_place)
             question = Question(location.name, wanted, has_place and wanted.is_simple_read)
-            if fields is not None and is_plain:
-                self._questions.add((fields, request.method, b""), question)
+            if above is not None and uri[:1] == b"/" and b"?" not in uri:
+                self._questions.add((above, request.method, b""), question)
+                above = question
         else:
-            wanted = like.wanted.at(_place_at(uri, request))
+            above, wanted = like, like.wanted.at(_place_at(uri, request))
             question = Question(like.name, wanted, like.is_simple)
-        if fields is not None:
-            self._questions.add_at_second_use((fields, request.method, uri), question)
+        if above is not None:
+            self._questions.add_at_second_use((above, request.method, uri), question)
         memory.question = question
         return question, database
 
