@@ -496,8 +496,10 @@ class WriteHandlers:
         return await self._data.identify(wanted, database)
 
     async def _do(self, begun: _BegunWrite, edit: Edit) -> Response:
-        """Do or explain an edit, and return the response."""
-        self._check_deadline(begun)
+        """Do or explain an edit, and return the response.
+
+        The database refuses it if its deadline has passed.
+        """
         wanted, identity = begun.wanted, begun.identity
         write = begun.write(edit)
         if wanted.wants_explanation:
