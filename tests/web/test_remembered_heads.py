@@ -141,12 +141,12 @@ def test_what_is_remembered_of_many_targets_is_bounded(tmp_path: pathlib.Path) -
     server = serve(tmp_path)
     questions = server.resource._parser._questions
     peers = [server.connect(), server.connect()]
-    for number in range(9000):
+    for number in range(12_000):
         for peer in peers:
             peer.send(f"GET /open/{number}.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode())
             peer.transport.clear()
         assert questions.size <= _ALL_QUESTION_BYTES
-    assert 100 < len(questions) < 9000
+    assert 100 < len(questions) < 12_000
     long = "x" * 3000
     before = len(questions)
     for peer in peers:
@@ -188,7 +188,7 @@ def test_questions_take_no_more_memory_than_is_counted(
     send(0)
     empty_caches()
     tracemalloc.start()
-    for number in range(60):
+    for number in [*range(60), *range(60)]:  # a target is remembered at its second use
         send(number)
     size, count = questions.size, len(questions)
     gc.collect()
@@ -197,7 +197,7 @@ def test_questions_take_no_more_memory_than_is_counted(
     gc.collect()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert count >= 60
+    assert count > 50  # but for those whose hashes displace each other
     assert before - after < 1.1 * size
 
 
