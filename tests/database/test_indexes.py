@@ -92,6 +92,19 @@ def test_an_index_declared_before_the_first_write_is_kept_from_then_on() -> None
     world.check()
 
 
+def test_the_indexes_of_an_empty_database_are_complete_with_its_first_write() -> None:
+    world = IndexedWorld(disk=Disk())
+    world.declare(rules_with("age", "name"))
+    world.begin(make_put(Place(("users",)), users(100)))
+    world.clock.run()
+    world.disk.finish()  # the first commit
+    assert set(world.kept()) == {ChildIndex(("users",), AGE), ChildIndex(("users",), NAME)}
+    world.check()
+    world.clock.run()
+    assert not world.disk.waiting
+    assert not world.database.indexes.is_changing
+
+
 def test_nothing_is_written_for_rules_without_indexes() -> None:
     world = IndexedWorld()
     world.write(make_put(Place(("users",)), users(100)))

@@ -119,7 +119,7 @@ class WriteApplier:
         self._database = database
         self._runtime = runtime
         self._retain_events = retain_events
-        self._writers = WriterMaker()  # which keep the indexes
+        self._writers = WriterMaker(database.indexes.declared)  # which keep the indexes
         self.finish: Final = self._writers.finish
 
     def apply(self, transaction: Transaction, write: Write) -> Outcome:
@@ -701,7 +701,7 @@ class Indexes:
 
     def _find_changed(self, states: IndexStates) -> list[IndexState]:
         """Return the new states of the indexes that the rules gained or lost."""
-        declared = self._declared()
+        declared = self.declared()
         known = {each.index for each in states.states}
         lost = [
             IndexState(each.index, "dropping")
@@ -710,7 +710,8 @@ class Indexes:
         ]
         return lost + [IndexState(each, "building") for each in declared if each not in known]
 
-    def _declared(self) -> list[ChildIndex]:
+    def declared(self) -> list[ChildIndex]:
+        """Return the indexes that the rules in force declare and that are kept."""
         found = []
         for pattern, name in sorted(self._rules.current.declared_indexes, key=repr):
             try:

@@ -113,6 +113,7 @@ class Database:
         maintenance, self._moments = MaintenanceList(), Moments(engine)
         self.quotas: Final = make_quotas(name, project, maintenance)
         self.shared_lock: Final = None if make_lock is None else make_lock(engine, self)
+        self.indexes: Final = Indexes(name, engine, rules, maintenance, runtime=runtime)
         self._group_commit = GroupCommit(
             database=self,
             engine=engine,
@@ -121,7 +122,6 @@ class Database:
             lock=self.shared_lock,
             maintenance=maintenance,
         )
-        self.indexes: Final = Indexes(name, engine, rules, maintenance, runtime=runtime)
         self.watching: Final = self._make_watching(runtime)
         self._watchers = self.watching.watchers
         self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)

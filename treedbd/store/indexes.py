@@ -44,7 +44,7 @@ same functions.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from heapq import merge
@@ -654,15 +654,24 @@ def make_writer(
 class WriterMaker:
     """Makes the writers of a database, which keep its indexes: one for each transaction."""
 
-    def __init__(self) -> None:
-        """Begin without a transaction."""
+    def __init__(self, declare: Callable[[], Iterable[ChildIndex]]) -> None:
+        """Begin without a transaction; `declare` returns the indexes of an empty database."""
+        self._declare = declare
         self._transaction: Transaction | None = None
         self._writer: NodeWriter | None = None
 
     def make(self, transaction: Transaction) -> NodeWriter:
-        """Return the writer into the open transaction; nothing else may change the tree in it."""
+        """Return the writer into the open transaction; nothing else may change the tree in it.
+
+        In an empty database all indexes are complete. Built later, they would follow the writes of
+        an import at a distance that grows.
+        """
         if self._writer is None or transaction is not self._transaction:
-            self._writer = make_writer(transaction, read_states(transaction).kept)
+            states = read_states(transaction)
+            if not states.states and transaction.sequence() == 0:
+                states = IndexStates(tuple(IndexState(each, "built") for each in self._declare()))
+                write_states(transaction, states)
+            self._writer = make_writer(transaction, states.kept)
             self._transaction = transaction
         return self._writer
 
