@@ -19,10 +19,11 @@ of all that came after it, and it makes no difference to a client which process 
 The moment that is left is held while watchers are notified (`resume.Moments`), so a moment is kept
 open whenever others may commit.
 
-Each request first looks whether there is news, so no read is older than an acknowledged write,
-wherever that was acknowledged. Only while a batch of this process is being committed the moment
-does not change; a request that has seen news then waits for the end of the batch. Hints of other
-processes only make it sooner that watchers are notified.
+Each read first looks whether there is news, so none is older than an acknowledged write, wherever
+that was acknowledged. Only while a batch of this process is being committed the moment does not
+change; a read that has seen news then waits for the end of the batch. A small write does not look:
+it is judged when this process has the lock. Where nothing is watched or kept, nothing is read but
+for a read or a batch. Hints of other processes only make it sooner that watchers are notified.
 """
 
 from __future__ import annotations
