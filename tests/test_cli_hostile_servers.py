@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.command import run_command
+from tests.command import COMMAND, run_command
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import parse_url
@@ -27,7 +30,8 @@ def serve() -> Iterator[Serve]:
         connection, _ = listener.accept()
         with connection:
             connection.recv(65_536)
-            connection.sendall(response)
+            with contextlib.suppress(ConnectionError):  # it wants no more
+                connection.sendall(response)
 
     def start(response: bytes) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -103,6 +107,24 @@ def test_what_is_not_http_is_one_sentence(
     given = [url if each == "URL" else each for each in words]
     done = run_command(*given, *([] if url in given else [url]))
     assert done.error.endswith(" closed the connection without a response.")
+
+
+@pytest.mark.parametrize("size", [1, 3_000_000])
+@pytest.mark.parametrize("words", ["get URL", "get URL -o /dev/stdout", "get URL -o /dev/fd/1"])
+def test_a_reader_that_closes_the_output_early_is_no_error(
+    serve: Serve, words: str, size: int
+) -> None:
+    url = serve(response_of(b'"%b"' % (b"x" * size)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as output:
+        done = subprocess.run(
+            [*COMMAND, *words.replace("URL", url).split()],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_a_printed_entity_tag_cannot_move_the_cursor(serve: Serve) -> None:

@@ -82,6 +82,7 @@ from treedbd.cli.options import (
     reported,
     standard_input,
     time_parameters,
+    writing,
 )
 
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
@@ -263,14 +264,17 @@ def opened_output(name: str | None) -> Iterator[Callable[[bytes], None]]:
         part, file = _create(path, descriptor)
 
     def write(data: bytes) -> None:
-        with reported(name, "written"):
+        with writing(name, descriptor):
             file.write(data)
 
     try:
-        with file:
+        try:
             yield write
-            with reported(name, "written"):
-                file.flush()
+            with writing(name, descriptor):
+                file.close()
+        finally:
+            with contextlib.suppress(OSError):  # only what was reported above
+                file.close()
         if part is not None:
             with reported(name, "written"):
                 part.replace(path)

@@ -33,7 +33,7 @@ from urllib.parse import SplitResult, parse_qs, parse_qsl, quote, unquote, urlsp
 import attrs
 import orjson
 
-from treedbd.cli.exit import CommandFailed
+from treedbd.cli.exit import CommandFailed, OutputClosed
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
 from treedbd.config.settings import Settings, load_settings
 from treedbd.config.values import ConfigError
@@ -388,6 +388,21 @@ def reported(name: object, verb: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise CommandFailed(f"{name} cannot be {verb} ({error.strerror}).") from None
+
+
+@contextmanager
+def writing(name: str, descriptor: int | None) -> Iterator[None]:
+    """As `reported`, for writing to a file; an open one has a descriptor, as in `descriptor_of`.
+
+    Raises `OutputClosed` if the reader of an open one has closed it.
+    """
+    with reported(name, "written"):
+        try:
+            yield
+        except BrokenPipeError:
+            if descriptor is None:
+                raise
+            raise OutputClosed from None
 
 
 def parse_project(text: str) -> str:

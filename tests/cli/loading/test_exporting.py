@@ -141,6 +141,18 @@ def test_an_open_file_is_written_to_and_not_replaced(
         assert subprocess.check_output(words, cwd=tmp_path, env=environment())[:1] == b"{"
 
 
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1"])
+def test_a_reader_that_closes_the_output_early_is_no_error(url: str, name: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as output:
+        words = [*COMMAND, "export", url, name, "--quiet"]
+        done = subprocess.run(
+            words, stdout=output, stderr=subprocess.PIPE, env=environment(), check=False
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 @pytest.mark.parametrize("words", [["--plain"], [], ["--format", "ndjson"]])
 @pytest_twisted.ensureDeferred
 async def test_a_download_that_is_always_cut_at_the_same_place_ends(

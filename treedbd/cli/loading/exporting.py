@@ -44,7 +44,7 @@ from treedbd.cli.loading.transfer import (
     unfinished_file,
 )
 from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
-from treedbd.cli.options import NoResponse, Url, add_address, add_flag, read_settings, reported
+from treedbd.cli.options import NoResponse, Url, add_address, add_flag, read_settings, writing
 from treedbd.config.settings import Settings
 from treedbd.files import create_private
 from treedbd.limits import MIB
@@ -304,7 +304,7 @@ class PartFile:
             joiner.go_on_after(orjson.loads(last)["key"])
 
     def _reported(self) -> contextlib.AbstractContextManager[None]:
-        return reported(self._name, "written")
+        return writing(self._name, self._descriptor)
 
 
 def _readable_blocks(name: str) -> Iterator[bytes]:
