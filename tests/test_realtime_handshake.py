@@ -78,24 +78,34 @@ def test_a_client_that_authorises_its_handshake_is_served(tree: Client) -> None:
         assert client.get("a") is None
 
 
+UPGRADE = "A WebSocket is opened by a request with Connection: Upgrade and Upgrade: websocket."
+KEY = "Sec-WebSocket-Key must be there once, and be 16 bytes in base64."
+NO_VERSION = "Sec-WebSocket-Version must be there once, and be 13."
+VERSION = "The version of the WebSocket protocol is 13."
+
+
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "reason"),
     [
-        {"Upgrade": ""},
-        {"Connection": "keep-alive"},
-        {"Sec-WebSocket-Key": ""},
-        {"Sec-WebSocket-Key": "short"},
-        {"Sec-WebSocket-Version": ""},
-        {"Sec-WebSocket-Version": "8"},
-        {"Upgrade": "h2c"},
+        ({"Upgrade": ""}, UPGRADE),
+        ({"Connection": "keep-alive"}, UPGRADE),
+        ({"Sec-WebSocket-Key": ""}, KEY),
+        ({"Sec-WebSocket-Key": "short"}, KEY),
+        ({"Sec-WebSocket-Key": "c2hvcnQ="}, KEY),
+        ({"Sec-WebSocket-Version": ""}, NO_VERSION),
+        ({"Sec-WebSocket-Version": "8"}, VERSION),
+        ({"Upgrade": "h2c"}, UPGRADE),
     ],
 )
-def test_a_request_that_is_no_handshake_is_refused(tree: Client, headers: dict[str, str]) -> None:
+def test_a_request_that_is_no_handshake_is_refused(
+    tree: Client, headers: dict[str, str], reason: str
+) -> None:
     with pytest.raises(Refused) as refused:
         WebSocket(tree, headers=headers)
     assert refused.value.status in (400, 426)
     assert refused.value.headers["Content-Type"].startswith("application/json")
     assert json.loads(refused.value.body)["error"]
+    assert json.loads(refused.value.body)["message"] == reason
 
 
 def test_only_a_get_opens_a_socket(tree: Client) -> None:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
+from websockets.exceptions import InvalidHeader
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request as UpgradeRequest
 from websockets.protocol import State
@@ -47,6 +48,7 @@ from treedbd.http1.parser import Header
 from treedbd.http1.senders import CHUNK_BYTES, FrameSender, UpgradedConnection
 from treedbd.limits import KIB, Limits
 from treedbd.web.realtime.wire import (
+    WEBSOCKET_VERSION,
     BadHandshake,
     BytesReader,
     FrameCutter,
@@ -537,14 +539,35 @@ def _longest_frame(limits: Limits) -> int:
     return limits.write_body_bytes + FRAME_SLACK_BYTES
 
 
+_UPGRADE_FIELDS: Final = (
+    "A WebSocket is opened by a request with Connection: Upgrade and Upgrade: websocket."
+)
+_NEEDED_FIELDS: Final = {
+    "Connection": _UPGRADE_FIELDS,
+    "Upgrade": _UPGRADE_FIELDS,
+    "Sec-WebSocket-Key": "Sec-WebSocket-Key must be there once, and be 16 bytes in base64.",
+    "Sec-WebSocket-Version": (
+        f"Sec-WebSocket-Version must be there once, and be {WEBSOCKET_VERSION}."
+    ),
+}
+
+
 def accept_upgrade(request: UpgradeRequest, limits: Limits) -> tuple[Header, ...]:
     """Return the headers of the reply to an upgrade; raise `BadHandshake` if it is refused."""
-    answer = make_protocol(limits, State.CONNECTING).accept(request)
+    protocol = make_protocol(limits, State.CONNECTING)
+    answer = protocol.accept(request)
     fields = [(name.encode(), text.encode()) for name, text in answer.headers.raw_items()]
     kept = tuple(field for field in fields if field[0].lower() not in _OF_THE_SERVER)
     if answer.status_code != 101:
-        raise BadHandshake(bytes(answer.body or b"").decode().strip())
+        raise BadHandshake(_describe_refusal(protocol.handshake_exc))
     return (*kept, (b"Connection", b"Upgrade"))
+
+
+def _describe_refusal(error: Exception | None) -> str:
+    """Return what a handshake lacks as one sentence; `error` is that of the library."""
+    if not isinstance(error, InvalidHeader):
+        return "A WebSocket is opened by a GET of HTTP/1.1."
+    return _NEEDED_FIELDS.get(error.name) or f"The header {error.name} is not valid."
 
 
 class RealtimeSocket:
