@@ -35,7 +35,7 @@ class Writer:
         commits = []
         for edit in edits:
             self.count += 1
-            WriterMaker().make(transaction).apply(edit.changes)
+            WriterMaker(tuple).make(transaction).apply(edit.changes)
             transaction.append(b"op", b"entry")
             commits.append(commit_of(self.count, edit, b"op"))
         transaction.commit()
