@@ -54,7 +54,7 @@ class InForce(Protocol):
         ...
 
 
-@attrs.frozen
+@attrs.define  # not frozen: each read makes one, which costs twice as much then
 class ReadRequest:
     """What the rules are evaluated for: which caller reads which path, by which query, and when.
 

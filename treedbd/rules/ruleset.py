@@ -136,8 +136,9 @@ class RuleSet:
         node: RuleNode | None = self._root
         depth = 0
         while node is not None:
-            if node.read is not None:
-                result = _find_result(node.read, auth, path, query)
+            rule = node.read
+            if rule is not None and rule.constant is not False:
+                result = rule.constant or _find_result(rule, auth, path, query)
                 if result is not False:
                     return result
             if depth == len(path):

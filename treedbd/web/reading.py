@@ -100,7 +100,7 @@ class ComputedTag:
     text: str | None = None
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # not frozen: each read makes one, which costs twice as much then
 class ReadSource:
     """What a read renders (a `RenderingSource`): the data at a place, as the response has it.
 
@@ -141,6 +141,8 @@ class ReadSource:
     def _render(self, nodes: Nodes) -> Iterator[bytes]:
         """Render the JSON; a query of a small collection from its children in order."""
         options, query = self.options, self.options.query
+        if options is PLAIN and not self.place.is_priority:
+            return nodes.chunks(self.place.path)
         if query is not None and not self.place.is_priority:
             path, is_export = self.place.path, options.is_export
             children = self.database.sort_children(nodes, path, query, is_export=is_export)
@@ -790,7 +792,7 @@ def kept_response(request: DataRequest, answer: Answer, memory: WaitingBytes) ->
 
     None if it needs a tag that is not known and would take long to compute.
     """
-    if not is_tagged(request):
+    if request.shows_value or not is_tagged(request):
         return read_response(request, _body_of(request, answer, memory), None)
     if answer.tag is None:
         if len(answer.body) > AT_ONCE_BYTES or request.print == "pretty":
@@ -800,7 +802,7 @@ def kept_response(request: DataRequest, answer: Answer, memory: WaitingBytes) ->
 
 
 def _body_of(request: DataRequest, answer: Answer, memory: WaitingBytes) -> bytes | Content:
-    callback = request.read_options.callback
+    callback = None if request.shows_value else request.read_options.callback
     if callback is not None:
         before, after, _ = wrap(callback, None)
         return before + answer.body + after
