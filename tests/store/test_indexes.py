@@ -33,7 +33,7 @@ from treedbd.store.rows import seal
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.verify import verify
 from treedbd.tree.edit import make_patch, make_put
-from treedbd.tree.types import Change, Place
+from treedbd.tree.types import Change, Path, Place
 
 INDEXES = [
     ChildIndex(("u",), order_named("age")),
@@ -203,6 +203,26 @@ class CountingTransaction:
 
 def users(count: int) -> dict[str, Any]:
     return {f"k{at:04}": {"age": at % 7, "name": "x" * 60} for at in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("path", "is_noted"),
+    [
+        *[((), True), (("g",), True), (("g", "a"), True), (("g", "a", "m"), True)],
+        *[(("g", "a", "m", "c"), True), (("g", "a", "m", "c", "n", "d"), True)],
+        *[(("u", "b"), True), (("u", "b", "age"), True), (("u", "b", "age", "x"), True)],
+        *[(("x",), False), (("x", "u", "b", "age"), False), (("g", "a", "x", "c"), False)],
+    ],
+)
+def test_only_a_write_near_a_collection_is_noted(path: Path, is_noted: bool) -> None:
+    transaction = MemoryEngine().begin()
+    indexes = (INDEXES[0], INDEXES[3])
+    changes = [Change(Place((f"x{at}", "a", "b", "c")), 1) for at in range(200)]
+    for order in ([Change(Place(path), 1), *changes], [*changes, Change(Place(path), 1)]):
+        writer = make_writer(transaction, indexes).indexes
+        assert writer is not None
+        writer.note(order)
+        assert bool(writer._noted or writer._replaced) is is_noted
 
 
 def test_entries_are_kept_in_a_file_through_reopening(tmp_path: pathlib.Path) -> None:

@@ -55,7 +55,7 @@ import attrs
 import orjson
 
 from treedbd.limits import MIB
-from treedbd.loop import free_beside, pause, run_paused
+from treedbd.loop import free_beside, pause, paused, run_paused
 from treedbd.store.engine import DamagedRow, ReadView, Row, Transaction
 from treedbd.store.node_writer import ROW_BYTES, NodeWriter
 from treedbd.store.nodes import ChildSource, Nodes, Spread
@@ -475,20 +475,41 @@ class IndexWriter:
         self._replaced: list[tuple[ChildIndex, Path]] = []
         self._noted: dict[Path, _Collection] = {}
         self._matching: dict[Path, tuple[ChildIndex, ...]] = {}
+        self._near: dict[Path, bool] = {}
 
     def note(self, changes: Sequence[Change]) -> None:
         """Note what changes, in the order in which they will be applied, may change."""
         touched: dict[Path, dict[str, None]] = {}
-        for change in changes:
+        deepest = self._depths[-1]
+        for change in paused(changes):
             path, is_priority = change.place
+            beginning = path[:deepest]
+            is_near = self._near.get(beginning)
+            if not (self._find_near(beginning) if is_near is None else is_near):
+                continue
             for depth in self._depths:
                 if len(path) > depth:
                     touched.setdefault(path[:depth], {})[path[depth]] = None
-            if not is_priority and len(path) <= self._depths[-1]:
+            if not is_priority and len(path) <= deepest:
                 self._replace(path)
             pause()
         for path, keys in touched.items():
             self._note_children(path, keys)
+
+    def _find_near(self, path: Path) -> bool:
+        """Return whether a path may be at, above or below a collection of any index.
+
+        `path` is no longer than the patterns: of a longer one it is the beginning. The last few are
+        known (`_near`), since most writes are not near any collection.
+        """
+        if len(self._near) == _KNOWN_PATHS:
+            self._near.clear()
+        near = any(
+            matches_above(each.pattern[: len(path)], path[: len(each.pattern)])
+            for each in self._indexes
+        )
+        self._near[path] = near
+        return near
 
     def _replace(self, path: Path) -> None:
         """Remove the entries of the collections at and below a path that is written as a whole."""
