@@ -574,7 +574,7 @@ class RowEditor:
             length = value.bit_length() // _BITS_OF_DIGIT + len("-1")
         else:
             return maxsize
-        keys = _CHARACTER_BYTES * sum(map(len, inside)) + _KEY_BYTES * len(inside)
+        keys = _CHARACTER_BYTES * len("".join(inside)) + _KEY_BYTES * len(inside)
         return length + _PRIORITY_BYTES + keys
 
     def _growth(self, inside: Path, value: Value, is_priority: bool) -> int:

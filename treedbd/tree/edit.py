@@ -796,13 +796,14 @@ class Draft:
 
     def _find_own(self, path: Path) -> dict[str, Value] | None:
         """Return the container at `path` if it and all above may be changed in place."""
-        node = self._value
+        node, borrowed = self._value, self._borrowed
         for key in path:
-            if not isinstance(node, dict) or id(node) in self._borrowed:
+            if type(node) is not dict or (borrowed and id(node) in borrowed):
                 return None
             node = node.get(key)
-        is_own = isinstance(node, dict) and VALUE not in node and id(node) not in self._borrowed
-        return node if is_own else None  # type: ignore[return-value]  # it is a container
+        if type(node) is not dict or VALUE in node or (borrowed and id(node) in borrowed):
+            return None
+        return node
 
     def _set(self, node: Value, path: Path, value: Value) -> Value:
         if not path:
