@@ -265,3 +265,17 @@ def test_a_request_passes_through_few_files_and_imports_are_shallow() -> None:
     assert int(depth) <= MAX_IMPORT_DEPTH
     (loaded,) = re.findall(r"^treedb --version: (\d+) modules loaded$", done.stdout, re.MULTILINE)
     assert int(loaded) <= MAX_LOADED
+
+
+def test_a_plain_daemon_loads_no_library_that_it_may_never_use() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, treedbd.daemon; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "twisted" in loaded
+    assert loaded.isdisjoint(
+        {"markdown_it", "multiprocessing", "opentelemetry", "psycopg", "segno", "treq"}
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import pathlib
 import re
 import shlex
@@ -168,5 +169,6 @@ def test_objects_that_exist_at_the_start_are_excluded_from_garbage_collection() 
         freeze_objects()
         assert gc.get_freeze_count() > everything // 2
         assert len(gc.get_objects()) < everything // 2
+        assert not linecache.cache
     finally:
         gc.unfreeze()

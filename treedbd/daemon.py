@@ -26,7 +26,6 @@ from urllib.parse import urlsplit
 
 import apsw
 import attrs
-import segno
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
@@ -534,7 +533,8 @@ def _reachable(endpoint: Endpoint, network: LocalNetwork) -> list[str]:
 
 def _qr_code(url: str, encoding: str) -> list[str]:
     drawn = io.StringIO()
-    segno.make(url, error="l", micro=False).terminal(drawn, border=2, compact=True)
+    make: Any = namedAny("segno.make")  # loaded for `--lan` alone
+    make(url, error="l", micro=False).terminal(drawn, border=2, compact=True)
     try:
         drawn.getvalue().encode(encoding)
     except (UnicodeEncodeError, LookupError):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import linecache
 import os
 import resource
 import signal
@@ -123,8 +124,10 @@ def freeze_objects() -> None:
     """Exclude all objects that exist from garbage collection: they are in use until the end.
 
     A full collection then visits what requests have created, not every module. What is garbage
-    among them is little, and to find it takes 50 ms.
+    among them is little, and to find it takes 50 ms. The text of the methods that attrs has made,
+    which it keeps for debuggers in 0.7 MB, is forgotten.
     """
+    linecache.clearcache()
     gc.freeze()
 
 

@@ -27,6 +27,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from itertools import pairwise
@@ -35,10 +36,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 import attrs
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
+from twisted.python.reflect import namedAny
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
@@ -66,6 +66,9 @@ from treedbd.web.request import READING, NoDatabaseNamed, RequestParser, find_to
 from treedbd.web.response import JSON_TYPE, Response, address_of
 
 if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
     from treedbd.config.settings import Settings
 
 MAX_ACCEPT_CHARACTERS: Final = 1024
@@ -422,7 +425,6 @@ _INDEX_SOURCE: Final = "README.md"
 _INDEX_HEADING: Final = "## Documentation\n"
 _OUTER_LINK: Final = re.compile(r"https?://.+")
 _NOT_IN_ANCHOR: Final = re.compile(r"[^\w\- ]")
-_MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
 _NAVIGATION: Final = """<nav>
 <a href="../">treedb</a> <a href="./">Documentation</a> <a href="interface.md">Reference</a>
 <input id="search" type="search" placeholder="Search" aria-label="Search the documentation" hidden>
@@ -579,14 +581,22 @@ def render(section: str, folder: str = "docs") -> str:
 
     Links lead to where their targets are served; a link to what is not served becomes plain text.
     """
-    tokens = _MARKDOWN.parse(section)
+    markdown = _make_markdown()
+    tokens = markdown.parse(section)
     for token, following in pairwise(tokens):
         if token.type == "heading_open":
             token.attrSet("id", find_anchor(following.content))
     for token in tokens:
         _turn_links(token.children or (), folder)
-    rendered: Any = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
+    rendered: Any = markdown.renderer.render(tokens, markdown.options, {})
     return str(rendered)
+
+
+@cache
+def _make_markdown() -> MarkdownIt:
+    """Return the parser, loaded by the first page that is rendered: most daemons render none."""
+    make: type[MarkdownIt] = namedAny("markdown_it.MarkdownIt")
+    return make("commonmark", {"html": False}).enable("table")
 
 
 def find_anchor(heading: str) -> str:
