@@ -50,6 +50,7 @@ _ID_BYTES: Final = 16
 _RECORD: Final = struct.Struct(f">8sQQ{_ID_BYTES}s?")
 _CHECK_SUM: Final = struct.Struct(">I")
 _SLOT_BYTES: Final = 4096
+_NEWEST: Final = "SELECT d.seq, l.op_id FROM dbs d LEFT JOIN log l ON l.seq = d.seq WHERE d.db = 1"
 
 _REMEDY: Final = (
     "put back what is missing, or restore a backup with its -mark, or start once with "
@@ -251,10 +252,14 @@ class History:
         self._newest = (sequence, op_id)
         self._file.write(Mark(sequence, op_id))
 
-    def follow(self, connection: apsw.Connection) -> None:
-        """Go on from where other processes have brought the shelf; raise OSError."""
-        mark = self._file.follow()
+    def read_newest(self, connection: apsw.Connection) -> int:
+        """Go on from the newest change, which others have made; return its number."""
         self._newest = _newest(connection)
+        return self._newest[0]
+
+    def follow_mark(self) -> None:
+        """Go on from the mark, which others have written; raise OSError."""
+        mark = self._file.follow()
         self._is_begun = mark is not None and not mark.is_closed
 
     def renew(self, connection: apsw.Connection) -> None:
@@ -321,8 +326,8 @@ def last_sequence(connection: apsw.Connection) -> int:
 
 def _newest(connection: apsw.Connection) -> tuple[int, bytes]:
     """Return the number and the id of the newest change."""
-    sequence = last_sequence(connection)
-    return sequence, _id_of(connection, sequence) or b""
+    sequence, op_id = connection.execute(_NEWEST).get
+    return sequence, op_id or b""
 
 
 def _id_of(connection: apsw.Connection, sequence: int) -> bytes | None:

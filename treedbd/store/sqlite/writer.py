@@ -718,8 +718,8 @@ class SqliteWriter:
             if version == self._version:
                 return
             self._version = version
-            self._last = last_sequence(self._connection)
-            self.history.follow(self._connection)
+            self._last = self.history.read_newest(self._connection)
+            self.history.follow_mark()
         except SQLITE_ERRORS as error:
             self._record(error)
         except OSError as error:
