@@ -225,7 +225,7 @@ class Splitter:
     def _take_steps(self, size: int) -> Iterator[Fragment]:
         """Take so many bytes of what was fed, a step at a time."""
         data = b"".join(self._short)
-        self._short = [data[size:]]
+        self._short = [data[size:]] if size < len(data) else []
         for at in range(0, size, self._step):
             piece = data[at : min(at + self._step, size)]
             self._fed -= len(piece)
