@@ -28,15 +28,16 @@ MAX_FILES: Final = {
     "PUT of rules first": 30,
 }
 MAX_FRAMES: Final = {
-    "GET of a leaf repeated": 40,
-    "GET of a leaf first": 120,
-    "PUT of a leaf first": 280,
+    "GET of a leaf repeated": 38,
+    "GET of a leaf first": 98,
+    "PUT of a leaf first": 265,
 }
 MAX_IMPORT_DEPTH: Final = 21
 MAX_LOADED: Final = 61
 
 LOWER_LAYERS: Final = {
     "CountsCallers": "`web.rates`, of which `http1` does not know",
+    "CountsRequests": "`web.activity`, of which `http1` does not know",
     "OtherProcesses": "`workers.process`, of which `database` does not know",
     "RulesExchange": "`workers.process`, of which `database` does not know",
     "WorkerContext": "`workers.process`, which `service` loads only in a worker",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from tests.web.tree_server import SETTINGS, TreeServer
-from treedbd.http1.registry import ServerOptions
+from treedbd.http1.registry import NOTED_AT_ONCE, ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.web.activity import MAX_OTHERS, Activity, RequestCounts
 
@@ -39,6 +39,16 @@ def test_requests_are_counted_by_method_status_and_project(tmp_path: pathlib.Pat
     assert counts.sent["demo"] == 14
     assert sum(counts.seconds.counts) == 4
     assert counts.refused == {"not_found": 1, "method_not_allowed": 1}
+
+
+def test_many_requests_are_counted_before_a_second_is_over(tmp_path: pathlib.Path) -> None:
+    counts = RequestCounts(["demo"])
+    server = CountingServer(tmp_path, counts)
+    peer = server.connect()
+    for number in range(3 * NOTED_AT_ONCE):
+        peer.send(f"GET /{number}.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode())
+        assert len(server.activity.answered) < NOTED_AT_ONCE
+    assert counts.answered == {(b"GET", 200, "demo"): 3 * NOTED_AT_ONCE}
 
 
 def test_a_stream_is_counted_without_its_time_and_bytes(tmp_path: pathlib.Path) -> None:

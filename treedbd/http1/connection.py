@@ -77,7 +77,7 @@ from treedbd.http1.parser import (
     Http1Parser,
     ProtocolError,
 )
-from treedbd.http1.registry import Connections, HeldBody, log_request
+from treedbd.http1.registry import NOTED_AT_ONCE, Connections, HeldBody, log_request
 from treedbd.http1.request import Request
 from treedbd.http1.senders import (
     ContentSender,
@@ -569,7 +569,7 @@ class Http1Connection(protocol.Protocol):
         options = connections.options
         self.site = connections.site
         self.registry = connections
-        self._note_answered = connections.note_answered
+        self._noted = connections.noted
         self._logs = options.logs
         self._log_least_s = options.logs.least_s
         self._byte_rates = options.byte_rates
@@ -666,8 +666,9 @@ class Http1Connection(protocol.Protocol):
             self._parser.forget()
         memory, seconds = request.head_memory, perf_counter() - request.began
         sent, received = request.sentLength, self._parser.body_size
-        self._note_answered((memory, request.method, request.code, seconds, sent, received))
-        if is_long:
+        noted = self._noted
+        noted.append((memory, request.method, request.code, seconds, sent, received))
+        if is_long or len(noted) >= NOTED_AT_ONCE:
             self.registry.count_answered()
         if self._byte_rates is not None:
             self._byte_rates.note_answered(request)
@@ -893,7 +894,7 @@ class Http1Connection(protocol.Protocol):
                 # A stream, or another protocol, ends with its connection.
                 memory, seconds = request.head_memory, perf_counter() - request.began
                 sent, received = request.sentLength, self._parser.body_size
-                self._note_answered((memory, request.method, request.code, seconds, sent, received))
+                self._noted.append((memory, request.method, request.code, seconds, sent, received))
         elif reason in ("slow", "stop") and self.writer.waiting_bytes:
             # The request was answered: only the last bytes of the reply waited.
             self.registry.cut_off[reason] += 1

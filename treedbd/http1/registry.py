@@ -54,6 +54,11 @@ AdaptRequests: TypeAlias = Callable[[type[Request]], type[Request]]
 """Returns the class of requests to be made in place of another one."""
 
 
+NOTED_AT_ONCE: Final = 256
+"""Answered requests that are counted together: many would keep memory from being used again that is
+still in the caches of the processor."""
+
+
 class CountsRequests(Protocol):
     """Counts the answered requests.
 
@@ -65,7 +70,10 @@ class CountsRequests(Protocol):
         """Those that were not counted yet; every connection appends to it."""
 
     def count(self) -> None:
-        """Count them; called once a second while there are connections, and after a long head."""
+        """Count them.
+
+        Called for each `NOTED_AT_ONCE`, after a long head, and once a second while clients connect.
+        """
 
 
 class CountsCallers(Protocol):
@@ -243,7 +251,7 @@ class Connections:
         errors: how many errors the server has sent by itself, by status.
         refusals: those of them that no resource has answered, by code.
         cut_off: how many replies ended before their end, by the reason.
-        note_answered: notes an answered request, to be counted later.
+        noted: the answered requests that are to be counted, which keep what was made of them.
         ring: the connections that have more requests to render.
 
     """
@@ -274,9 +282,8 @@ class Connections:
         self._activity = options.activity
         self.refusals: Counter[str] = Counter()
         self.cut_off: Counter[str] = Counter()
-        answered: deque[AnsweredRequest] = deque(maxlen=0)
-        # A method of the interpreter: it adds no call of ours to a request.
-        self.note_answered: Final = (self._activity.answered if self._activity else answered).append
+        nothing: deque[AnsweredRequest] = deque(maxlen=0)
+        self.noted: Final = self._activity.answered if self._activity else nothing
         proxies = options.trusted_proxies
         self._trusts = proxies.trusts if proxies else None
         self._own_request, self._proxied_request = options.request_classes()
@@ -389,7 +396,7 @@ class Connections:
             change(_FROM + address)
 
     def count_answered(self) -> None:
-        """Count what was noted: until then it keeps the memory of its heads, which may be long."""
+        """Count what was noted: until then it keeps what was made of heads, which may be long."""
         if self._activity is not None:
             self._activity.count()
 

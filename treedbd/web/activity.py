@@ -1,8 +1,8 @@
 """Activity: what clients do with the databases, how long it takes, and which requests are slowest.
 
-A connection only notes each answered request. What was noted is counted once a second, or when the
-counts are read, so a request costs next to nothing here. `Activity` counts by database, for admins;
-`RequestCounts` by project, method, status and code, for metrics.
+A connection only notes each answered request. What was noted is counted once a second, when it is
+many requests, or when the counts are read, so a request costs next to nothing here. `Activity`
+counts by database, for admins; `RequestCounts` by project, method, status and code, for metrics.
 
 Nothing that a client chooses becomes a label of a metric. A project has its own name there if it is
 configured, or in development mode if it is one of the first `MAX_OTHERS` that exist; all others
