@@ -153,8 +153,8 @@ MANY_OBJECTS: Final = 500_000
 """More than connections have are collected in any case, if they have become twice as many."""
 CONNECTION_OBJECTS: Final = 100
 """Objects of a connection, with its stream, or its socket and a listen: 64 to 88."""
-YOUNG_OBJECTS: Final = 4_000
-"""So many are made, and in use, before cycles are sought among them, which takes 0.2 ms. A write
+YOUNG_OBJECTS: Final = 2_500
+"""So many are made, and in use, before cycles are sought among them, which takes 0.1 ms. A write
 that is under way has 25 to 60 objects: to seek among those finds nothing, and took a thirtieth of
 its time at the interpreter's own 700."""
 _NEVER: Final = 1_000_000_000
