@@ -168,7 +168,7 @@ def test_building_goes_on_after_a_crash(
 
     def is_under_way() -> bool:
         states = world.engine.read(read_states).states
-        return bool(states) and states[0].position is not None
+        return bool(states) and states[0].entered > 0
 
     world.clock.run_until(is_under_way)
     world.database.close_at_once()

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.store.index_checks import check_entries, expected_entries
+from treedbd.store import indexes
 from treedbd.store.engine import DamagedRow, Row, Transaction
 from treedbd.store.indexes import (
     INDEX_END,
     INDEX_FIRST,
     BuildPosition,
     ChildIndex,
+    IndexBuild,
     IndexState,
     IndexStates,
-    build_some,
     drop_some,
     make_writer,
     order_named,
@@ -77,8 +78,15 @@ PATHS = st.one_of(
 class IndexMachine(RuleBasedStateMachine):
     """Writes, builds and drops at random, and opens again; compares with the tree each time."""
 
-    @initialize(built=st.sets(st.sampled_from(INDEXES)))
-    def begin(self, built: set[ChildIndex]) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.builds: dict[ChildIndex, IndexBuild] = {}
+        self.writes = 0
+        self._patch = pytest.MonkeyPatch()
+
+    @initialize(built=st.sets(st.sampled_from(INDEXES)), run=st.integers(1, 12))
+    def begin(self, built: set[ChildIndex], run: int) -> None:
+        self._patch.setattr(indexes, "RUN_ENTRIES", run)
         self.engine = MemoryEngine()
         self.transaction: Transaction = self.engine.begin()
         states = IndexStates(tuple(IndexState(index, "built") for index in built))
@@ -90,6 +98,7 @@ class IndexMachine(RuleBasedStateMachine):
     def apply(self, changes: Any) -> None:
         writer = make_writer(self.transaction, self.states().kept, 80, 200)
         writer.apply(changes)
+        self.writes += 1
 
     @rule(path=PATHS, value=VALUES)
     def put(self, path: tuple[str, ...], value: Any) -> None:
@@ -127,22 +136,28 @@ class IndexMachine(RuleBasedStateMachine):
         value: Any = make_put(Place(path), members).changes[0].value
         if isinstance(value, dict):
             make_writer(self.transaction, self.states().kept, 80, 200).add_children(path, value)
+            self.writes += 1
 
     @rule(index=st.sampled_from(INDEXES))
     def declare(self, index: ChildIndex) -> None:
         states = self.states()
         if index not in [each.index for each in states.states]:
-            write_states(self.transaction, states.with_state(IndexState(index, "building")))
+            state = IndexState(index, "building", since=self.writes)
+            write_states(self.transaction, states.with_state(state))
 
     @rule(budget=st.integers(1, 5))
     def build(self, budget: int) -> None:
         for state in self.states().states:
             if state.stage == "building":
-                position = build_some(self.transaction, state.index, state.position, budget)
-                stage = IndexState(
-                    state.index, "built" if position is None else "building", position
-                )
-                write_states(self.transaction, self.states().with_state(stage))
+                build = self.builds.get(state.index)
+                if build is None or not build.continues(state):
+                    build = self.builds[state.index] = IndexBuild(state)
+                advanced = build.do_step(self.transaction, budget)
+                write_states(self.transaction, self.states().with_state(advanced))
+
+    @rule()
+    def crash(self) -> None:
+        self.builds.clear()
 
     @rule(index=st.sampled_from(INDEXES))
     def undeclare(self, index: ChildIndex) -> None:
@@ -158,6 +173,11 @@ class IndexMachine(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         self.transaction.commit()
+        self.transaction = self.engine.begin()
+
+    @rule()
+    def roll_back(self) -> None:
+        self.transaction.rollback()
         self.transaction = self.engine.begin()
 
     @invariant()
@@ -176,6 +196,7 @@ class IndexMachine(RuleBasedStateMachine):
         assert not rows
 
     def teardown(self) -> None:
+        self._patch.undo()
         if hasattr(self, "transaction"):
             self.transaction.commit()
             assert self.engine.read(verify) == []
@@ -243,17 +264,66 @@ def test_entries_are_kept_in_a_file_through_reopening(tmp_path: pathlib.Path) ->
     engine.close()
 
 
-def test_building_goes_on_where_it_was() -> None:
+def test_building_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexes, "RUN_ENTRIES", 64)
     engine = MemoryEngine()
     transaction = engine.begin()
     NodeWriter(transaction).apply(make_put(Place(("u",)), users(300)).changes)
-    position: BuildPosition | None = None
+    state = IndexState(INDEXES[0], "building")
     steps = 0
-    while steps == 0 or position is not None:
-        position = build_some(transaction, INDEXES[0], position, 64)
+    while state.stage == "building":
+        state = IndexBuild(state).do_step(transaction, 64)  # nothing but the state is kept
         steps += 1
+        write_states(transaction, IndexStates((state,)))
+        assert read_states(transaction).states == (state,)
     assert steps > 3
     check_entries(transaction, [INDEXES[0]])
+
+
+def test_children_are_entered_in_the_order_of_the_index_as_they_are_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(indexes, "RUN_ENTRIES", 200)
+    transaction = MemoryEngine().begin()
+    people: Any = {f"k{at:04}": {"age": at * 7 % 300, "name": "x" * 60} for at in range(300)}
+    NodeWriter(transaction).apply(make_put(Place(("u",)), people).changes)
+    build = IndexBuild(IndexState(INDEXES[0], "building"))
+    while not (state := build.do_step(transaction, 50)).entered:
+        pass
+    assert state.entered == 50
+    entered = list(transaction.scan_keys(*INDEXES[0].range))
+    first = sorted(people, key=lambda key: (people[key]["age"], key))
+    assert [key[-6:-1].decode() for key in entered] == [key for key in first if key < "k0256"][:50]
+    make_writer(transaction, [INDEXES[0]]).apply(
+        make_patch(
+            ("u",), {"k0199/age": -1, "k0198": None, "k0001/age": 500, "new": {"age": 1}}
+        ).changes
+    )
+    while state.stage == "building":
+        assert build.continues(state)
+        state = build.do_step(transaction, 50)
+    check_entries(transaction, [INDEXES[0]])
+
+
+def test_a_step_of_building_that_was_not_committed_is_done_again() -> None:
+    engine = MemoryEngine()
+    transaction = engine.begin()
+    NodeWriter(transaction).apply(make_put(Place(("u",)), users(300)).changes)
+    transaction.commit()
+    before = IndexState(INDEXES[0], "building")
+    build = IndexBuild(before)
+    transaction = engine.begin()
+    while (after := build.do_step(transaction, 100)) == before:
+        pass
+    assert build.continues(after)
+    transaction.rollback()
+    assert not build.continues(before)
+
+
+def test_a_run_that_was_gathered_before_the_index_was_declared_again_is_not_used() -> None:
+    build = IndexBuild(IndexState(INDEXES[0], "building", since=1))
+    assert build.continues(IndexState(INDEXES[0], "building", since=1))
+    assert not build.continues(IndexState(INDEXES[0], "building", since=2))
 
 
 def test_a_small_collection_has_no_entries() -> None:
@@ -317,3 +387,18 @@ def test_an_index_is_found_by_path_and_order_once_it_is_built() -> None:
     assert states.find(("u",), order_named("name")) is None
     assert states.find(("x",), order_named("age")) is None
     assert states.find(("g", "a", "m"), order_named("n/d")) is None
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_children_that_are_gone_when_they_would_be_entered_are_left_out(left: int) -> None:
+    transaction = MemoryEngine().begin()
+    NodeWriter(transaction).apply(make_put(Place(("u",)), users(300)).changes)
+    state = IndexState(INDEXES[0], "building")
+    build = IndexBuild(state)
+    while not state.entered:
+        state = build.do_step(transaction, 10)
+    writer = make_writer(transaction, [INDEXES[0]])
+    writer.apply(make_put(Place(("u",)), users(left) or None).changes)  # in one row, or nothing
+    while state.stage == "building":
+        state = build.do_step(transaction, 100)
+    assert not list(transaction.scan_keys(*INDEXES[0].range))

@@ -54,10 +54,10 @@ from treedbd.store.bulk import BulkPatch, BulkWriter
 from treedbd.store.engine import DamagedRow, DiskFull, Engine, ReadView, StoreFailed, Transaction
 from treedbd.store.indexes import (
     ChildIndex,
+    IndexBuild,
     IndexState,
     IndexStates,
     WriterMaker,
-    build_some,
     drop_some,
     order_named,
     read_states,
@@ -92,8 +92,8 @@ if TYPE_CHECKING:
 
 MAX_INDEXES: Final = 1000
 """Indexes that rules may declare; what is beyond is not built."""
-STEP_CHILDREN: Final = 1000
-"""Children that are entered, and entries that are removed, in one transaction."""
+STEP_CHILDREN: Final = 2000
+"""Children that are entered or gathered, or entries that are removed, in one transaction."""
 SHORT_ROWS: Final = 64
 """Rows and pages of a collection whose children are read in one turn."""
 LOOK_S: Final = 0.1
@@ -602,6 +602,7 @@ class Indexes:
         self._next_look: IDelayedCall | None = None
         self._seen: IndexStates | None = None
         self._seen_at = 0.0
+        self._build: IndexBuild | None = None
         self._name = name
         self._engine = engine
         self._rules = rules
@@ -693,10 +694,10 @@ class Indexes:
             self.is_changing = False
             return False
         for state in changed:
-            states = states.with_state(state)
-        if not changed:
-            states = self._advance(transaction, states)
-        write_states(transaction, states)
+            states = states.with_state(attrs.evolve(state, since=transaction.sequence()))
+        advanced = states if changed else self._advance(transaction, states)
+        if changed or advanced != states:
+            write_states(transaction, advanced)
         return True
 
     def _find_changed(self, states: IndexStates) -> list[IndexState]:
@@ -739,16 +740,19 @@ class Indexes:
                 return states
             # Declared again meanwhile, it is built from the beginning.
             return states.without(index)
-        position = build_some(transaction, index, state.position, STEP_CHILDREN)
-        if position is not None:
-            return states.with_state(IndexState(index, "building", position))
+        if self._build is None or not self._build.continues(state):
+            self._build = IndexBuild(state)
+        state = self._build.do_step(transaction, STEP_CHILDREN)
+        if state.stage == "building":
+            return states.with_state(state)
+        self._build = None
         self._log.info(
             "The index {index} of {path} in the database {name} is built.",
             name=self._name.label,
             index=index.name,
             path=format_path(tuple("*" if key is None else key for key in index.pattern)),
         )
-        return states.with_state(IndexState(index, "built"))
+        return states.with_state(state)
 
 
 def _stage_in(states: IndexStates, path: Path, order: Order) -> str:

@@ -23,10 +23,10 @@ are equal up to there are in no certain order, and the content of the entry hold
 writes keep what is there already. It is `built` from then on, and read by queries. When it is no
 longer declared it is `dropping` until it has no entries.
 
-**Building and dropping** are done in small steps (`build_some`, `drop_some`). Each step is a
-transaction of its own, which also changes the row of states, so it goes on where it was after a
-crash. It begins where the one before it ended, whatever has been written in between: entries are
-put again without harm, and of what writes have entered or removed nothing is left to do.
+**Building and dropping** are done in small steps (`IndexBuild`, `drop_some`). Each step is a
+transaction of its own, which also changes the row of states, so it goes on after a crash. It begins
+where the one before it ended, whatever has been written in between: entries are put again without
+harm, and of what writes have entered or removed nothing is left to do.
 
 **Writing.** `IndexWriter` keeps the entries in the transaction of the write that changes them.
 Before changes are applied, what they touch is noted: of a change below a child of a collection the
@@ -48,7 +48,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from heapq import merge
-from itertools import count, islice
+from itertools import count, groupby, islice
+from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import attrs
@@ -231,11 +232,20 @@ class BuildPosition:
 
 @attrs.frozen
 class IndexState:
-    """An index and its stage; `position` while it is being built, None before its first step."""
+    """An index and its stage.
+
+    Attributes:
+        position: how far it is built while that goes on, None before the first run is over.
+        since: the number of the last write before it was declared.
+        entered: how many children after the position have been entered; perhaps not the first ones.
+
+    """
 
     index: ChildIndex
     stage: Stage
     position: BuildPosition | None = None
+    since: int = 0
+    entered: int = 0
 
 
 @attrs.frozen
@@ -260,8 +270,9 @@ class IndexStates:
 
     def with_state(self, state: IndexState) -> IndexStates:
         """Return the states with another one of an index, which is added if it is new."""
-        others = [each for each in self.states if each.index != state.index]
-        return IndexStates((*others, state))
+        states = {each.index: each for each in self.states}
+        states[state.index] = state
+        return IndexStates(tuple(states.values()))
 
     def without(self, index: ChildIndex) -> IndexStates:
         """Return the states without an index."""
@@ -299,6 +310,10 @@ def _to_json(state: IndexState) -> Any:
     }
     if state.position is not None:
         json["position"] = [*state.position.collection, state.position.child]
+    if state.since:
+        json["since"] = state.since
+    if state.entered:
+        json["entered"] = state.entered
     return json
 
 
@@ -317,7 +332,13 @@ def _from_json(json: Any) -> IndexState:
     if "position" in json:
         *collection, child = json["position"]
         position = BuildPosition(tuple(collection), child)
-    return IndexState(index, json["stage"], position)
+    return IndexState(
+        index=index,
+        stage=json["stage"],
+        position=position,
+        since=json.get("since", 0),
+        entered=json.get("entered", 0),
+    )
 
 
 _LEAVES: Final = {0: None, 1: False, 2: True, 5: CONTAINER}
@@ -402,26 +423,121 @@ def matches_above(pattern: Pattern, path: Path) -> bool:
     return True
 
 
-def build_some(
-    transaction: Transaction, index: ChildIndex, position: BuildPosition | None, budget: int
-) -> BuildPosition | None:
-    """Enter about `budget` children after a position; return the new one, None at the end."""
-    nodes = Nodes(transaction)
-    start = () if position is None else position.collection
-    for path in find_collections(nodes, index.pattern, (), start):
-        if budget <= 0:
-            return BuildPosition(path)
-        budget -= 1
-        if index.collection(path) is None:
-            continue
-        is_begun = position is not None and path == position.collection
-        after = position.child if is_begun and position is not None else None
-        for batch in batched(nodes.sources(path, ALL if after is None else Span(after=after))):
-            enter(transaction, entries_of(nodes, index, path, batch))
-            budget -= len(batch)
+RUN_ENTRIES: Final = 65_536
+"""Children of a run."""
+RUN_BYTES: Final = 8 * MIB
+"""Bytes of their keys beyond which a run is complete, with what puts them in order."""
+_PLACE_BYTES: Final = 24
+"""Bytes of what a child is ordered by that decide when it is entered."""
+
+
+class IndexBuild:
+    """Builds an index in steps, each in a transaction.
+
+    Entered in the order of their keys, almost every child would change another page of the file. So
+    children that follow each other are gathered, a *run*, and entered in the order of the index, in
+    which they share pages. A run is only an order: what a child is ordered by is read when it is
+    entered, so writes between two steps do no harm. The position moves at the end of the run, and
+    after a crash the run is gathered again. So it is if a step was not committed, if another
+    process has built, or if the index was declared again: then the state is another one.
+    """
+
+    def __init__(self, state: IndexState) -> None:
+        """Go on where an index is built up to."""
+        self._begin_run(state)
+
+    def _begin_run(self, state: IndexState) -> None:
+        self._state = state
+        self._end = state.position
+        self._gathered: list[tuple[Path, list[bytes]]] = []
+        self._count = self._bytes = 0
+        self._run: Iterator[tuple[Path, str]] | None = None
+
+    def continues(self, state: IndexState) -> bool:
+        """Return whether a state is the one that the last step has left."""
+        return state == self._state
+
+    def do_step(self, transaction: Transaction, budget: int) -> IndexState:
+        """Enter about `budget` children, or gather some more; return how far the index is built."""
+        nodes, state = Nodes(transaction), self._state
+        if self._run is None:
+            self._gather(nodes, min(budget, RUN_ENTRIES - self._count))
+            if self._end is not None and self._count < RUN_ENTRIES and self._bytes < RUN_BYTES:
+                return state
+            self._run = _in_order(self._gathered)
+        entered = list(islice(self._run, budget))
+        for path, members in groupby(entered, itemgetter(0)):
+            self._enter(transaction, nodes, path, [key for _, key in members])
+        self._count -= len(entered)
+        if self._count:
+            self._state = attrs.evolve(state, entered=state.entered + len(entered))
+        else:
+            stage: Stage = "built" if self._end is None else "building"
+            self._begin_run(IndexState(state.index, stage, self._end, state.since))
+        return self._state
+
+    def _gather(self, nodes: Nodes, budget: int) -> None:
+        """Gather about `budget` of the children that come next."""
+        index, position, self._end = self._state.index, self._end, None
+        start = () if position is None else position.collection
+        for path in find_collections(nodes, index.pattern, (), start):
             if budget <= 0:
-                return BuildPosition(path, batch[-1][0])
-    return None
+                self._end = BuildPosition(path)
+                return
+            budget -= 1
+            if index.collection(path) is None:
+                continue
+            is_begun = position is not None and path == position.collection
+            after = position.child if is_begun and position is not None else None
+            span = ALL if after is None else Span(after=after)
+            places: list[bytes] = []
+            for batch in batched(nodes.sources(path, span)):
+                places += _places(ranks_of(nodes, path, Query(index.order), batch), batch)
+                budget -= len(batch)
+                if budget <= 0:
+                    self._end = BuildPosition(path, batch[-1][0])
+                    break
+                pause()
+            places.sort()
+            self._gathered.append((path, places))
+            self._count += len(places)
+            self._bytes += sum(map(len, places))
+            if self._end is not None:
+                return
+
+    def _enter(
+        self, transaction: Transaction, nodes: Nodes, path: Path, keys: Sequence[str]
+    ) -> None:
+        """Enter those of the children of a collection that still exist, if it is still spread."""
+        if not nodes.is_spread(path):
+            return
+        container = encode_path(path)
+        for at in range(0, len(keys), BATCH_CHILDREN):
+            some = keys[at : at + BATCH_CHILDREN]
+            rows = nodes.rows.find_children(container, map(encode_key, some))
+            members: list[Member] = []
+            for key in some:
+                source = rows.get(encode_key(key)) or nodes.source((*path, key))
+                if source is not None:
+                    members.append((key, source))
+            enter(transaction, entries_of(nodes, self._state.index, path, members))
+            pause()
+
+
+def _places(ranks: Sequence[ValueRank], members: Sequence[Member]) -> list[bytes]:
+    """Return where children are entered, which ends with their keys."""
+    values = [encode_value(value_of(rank))[:_PLACE_BYTES] for rank in ranks]
+    return [
+        value.ljust(_PLACE_BYTES, b"\0") + key.encode()
+        for value, (key, _) in zip(values, members, strict=True)
+    ]
+
+
+def _in_order(gathered: Sequence[tuple[Path, list[bytes]]]) -> Iterator[tuple[Path, str]]:
+    """Iterate over the children of sorted parts of collections, in the order of their places."""
+    for path, parts in groupby(gathered, itemgetter(0)):
+        for place in merge(*[places for _, places in parts]):
+            yield path, place[_PLACE_BYTES:].decode()
 
 
 def drop_some(transaction: Transaction, index: ChildIndex, budget: int) -> bool:
