@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.node_writer import NodeWriter
 from treedbd.store.rows import Cover, RowEditor, encode_row
 from treedbd.tree.edit import apply
 from treedbd.tree.path import encode_path
@@ -69,3 +72,12 @@ def test_a_row_knows_what_it_covers() -> None:
     assert bucket.inside(("c", "k" * 400)) is None
     assert bucket.inside(("c",)) is None
     assert bucket.inside(("d", "k" * 600)) is None
+
+
+@pytest.mark.parametrize("length", [1, 300, 500])
+def test_a_row_that_is_left_empty_is_removed_before_it_is_filled_again(length: int) -> None:
+    place = Place(("k" * length,))
+    writer = NodeWriter(MemoryEngine().begin(), row_bytes=20, page_bytes=100)
+    writer.apply([Change(place, True)])
+    writer.apply([Change(Place((), is_priority=True), 1), Change(place, None), Change(place, True)])
+    assert writer.get(()) == {place.path[0]: True}  # without the priority of the root

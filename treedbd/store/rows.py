@@ -519,6 +519,7 @@ class RowEditor:
     _most: int | None
     _draft: Draft
     _length: int
+    _may_be_empty: bool = False
 
     @classmethod
     def open(cls, path: Path, cover: Cover, limit: int | None) -> RowEditor | None:
@@ -546,7 +547,13 @@ class RowEditor:
         return inside
 
     def change(self, inside: Path, value: Value, is_priority: bool) -> bool:
-        """Make a change unless the row might become too long; return whether it was made."""
+        """Make a change unless the row might become too long; return whether it was made.
+
+        None is made in a row that the one before has left empty: that has to be removed, and with
+        it maybe the containers above and their priorities.
+        """
+        if self._may_be_empty and self._draft.at(()) is None:
+            return False
         if self._most is not None:
             if not inside:
                 return False
@@ -559,6 +566,7 @@ class RowEditor:
         if is_priority:
             self._draft.set_priority(inside, as_priority(value))
         else:
+            self._may_be_empty = value is None
             self._draft.set(inside, value)
         return True
 
