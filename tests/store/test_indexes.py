@@ -402,3 +402,12 @@ def test_children_that_are_gone_when_they_would_be_entered_are_left_out(left: in
     while state.stage == "building":
         state = build.do_step(transaction, 100)
     assert not list(transaction.scan_keys(*INDEXES[0].range))
+
+
+def test_an_index_that_goes_on_keeps_its_place_among_the_others() -> None:
+    first, second = (IndexState(index, "building") for index in INDEXES[:2])
+    states = IndexStates((first, second))
+    further = IndexState(first.index, "building", entered=10)
+    assert states.with_state(further).states == (further, second)
+    third = IndexState(INDEXES[2], "building")
+    assert states.with_state(third).states == (first, second, third)
