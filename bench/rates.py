@@ -29,7 +29,7 @@ from cases import KLEIN, Case, make_cases
 from memory import measure_rest
 from record import Rounds, describe_machine, make_rows, print_tables, print_verdict
 from servers import CHECKOUT
-from streams import AIMS_KIB, measure_idle, prepare
+from streams import AIMS_KIB, allow_connections, measure_idle
 from worlds import Measure, References, Size, World
 
 IDLE, REST = "an idle stream", "memory at rest"
@@ -42,7 +42,7 @@ def main() -> None:
     size = Size(options.records, options.streams, options.import_mb)
     cases = choose(make_cases(size), options.only)
     checkouts = [CHECKOUT] if options.beside is None else [CHECKOUT, options.beside]
-    prepare()
+    allow_connections()  # the process itself stays on all cores: so do workers, which inherit that
     with contextlib.ExitStack() as opened:
         references = References(opened)
         worlds = [World(opened, references, size, checkout) for checkout in checkouts]

@@ -278,10 +278,15 @@ def await_disconnects(folder: str) -> None:
         time.sleep(0.1)
 
 
-def prepare() -> None:
-    """Raise the limit of connections of this process, and keep it on the core of the load."""
+def allow_connections() -> None:
+    """Raise the limit of connections of this process."""
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+
+
+def prepare() -> None:
+    """Raise the limit of connections of this process, and keep it on the core of the load."""
+    allow_connections()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {LOAD_CORE})
 
