@@ -1,6 +1,6 @@
 """CPU time of commands: medians of ten runs each, user and system, in seconds.
 
-    python command_cpu.py FOLDER URL
+    .venv/bin/python bench/command_cpu.py FOLDER URL
 
 FOLDER holds the package to be measured, so two versions can be compared; URL is that of a daemon in
 development mode without TLS, whose value at /a is replaced. `serve` is a daemon in development mode
@@ -9,6 +9,7 @@ until it is ready.
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -58,7 +59,13 @@ def serve_cpu_s(folder: str) -> float:
 
 def main() -> None:
     """Print a line for each command."""
-    folder, url = sys.argv[1:]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder")
+    parser.add_argument("url")
+    options = parser.parse_args()
+    folder, url = options.folder, options.url
     commands = (
         ["--version"],
         ["get", f"{url}/a"],
@@ -74,4 +81,5 @@ def main() -> None:
     print(f"{'serve':10} {median:.3f}")
 
 
-main()
+if __name__ == "__main__":
+    main()
