@@ -122,6 +122,7 @@ def test_a_patch_in_fragments_is_a_patch(document: Any, limit: int) -> None:
         b'{"a":{"x":[1,2,3,4]},"a":null}',
         b'{"a":1,"b":{"c":{"d":"long long long long"}},"b":{"e":"long long long long"}}',
         b'{"a":{".priority":1,"b":"long long long"},"a":{"b":"long long long long"}}',
+        b'{"a":{".sv":{"increment":1}},"b":"long long long","a":{".sv":{"increment":5}}}',
     ],
 )
 def test_the_last_of_a_repeated_member_counts(text: bytes, limit: int) -> None:

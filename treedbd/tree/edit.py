@@ -559,8 +559,7 @@ class Resolver:
     """Replaces the server values of one write.
 
     A body exists in two forms: as the JSON that was sent, and in the normal form. Both are resolved
-    here and each server value is computed once, so what is echoed and what is written cannot
-    differ. Pauses.
+    here with the same number before, so what is echoed and what is written cannot differ. Pauses.
     """
 
     def __init__(self, now: int, before: View | None) -> None:
@@ -571,7 +570,7 @@ class Resolver:
         self._now = now
         self._before = before
         # By plain tuples of text: unlike places, the garbage collector does not visit them.
-        self._sums: dict[Path, int | float] = {}
+        self._numbers: dict[Path, int | float | None] = {}
 
     def resolve_value(self, value: Unresolved, path: Path) -> Value:
         """Return the normal form to be written at `path` with its placeholders replaced.
@@ -611,15 +610,17 @@ class Resolver:
         if self._before is None:
             return {SERVER_VALUE: {"increment": placeholder.by}}
         key = (*place.path, PRIORITY) if place.is_priority else place.path
-        if key not in self._sums:
+        if key not in self._numbers:
             pause()  # a body may have tens of thousands, and reading is what takes long
             path, is_priority = place
             present = self._before.priority(path) if is_priority else self._before.peek(path)
-            self._sums[key] = self._add(present, placeholder.by)
-        return self._sums[key]
+            is_number = isinstance(present, int | float) and not isinstance(present, bool)
+            self._numbers[key] = present if is_number else None  # type: ignore[assignment]
+        # A member of a long body may come again with another increment.
+        return self._add(self._numbers[key], placeholder.by)
 
-    def _add(self, present: object, by: int | float) -> int | float:
-        if isinstance(present, bool) or not isinstance(present, int | float):
+    def _add(self, present: int | float | None, by: int | float) -> int | float:
+        if present is None:
             return by
         try:
             return add(present, by)
