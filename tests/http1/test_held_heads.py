@@ -13,7 +13,7 @@ from tests.http1.peer import Peer, ScriptedResource, Server, send_small
 from treedbd.counting import HeldBytes
 from treedbd.http1.registry import AnsweredRequest, ServerOptions
 from treedbd.http1.request import Request
-from treedbd.limits import Limits
+from treedbd.limits import KIB, Limits
 
 LONG = b"x" * 30_000
 HEAD = b"GET /a.json?long=%b HTTP/1.1\r\nHost: localhost\r\nFiller: %b\r\n" % (LONG, LONG)
@@ -45,6 +45,30 @@ def test_an_idle_connection_keeps_nothing_of_its_last_request() -> None:
     assert parser.head_memory is not resource.requests[0].head_memory
     assert held_of(server).total == 0
     assert peer.exchange(GET)[0].status == 200
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(15 * KIB, True), (16 * KIB, False)])
+def test_what_a_resource_made_of_a_short_head_is_kept_while_it_is_small(
+    size: int, is_kept: bool
+) -> None:
+    activity = CountedAtOnce()
+
+    def answer(request: Request) -> None:
+        if request.head_memory.question is None:
+            request.head_memory.question = "question"
+            request.head_memory.size += size
+        send_small(request)
+
+    resource = ScriptedResource(answer)
+    server = Server(resource, options=ServerOptions(activity=activity))
+    peer = server.connect()
+    activity.counted.clear()
+    for _ in range(3):
+        assert peer.exchange(b"GET /a.json HTTP/1.1\r\nHost: a\r\n\r\n")[0].status == 200
+    parser = peer.connection._parser
+    assert (parser.head_memory is resource.requests[-1].head_memory) == is_kept
+    assert (parser.target == b"/a.json") == is_kept
+    assert activity.counted == ([] if is_kept else [1, 1, 1])
 
 
 def test_a_body_belongs_to_its_request_alone() -> None:

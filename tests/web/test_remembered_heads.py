@@ -17,8 +17,10 @@ from tests.access import token
 from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
 from treedbd.caches import empty_caches
 from treedbd.database.requests import ProjectSpec
+from treedbd.http1.parser import KEPT_BYTES
 from treedbd.http1.registry import ServerOptions
 from treedbd.http1.server import Http1Factory
+from treedbd.limits import KIB
 from treedbd.names import parse_trusted_proxies
 from treedbd.rules.ruleset import parse_rules
 from treedbd.web.request import _ALL_QUESTION_BYTES
@@ -166,6 +168,7 @@ def test_what_is_remembered_of_many_targets_is_bounded(tmp_path: pathlib.Path) -
         ('/open.json?where={{"a":{{"in":[' + "1{number:04},", ""),
         ('/open.json?where={{"b{number}":1,"c{number}":2,"d{number}":3,"e{number}":4}}', ""),
         ("/open/{number}.json", "If-None-Match: "),
+        ('/open.json?auth_variable_override={{"{number}":[' + "[]," * 500 + "0]}}", ""),
     ],
 )
 def test_questions_take_no_more_memory_than_is_counted(
@@ -199,6 +202,89 @@ def test_questions_take_no_more_memory_than_is_counted(
     tracemalloc.stop()
     assert count > 50  # but for those whose hashes displace each other
     assert before - after < 1.1 * size
+
+
+def numbered_head(number: int, target: str, fields: str = "") -> bytes:
+    """Return the head of a GET; `{number}` in its parts is replaced."""
+    head = f"GET {target} HTTP/1.1\r\nHost: demo.localhost\r\n{fields}\r\n"
+    return head.replace("{number}", f"{number:04}").encode()
+
+
+@pytest.mark.parametrize(
+    ("target", "fields"),
+    [
+        (
+            '/open.json?where={"a":{"in":['
+            + ",".join(f"1{n}{{number}}" for n in range(230))
+            + "]}}",
+            "",
+        ),
+        ("/open.json?where={" + ",".join(f'"{n}{{number}}":1' for n in range(16)) + "}", ""),
+        ('/open.json?orderBy="a"&equalTo="{number}' + "x" * 1500 + '\U0001f600"', ""),
+        (
+            "/open/{number}.json",
+            "If-None-Match: " + ",".join(f'"{n}{{number}}"' for n in range(190)) + "\r\n",
+        ),
+        ('/open.json?auth_variable_override={"{number}":[' + "[]," * 600 + "0]}", ""),
+        ("/open/{number}.json", "".join(f"X-{n}: {{number}}\r\n" for n in range(90))),
+        ("/open" + "/a{number}" * 30 + "/" + "x" * 700 + "\U0001f600" * 10 + ".json", ""),
+    ],
+    ids=["numbers", "conditions", "emoji", "tags", "override", "fields", "path"],
+)
+def test_an_idle_connection_keeps_little_of_its_last_request(
+    tmp_path: pathlib.Path, target: str, fields: str
+) -> None:
+    server = serve(tmp_path)
+    heads = [numbered_head(number, target, fields) for number in range(100)]
+    assert all(len(head) <= 2 * KIB for head in heads)
+    first = server.connect()
+    for head in heads:  # so that answers are kept already
+        first.send(head)
+        first.transport.clear()
+    peers = [server.connect() for _ in heads]
+    for peer in peers:
+        peer.send(numbered_head(0, "/open/a.json"))
+        peer.transport.clear()
+    empty_caches()
+    gc.collect()
+    tracemalloc.start()
+    for peer, head in zip(peers, heads, strict=True):
+        for _ in range(2):
+            peer.send(head)
+            peer.transport.clear()
+    empty_caches()
+    gc.collect()
+    before, _ = tracemalloc.get_traced_memory()
+    for peer in peers:
+        peer.connection._parser.close()
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert before - after < len(peers) * KEPT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("target", "fields"),
+    [
+        ("/open.json", ""),
+        ("/users/ada.json", f"Authorization: Bearer {ADA}\r\n"),
+        ('/open.json?orderBy="a"&startAt="b"&limitToFirst=10', ""),
+        ('/open.json?where={"a":{"gt":{number}}}', ""),
+        ("/open.json", 'If-None-Match: "0123456789abcdef"\r\n'),
+        ("/open.json", "".join(f"Sec-Ch-Ua-{n}: {'x' * 50}\r\n" for n in range(18))),
+    ],
+)
+def test_a_small_request_is_known_when_it_is_repeated(
+    tmp_path: pathlib.Path, target: str, fields: str
+) -> None:
+    peer = serve(tmp_path).connect()
+    head = numbered_head(1, target, fields)
+    for _ in range(2):
+        peer.send(head)
+    memory = peer.connection._parser.head_memory
+    assert memory.question is not None
+    peer.send(head)
+    assert peer.connection._parser.head_memory is memory
 
 
 def test_targets_that_come_once_displace_none_that_come_again(tmp_path: pathlib.Path) -> None:

@@ -71,6 +71,7 @@ from treedbd.http1.parser import (
     BODY_TOO_LARGE,
     HEAD_TIMEOUT,
     HELD_TOO_MUCH,
+    KEPT_BYTES,
     TOO_MANY_BODIES,
     CutOff,
     ErrorReply,
@@ -661,10 +662,10 @@ class Http1Connection(protocol.Protocol):
         self._idle_since = self.registry.now
         if self._body.held:
             self._body.release()
-        is_long = self._parser.head_bytes > 0
+        memory, seconds = request.head_memory, perf_counter() - request.began
+        is_long = self._parser.head_bytes > 0 or memory.size > KEPT_BYTES
         if is_long:
             self._parser.forget()
-        memory, seconds = request.head_memory, perf_counter() - request.began
         sent, received = request.sentLength, self._parser.body_size
         noted = self._noted
         noted.append((memory, request.method, request.code, seconds, sent, received))

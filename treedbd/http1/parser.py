@@ -90,6 +90,8 @@ def is_true(headers: Headers, name: bytes) -> bool:
 HTTP_1_1: Final = b"HTTP/1.1"
 _REMEMBERED_BYTES: Final = 2 * KIB
 """Longer heads are parsed each time."""
+KEPT_BYTES: Final = 16 * KIB
+"""What was made of a head is dropped with the reply if it takes more, as it is estimated."""
 CutOff: TypeAlias = Literal["client", "slow", "timeout", "stop", "failed"]
 """Why a reply did not reach its end: the client disconnected, read too slowly, or set a time-out
 that has passed; the server stopped; or there was an error."""
@@ -331,10 +333,12 @@ class HeadMemory:
         like: what it made of another head that differs in the target only, until it has made that.
         logged: what the access log made of it, None until it is logged.
         identity: the caller that has opened a stream with it, None without one.
+        size: how many bytes the block takes in memory, about; the resource adds what it makes of
+            parameters and fields. Beyond `KEPT_BYTES` it is dropped with the reply.
 
     """
 
-    __slots__ = ("block", "fields_key", "identity", "like", "logged", "question")
+    __slots__ = ("block", "fields_key", "identity", "like", "logged", "question", "size")
 
     def __init__(
         self, block: HeaderBlock | None = None, fields_key: FieldsKey | None = None
@@ -345,6 +349,7 @@ class HeadMemory:
         self.like: object = None
         self.logged: object = None
         self.identity: object = None
+        self.size = 0 if block is None else block.size
 
 
 class _FieldCollector:

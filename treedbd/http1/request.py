@@ -78,8 +78,9 @@ class IHttp1Request(IRequest, IConsumer):
     headers = Attribute("The header fields: from names in lower case to lists of values, in order.")
     head_memory = Attribute(
         "What the resource remembers for requests with this head: an object with a settable "
-        "attributes `question` and `identity`, None at first; a new one for each parsed head. Its "
-        "`fields_key` is a key by the header fields, None if they are not remembered."
+        "attributes `question` and `identity`, None at first; a new one for each parsed head. To "
+        "its `size` is added how many bytes of memory the question takes. Its `fields_key` is a "
+        "key by the header fields, None if they are not remembered."
     )
     request_id = Attribute(
         "The id by which the log and the client mean this request: a trusted proxy's, or random."

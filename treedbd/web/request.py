@@ -795,7 +795,8 @@ class DataRequest:
 class Question:
     """What a head requests of the database `name`; requests of all clients that send it share it.
 
-    `is_simple` says whether it is a simple read (`DataRequest.is_simple_read`). `rules` are those
+    `is_simple` says whether it is a simple read (`DataRequest.is_simple_read`), `size` how many
+    bytes of memory its parameters and its condition take (`_size_of_parsed`). `rules` are those
     in which its query has an index, None until that is known. Once it has been answered, `read` is
     what rules are evaluated for, as `identity`, and `allowed` are rules that allow it whatever is
     stored.
@@ -804,6 +805,7 @@ class Question:
     name: DatabaseName
     wanted: DataRequest
     is_simple: bool
+    size: int
     rules: object = None
     identity: Identity | None = None
     read: ReadRequest | None = None
@@ -816,21 +818,27 @@ fields is the question with these and an empty target if the target is a path wi
 _ALL_QUESTION_BYTES: Final = 8 * MIB
 _QUESTION_BYTES: Final = 800
 """What a question takes in memory beside what its target and its fields say."""
-_COPIES: Final = dict.fromkeys(_WITHOUT_EFFECT, 1) | {WHERE: 60}
+_COPIES: Final = dict.fromkeys(_WITHOUT_EFFECT, 1) | {"auth_variable_override": 30, WHERE: 60}
 _QUERY_COPIES: Final = 8
 """How often the text of a parameter is in memory: parsed, as the form of a read, for rules.
 
-Every number of a `where` is an object, and every condition some of them."""
+Every number of a `where` is an object, and every condition some of them; so is every list in an
+override."""
 _TAG_BYTES: Final = 200
 
 
 def _size_of_question(key: QuestionKey, question: Question) -> int:
     """Return how many bytes a question takes, with what is made of it when it is answered."""
     above, _method, target = key
-    wanted = question.wanted
-    size = _QUESTION_BYTES + len(target) + sum(map(getsizeof, wanted.place.path))
+    size = _QUESTION_BYTES + len(target) + sum(map(getsizeof, question.wanted.place.path))
     if not isinstance(above, Question):  # else that one is found before it, and stays longer
         size += above.size
+    return size + question.size
+
+
+def _size_of_parsed(wanted: DataRequest) -> int:
+    """Return how many bytes parameters and condition take, with what is made of them later."""
+    size = 0
     for name, text in wanted.parameters.items():
         size += _COPIES.get(name, _QUERY_COPIES) * getsizeof(text)
     if wanted.condition is not None:
@@ -968,6 +976,8 @@ class RequestParser:
         if above is None:
             return None
         question = memory.question = self._questions.find((above, request.method, uri))
+        if question is not None:
+            memory.size += question.size
         return question
 
     def ask(
@@ -994,16 +1004,19 @@ class RequestParser:
             database = find(location.name)
             dialect = database.project.dialect
             wanted = self.parse(request, location, dialect, allowed, has_place=has_place)
-            question = Question(location.name, wanted, has_place and wanted.is_simple_read)
+            is_plain = not wanted.parameters and wanted.condition is None
+            size = 0 if is_plain else _size_of_parsed(wanted)
+            question = Question(location.name, wanted, has_place and wanted.is_simple_read, size)
             if above is not None and uri[:1] == b"/" and b"?" not in uri:
                 self._questions.add((above, request.method, b""), question)
                 above = question
         else:
             above, wanted = like, like.wanted.at(_place_at(uri, request))
-            question = Question(like.name, wanted, like.is_simple)
+            question = Question(like.name, wanted, like.is_simple, like.size)
         if above is not None:
             self._questions.add_at_second_use((above, request.method, uri), question)
         memory.question = question
+        memory.size += question.size
         return question, database
 
     def _wants_etag(self, headers: Headers) -> bool:
