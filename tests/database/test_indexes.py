@@ -16,9 +16,11 @@ from tests.database.world import Disk, World
 from tests.store.index_checks import check_entries
 from treedbd.database import apply as indexes
 from treedbd.database.database import Database
+from treedbd.database.group_commit import SPACE_CHECK_S
 from treedbd.database.requests import Outcome
 from treedbd.rules.ruleset import RuleSet, parse_rules
-from treedbd.store.engine import ReadView
+from treedbd.store import indexes as store_indexes
+from treedbd.store.engine import DiskFull, ReadView
 from treedbd.store.indexes import ChildIndex, order_named, read_states
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.select import iterate_selected
@@ -193,6 +195,28 @@ def test_an_index_that_cannot_be_built_is_given_up_and_writes_go_on() -> None:
     world.clock.run()
     assert engine.read(read_states).states[0].stage == "building"
     world.write(make_put(Place(("other",)), 1))
+
+
+def test_a_step_that_fails_leaves_no_child_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = IndexedWorld()
+    world.write(make_put(Place(("users",)), users(1000)))
+    left, enter = [3], store_indexes.enter
+
+    def fill_disk(*entries: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise DiskFull("the test says so")
+        enter(*entries)
+
+    monkeypatch.setattr(store_indexes, "enter", fill_disk)
+    monkeypatch.setattr(indexes, "STEP_CHILDREN", 300)
+    world.declare(rules_with("age"))
+    world.clock.run()
+    assert left == [0]
+    for _ in range(10):
+        world.clock.advance(SPACE_CHECK_S)
+        world.clock.run()
+    world.check()
 
 
 @pytest.mark.parametrize("name", ["a$b", "", "a//", "a" * 2000])

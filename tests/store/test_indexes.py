@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.store.index_checks import check_entries, expected_entries
+from treedbd.loop import in_steps
 from treedbd.store import indexes
 from treedbd.store.engine import DamagedRow, Row, Transaction
 from treedbd.store.indexes import (
@@ -23,6 +24,7 @@ from treedbd.store.indexes import (
     IndexState,
     IndexStates,
     drop_some,
+    find_collections,
     make_writer,
     order_named,
     read_states,
@@ -30,11 +32,12 @@ from treedbd.store.indexes import (
 )
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import Nodes
 from treedbd.store.rows import seal
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.verify import verify
 from treedbd.tree.edit import make_patch, make_put
-from treedbd.tree.types import Change, Path, Place
+from treedbd.tree.types import Change, Json, Path, Place
 
 INDEXES = [
     ChildIndex(("u",), order_named("age")),
@@ -411,3 +414,43 @@ def test_an_index_that_goes_on_keeps_its_place_among_the_others() -> None:
     assert states.with_state(further).states == (further, second)
     third = IndexState(INDEXES[2], "building")
     assert states.with_state(third).states == (first, second, third)
+
+
+def write_groups(groups: int) -> Transaction:
+    """Return a transaction with many groups, of which the last one has members of its own rows."""
+    transaction = MemoryEngine().begin()
+    small: Json = {f"k{at:05}": {"m": {"x": 1}, "text": "x" * 40} for at in range(groups)}
+    NodeWriter(transaction).apply(make_put(Place(("g",)), small).changes)
+    changes = make_put(Place(("g", "z", "m")), {f"a{at}": {"n": {"d": at}} for at in range(200)})
+    NodeWriter(transaction).apply(changes.changes)
+    return transaction
+
+
+def count_steps(work: Callable[[], object]) -> int:
+    return sum(1 for _ in in_steps(work))
+
+
+def test_the_search_for_collections_pauses_where_there_are_none() -> None:
+    nodes = Nodes(write_groups(2000))
+    found: list[Path] = []
+    pattern = ("g", None, "m")
+    assert count_steps(lambda: found.extend(find_collections(nodes, pattern, ()))) >= 2000 // 256
+    assert found == [("g", "z", "m")]
+
+
+def test_a_step_of_building_visits_no_more_than_its_budget() -> None:
+    transaction = write_groups(2000)
+    state, steps = IndexState(INDEXES[3], "building"), 0
+    build = IndexBuild(state)
+    while state.stage == "building":
+        state = build.do_step(transaction, 100)
+        steps += 1
+    assert steps >= 2000 // 100
+    check_entries(transaction, [INDEXES[3]])
+
+
+def test_removing_entries_pauses() -> None:
+    transaction = MemoryEngine().begin()
+    make_writer(transaction, INDEXES[:1]).apply(make_put(Place(("u",)), users(2000)).changes)
+    assert count_steps(lambda: drop_some(transaction, INDEXES[0], 2000)) >= 2000 // 256
+    assert not list(transaction.scan_keys(*INDEXES[0].range))

@@ -740,12 +740,13 @@ class Indexes:
                 return states
             # Declared again meanwhile, it is built from the beginning.
             return states.without(index)
-        if self._build is None or not self._build.continues(state):
-            self._build = IndexBuild(state)
-        state = self._build.do_step(transaction, STEP_CHILDREN)
+        build, self._build = self._build, None  # a step that fails has used up part of its run
+        if build is None or not build.continues(state):
+            build = IndexBuild(state)
+        state = build.do_step(transaction, STEP_CHILDREN)
         if state.stage == "building":
+            self._build = build
             return states.with_state(state)
-        self._build = None
         self._log.info(
             "The index {index} of {path} in the database {name} is built.",
             name=self._name.label,

@@ -56,7 +56,7 @@ import attrs
 import orjson
 
 from treedbd.limits import MIB
-from treedbd.loop import free_beside, pause, paused, run_paused
+from treedbd.loop import PAUSE_AFTER, free_beside, pause, paused, run_paused
 from treedbd.store.engine import DamagedRow, ReadView, Row, Transaction
 from treedbd.store.node_writer import ROW_BYTES, NodeWriter
 from treedbd.store.nodes import ChildSource, Nodes, Spread
@@ -389,28 +389,34 @@ def enter_collection(transaction: Transaction, nodes: Nodes, index: ChildIndex, 
         pause()
 
 
-def find_collections(
-    nodes: Nodes, pattern: Pattern, above: Path, start: Path = ()
-) -> Iterator[Path]:
-    """Iterate over the spread collections of a pattern at or below a path, in key order.
+def find_collections(nodes: Nodes, pattern: Pattern, above: Path) -> Iterator[Path]:
+    """Iterate over the spread collections of a pattern at or below a path, in key order; pauses.
 
-    `above` matches the beginning of the pattern. With `start`, the path of a collection, those
-    before it are left out. For each at least one row key is read.
+    `above` matches the beginning of the pattern.
     """
-    if not nodes.is_spread(above):
-        return
-    depth = len(above)
-    if depth == len(pattern):
-        yield above
+    visited = paused(_visit(nodes, pattern, above))
+    return (path for path, is_collection in visited if is_collection)
+
+
+def _visit(
+    nodes: Nodes, pattern: Pattern, above: Path, start: Path = ()
+) -> Iterator[tuple[Path, bool]]:
+    """Iterate over the paths where the search for spread collections ends: True for such a one.
+
+    With `start`, one of these paths, those before it are left out. For each at least one row key is
+    read. Most may be no collections, so a caller with a budget counts them too.
+    """
+    depth, is_spread = len(above), nodes.is_spread(above)
+    if not is_spread or depth == len(pattern):
+        yield above, is_spread
         return
     wanted = pattern[depth]
     if wanted is not None:
-        yield from find_collections(nodes, pattern, (*above, wanted), start)
+        yield from _visit(nodes, pattern, (*above, wanted), start)
         return
     first = start[depth] if len(start) > depth and start[:depth] == above else None
     for key in nodes.keys(above, ALL if first is None else Span(at=first)):
-        below = start if key == first else ()
-        yield from find_collections(nodes, pattern, (*above, key), below)
+        yield from _visit(nodes, pattern, (*above, key), start if key == first else ())
 
 
 def matches_above(pattern: Pattern, path: Path) -> bool:
@@ -458,14 +464,17 @@ class IndexBuild:
         return state == self._state
 
     def do_step(self, transaction: Transaction, budget: int) -> IndexState:
-        """Enter about `budget` children, or gather some more; return how far the index is built."""
+        """Enter about `budget` children, or gather some more; return how far the index is built.
+
+        It pauses. If it raises, the build cannot be gone on with.
+        """
         nodes, state = Nodes(transaction), self._state
         if self._run is None:
             self._gather(nodes, min(budget, RUN_ENTRIES - self._count))
             if self._end is not None and self._count < RUN_ENTRIES and self._bytes < RUN_BYTES:
                 return state
             self._run = _in_order(self._gathered)
-        entered = list(islice(self._run, budget))
+        entered = list(paused(islice(self._run, budget)))
         for path, members in groupby(entered, itemgetter(0)):
             self._enter(transaction, nodes, path, [key for _, key in members])
         self._count -= len(entered)
@@ -477,15 +486,15 @@ class IndexBuild:
         return self._state
 
     def _gather(self, nodes: Nodes, budget: int) -> None:
-        """Gather about `budget` of the children that come next."""
+        """Gather about `budget` of the children that come next, less the paths that are visited."""
         index, position, self._end = self._state.index, self._end, None
         start = () if position is None else position.collection
-        for path in find_collections(nodes, index.pattern, (), start):
+        for path, is_collection in paused(_visit(nodes, index.pattern, (), start)):
             if budget <= 0:
                 self._end = BuildPosition(path)
                 return
             budget -= 1
-            if index.collection(path) is None:
+            if not is_collection or index.collection(path) is None:
                 continue
             is_begun = position is not None and path == position.collection
             after = position.child if is_begun and position is not None else None
@@ -541,12 +550,17 @@ def _in_order(gathered: Sequence[tuple[Path, list[bytes]]]) -> Iterator[tuple[Pa
 
 
 def drop_some(transaction: Transaction, index: ChildIndex, budget: int) -> bool:
-    """Remove at most `budget` entries; return whether all are removed."""
+    """Remove at most `budget` entries; return whether all are removed. It pauses."""
     low, high = index.range
-    keys = list(islice(transaction.scan_keys(low, high), budget))
-    if keys:
-        transaction.delete_range(low, keys[-1] + b"\0")
-    return len(keys) < budget
+    for left in range(budget, 0, -PAUSE_AFTER):
+        wanted = min(left, PAUSE_AFTER)
+        keys = list(islice(transaction.scan_keys(low, high), wanted))
+        if keys:
+            transaction.delete_range(low, keys[-1] + b"\0")
+        if len(keys) < wanted:
+            return True
+        pause()
+    return False
 
 
 class _NoChild:
