@@ -191,7 +191,8 @@ class World:
     """A database of one project, with the clock and the disk that it depends on.
 
     Commits wait until `disk` finishes them if one is given, else they are made at once. Without
-    `rules` everything is allowed; `quotas` are those of the project.
+    `rules` everything is allowed; `quotas` are those of the project. `used_s` is the processor time
+    that the reactor's thread has used.
     """
 
     def __init__(
@@ -210,7 +211,10 @@ class World:
         self.disk: Disk = disk or Disk()
         self.engine: Engine = engine or MemoryEngine()
         self.rules = make_active_rules(run, rules, self.rules_changed)
-        self.runtime = Runtime(self.clock, bytes, run, now_ms=lambda: now_ms)
+        self.used_s = 0.0
+        self.runtime = Runtime(
+            self.clock, bytes, run, now_ms=lambda: now_ms, used_seconds=lambda: self.used_s
+        )
         project = ProjectSpec(NAME.project, **quotas)  # type: ignore[arg-type]
         self.database = Database(
             NAME, self.engine, project, self.rules, self.runtime, retain_events

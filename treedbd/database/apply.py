@@ -98,7 +98,7 @@ SHORT_ROWS: Final = 64
 """Rows and pages of a collection whose children are read in one turn."""
 LOOK_S: Final = 0.1
 """How often queries that wait look how far an index is built."""
-STUCK_S: Final = 10.0
+STUCK_S: Final = 30.0
 """A build that does not go on for so long is not waited for."""
 _AT_ONCE_BYTES: Final = 64 * KIB
 """The tag of a longer value is computed from its rows."""

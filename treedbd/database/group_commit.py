@@ -8,7 +8,8 @@ next:
    thread, in slices of a few milliseconds while the transaction stays open. A write is one step, or
    many if it pauses (`loop.pause`): a large one does, and is a batch of its own. Reads are served
    from the last durable state, and new writes collect for the next batch. Or a step of maintenance
-   is applied, alternating with batches: an index is built, what a database holds is counted.
+   is applied, alternating with batches: an index is built, what a database holds is counted. While
+   others are busy there is a pause after each step (`Pace`).
 2. *Committing.* Another thread waits for the disk, and nothing else is done to the store. So
    batches grow where the disk is slow. Whatever a write has read in its transaction is revealed to
    no caller before that transaction is durable, refusals included.
@@ -39,6 +40,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import partial
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -95,6 +97,12 @@ BATCH_SECONDS: Final = 0.02
 """A batch that has been applied for so long is committed; what is left of it waits for the next."""
 WRITES: Final = "treedb.batch.writes"
 """The attribute with the number of writes in a batch, of spans that they share."""
+SHARE: Final = 6
+"""While others are busy, maintenance has one part in so many of the time."""
+CALM: Final = 0.25
+"""Others are not busy if they use less than this part of the time."""
+CALM_LOOK_S: Final = 0.005
+"""Seconds between two looks whether others are busy."""
 _REFUSALS: Final = (
     *(PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed),
     *(QuotaExceeded, TooManyDisconnectWrites, UnknownDatabase),
@@ -170,6 +178,7 @@ class GroupCommit:
         """
         self._lock: Final[WriteLock] = WriteLock(runtime.run_in_thread) if lock is None else lock
         self._maintenance: Final = MaintenanceList() if maintenance is None else maintenance
+        self._pace: Final = Pace(runtime, self._next)
         self._database, self._engine = database, engine
         self._applier, self._runtime = applier, runtime
         self._clock: Final = runtime.clock
@@ -258,13 +267,13 @@ class GroupCommit:
         """Refuse the writes in the queue and all that follow: the store is damaged."""
         self._damage = problem
         self._recovery.close()  # what is damaged cannot be recovered
-        self._maintenance.end()
+        self._end_maintenance()
         self._queue.end(problem)
 
     def refuse_writes(self) -> None:
         """Refuse the writes in the queue and all that follow; the batch under way is finished."""
         self._is_ending = True
-        self._maintenance.end()
+        self._end_maintenance()
         while self._compactions:
             self._compactions.popleft().errback(Unavailable(SHUTTING_DOWN))
         self._queue.end(SHUTTING_DOWN)
@@ -277,6 +286,10 @@ class GroupCommit:
             self._next()
         return self._closed
 
+    def _end_maintenance(self) -> None:
+        self._maintenance.end()
+        self._pace.end()
+
     # What happens next.
 
     def _next(self, *, is_due: bool = False) -> None:
@@ -288,7 +301,7 @@ class GroupCommit:
         # As `state` says, without a call: this is decided several times for each write.
         if not (self._transaction is self._in_thread is State.IDLE) or self.rounds.is_busy:
             return  # its end calls this again
-        if not (self._queue.ready or self._maintenance.waiting or self._compactions):
+        if not (self._queue.ready or self._compactions or self._may_maintain()):
             self._lock.give()  # what it was acquired for may have been refused meanwhile
             if self._closed is not None:
                 self._finish_closing(self._closed)
@@ -297,6 +310,9 @@ class GroupCommit:
         # What others have committed may begin a round here, for whose end the others would wait.
         elif self._lock.take() and self.is_store_free:
             self._begin()
+
+    def _may_maintain(self) -> bool:
+        return bool(self._maintenance.waiting) and self._pace.may_begin()
 
     def _on_due(self) -> None:
         self._due = None
@@ -309,8 +325,8 @@ class GroupCommit:
             self._compactions.popleft().callback(None)
             self._next()  # unless it has begun: its caller may be gone
             return
-        is_due = self._maintenance.waiting and (self._is_maintenance_due or not self._queue.ready)
-        if is_due and is_sound and not self._recovery.is_full:
+        is_due = self._is_maintenance_due or not self._queue.ready
+        if is_due and is_sound and not self._recovery.is_full and self._may_maintain():
             steps = self._apply_maintenance()
         elif self._queue.ready:
             may_refuse = self._recovery.is_full or self._lock.problem is not None
@@ -354,7 +370,8 @@ class GroupCommit:
     def _apply_maintenance(self) -> Steps:
         """Do one step of maintenance, then begin to commit it."""
         try:
-            transaction = yield from maintain_once(self._engine, self._maintenance.do_step)
+            step = maintain_once(self._engine, self._maintenance.do_step, self._clock.seconds)
+            transaction = yield from self._pace.measure(step)
         except (DiskFull, StoreFailed) as error:
             self._end_transaction()
             self._refuse([], error)
@@ -1171,14 +1188,78 @@ class MaintenanceList:
             self.waiting.remove(work)
 
 
-def maintain_once(engine: Engine, work: Maintenance) -> Generator[None, None, Transaction | None]:
+class Pace:
+    """Pauses between the steps of maintenance of one database while others are busy.
+
+    Theory of operation. A step is applied without delay, since writes wait for its end. After one
+    that took `t` of the reactor's time, the next one begins when `SHARE` times `t` have passed
+    since it began. So maintenance has that share of the time, however long others wait. Time that
+    others had during the step and its commit counts too: where the share is less anyway, there is
+    no pause. And a pause ends as soon as others are not busy. In it no transaction is open and
+    no lock is held, so a write that comes is applied at once.
+    """
+
+    def __init__(self, runtime: Runtime, go_on: Callable[[], None]) -> None:
+        """Call `go_on` when a pause may be over."""
+        self._clock, self._used = runtime.clock, runtime.used_seconds
+        self._go_on = go_on
+        self._end = -inf
+        self._looked, self._used_then = 0.0, 0.0
+        self._next: IDelayedCall | None = None
+
+    def measure(self, step: Generator[Awaited, None, T]) -> Generator[Awaited, None, T]:
+        """Do a step, whose time decides how long the pause is that follows."""
+        seconds, spent = self._clock.seconds, 0.0
+        began = resumed = seconds()
+        try:
+            while True:
+                try:
+                    awaited = next(step)
+                except StopIteration as stop:
+                    result: T = stop.value
+                    return result
+                spent += seconds() - resumed
+                yield awaited
+                resumed = seconds()
+        finally:
+            step.close()
+            self._looked, self._used_then = seconds(), self._used()
+            self._end = began + SHARE * (spent + self._looked - resumed)
+
+    def may_begin(self) -> bool:
+        """Return whether the next step may begin; if not, `go_on` is called in some ms."""
+        if self._next is not None:
+            return False
+        now, used = self._clock.seconds(), self._used()
+        are_calm = used - self._used_then <= CALM * (now - self._looked)
+        if are_calm or now >= self._end:
+            self._end = -inf  # also if it does not begin now
+            return True
+        self._looked, self._used_then = now, used
+        self._next = self._clock.callLater(min(CALM_LOOK_S, self._end - now), self._look)
+        return False
+
+    def end(self) -> None:
+        """End the pause; no step follows."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _look(self) -> None:
+        self._next = None
+        self._go_on()
+
+
+def maintain_once(
+    engine: Engine, work: Maintenance, seconds: Callable[[], float]
+) -> Generator[Awaited, None, Transaction | None]:
     """Do one step of maintenance, with pauses, in a transaction of its own.
 
     Returns the transaction, None if there was nothing left to do.
     """
     transaction = engine.begin()
     try:
-        has_changed = yield from in_steps(partial(work, transaction))
+        has_changed = yield from in_steps(partial(work, transaction), seconds)
     except BaseException:
         transaction.rollback()
         raise

@@ -250,6 +250,7 @@ class Runtime:
         measure_rules: finds slow rules; None if they are not logged.
         statistics: count what all databases do.
         now_ms: returns the milliseconds since 1970.
+        used_seconds: returns the processor time that the calling thread has used, in seconds.
         owner: what the sessions of this process belong to.
         slices: run the long work of all databases.
         creation_lines: bound what is logged of databases that may not be created, since their names
@@ -269,6 +270,7 @@ class Runtime:
     measure_rules: MeasureRules | None = None
     statistics: Statistics = attrs.field(factory=Statistics)
     now_ms: Callable[[], int] = _read_clock
+    used_seconds: Callable[[], float] = time.thread_time
     owner: SessionOwner = attrs.field(factory=MemoryOwner)
     slices: Slices = attrs.field(init=False)
     creation_lines: LineBudget = attrs.field(init=False)
