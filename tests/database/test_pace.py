@@ -44,6 +44,7 @@ class PacedWorld(World):
         """Serve others for so long, and let the disk finish; without others, wait."""
         self.turns += 1
         self.spend(others_s)
+        self.clock.rightNow += 0.0004  # in which only the disk works
         self.disk.finish_all()
         if not (self.clock.take_turn() or others_s):
             self.clock.rightNow += 0.001
@@ -70,11 +71,11 @@ def test_maintenance_has_a_small_share_of_the_time_while_others_are_busy(others_
     assert 0.1 < PacedWorld().share(others_s) <= 1 / SHARE + 0.01
 
 
-def test_maintenance_has_all_of_the_time_that_nobody_else_wants() -> None:
+def test_maintenance_has_nearly_all_of_the_time_that_nobody_else_wants() -> None:
     world = PacedWorld()
-    assert world.share(0) > 0.95
+    assert world.share(0) > 0.85
     world.share(0.0015)
-    assert world.share(0) > 0.95
+    assert world.share(0) > 0.85
 
 
 def test_maintenance_that_has_less_than_its_share_does_not_pause() -> None:
