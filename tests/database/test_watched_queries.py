@@ -328,6 +328,21 @@ def take(world: FollowedWorld, kind: str, what: Any) -> None:
         steps.get(kind, follower.end if kind == "end" else lambda: follower.render(2))()
 
 
+def test_a_stream_that_begins_again_leaves_no_other_waiting() -> None:
+    """What the second one has drawn waits for the first one, which is still drawing."""
+    world = FollowedWorld()
+    world.put(LIST, {"a": True})
+    first = Follower(world, LAST, LIST)
+    first.begin_slowly()
+    take(world, "commit", make_put(Place((*LIST, "b")), 1))
+    second = world.follow(LAST)
+    take(world, "commit", make_put(Place((*LIST, "c")), 2))
+    first.begin()
+    world.check()
+    assert [number for number, _ in second.received] == [3]
+    assert first.received == []
+
+
 INDEXED = '{"rules":{"list":{".indexOn":["v","w/x",".value",".priority"]}}}'
 
 

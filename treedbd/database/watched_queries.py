@@ -437,6 +437,8 @@ class SharedWindow:
             if not self._begun:
                 self.since = state
             self._begun[stream] = state
+            if self._spare is not None:  # which may have waited for an earlier drawing of `stream`
+                self._use(*self._spare)
 
     def detach(self, stream: QueryStream) -> None:
         """Stop notifying a stream; without any, the window is closed."""
@@ -648,7 +650,7 @@ class SharedWindow:
         """Show a state that was drawn, and follow the writes since then.
 
         If a stream has begun with an earlier state, and has to be notified of writes up to this
-        one, only when the stream has left: its own drawing is under way.
+        one, only when the stream has left or begins again: its own drawing is under way.
         """
         first = min(self._begun.values(), default=state)
         waiting = None if self._backlog is None else next(iter(self._backlog.commits), None)
