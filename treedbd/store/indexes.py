@@ -819,8 +819,9 @@ class WriterMaker:
         """
         if self._writer is None or transaction is not self._transaction:
             states = read_states(transaction)
-            if not states.states and transaction.sequence() == 0:
-                states = IndexStates(tuple(IndexState(each, "built") for each in self._declare()))
+            declared = () if states.states else tuple(self._declare())
+            if declared and transaction.sequence() == 0:
+                states = IndexStates(tuple([IndexState(each, "built") for each in declared]))
                 write_states(transaction, states)
             self._writer = make_writer(transaction, states.kept)
             self._transaction = transaction
