@@ -614,8 +614,9 @@ class Resolver:
             pause()  # a body may have tens of thousands, and reading is what takes long
             path, is_priority = place
             present = self._before.priority(path) if is_priority else self._before.peek(path)
-            is_number = isinstance(present, int | float) and not isinstance(present, bool)
-            self._numbers[key] = present if is_number else None  # type: ignore[assignment]
+            if isinstance(present, bool) or not isinstance(present, int | float):
+                present = None
+            self._numbers[key] = present
         # A member of a long body may come again with another increment.
         return self._add(self._numbers[key], placeholder.by)
 

@@ -802,7 +802,7 @@ def kept_response(request: DataRequest, answer: Answer, memory: WaitingBytes) ->
 
 
 def _body_of(request: DataRequest, answer: Answer, memory: WaitingBytes) -> bytes | Content:
-    callback = None if request.shows_value else request.read_options.callback
+    callback = request.read_options.callback
     if callback is not None:
         before, after, _ = wrap(callback, None)
         return before + answer.body + after
