@@ -16,13 +16,12 @@ from typing import Final
 import attrs
 
 from treedbd.limits import MAX_MADE_TOKEN_S, MAX_RENEWED_S
-from treedbd.tree.types import InvalidData, Json
+from treedbd.tree.types import InvalidData
 from treedbd.tree.value import parse
 from treedbd.web.auth.identity import ADMIN_CLAIM, READ_ONLY_CLAIM, auth_of_service_token
 from treedbd.web.auth.jwt import LEEWAY_S, BadToken, Claims, parse_ttl, read_time
 
 DEFAULT_TTL_S: Final = 3600.0
-_RENEWAL: Final[Json] = {"renew": True}
 _MEMBERS: Final = frozenset({"uid", "claims", "ttl"})
 _RESERVED: Final = frozenset(
     {
@@ -74,7 +73,7 @@ def parse_token_request(body: bytes) -> TokenRequest | None:
     Raises `InvalidData`.
     """
     request = parse(body)
-    if request == _RENEWAL:
+    if isinstance(request, dict) and request.get("renew") is True and len(request) == 1:
         return None
     if not isinstance(request, dict) or not request.keys() <= _MEMBERS:
         raise InvalidData("A token is requested by an object with uid, claims and ttl, or renew.")
