@@ -55,6 +55,8 @@ _MAX_NUMBER_DIGITS: Final = 18
 
 MAX_SHOWN: Final = 1000
 """Databases of a project whose activity is shown."""
+TOKEN_FIELDS: Final = ("project", "uid", "by", "expires")
+"""The fields in the log of a token that was made."""
 _log = Logger()
 
 
@@ -257,8 +259,8 @@ def _log_token(project: str, asked: TokenRequest | None, admin: Identity, made: 
     """Log for whom a token was made, until when, and by whom; never the token."""
     by = (admin.auth or {}).get("uid")
     whose = by if asked is None else asked.claims["uid"]
-    fields = {"project": project, "uid": whose, "by": by, "expires": _show_time(made.expires_at)}
-    shown = {name: in_one_line(text) for name, text in fields.items() if isinstance(text, str)}
+    fields = zip(TOKEN_FIELDS, (project, whose, by, _show_time(made.expires_at)), strict=True)
+    shown = {name: in_one_line(text) for name, text in fields if isinstance(text, str)}
     what = "A token was made" if asked is not None else "The token of an admin was renewed"
     _log.info("{what}.", what=what, treedb_fields=shown)
 
