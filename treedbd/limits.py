@@ -56,6 +56,10 @@ MAX_WHERE_ITEMS: Final = 1000
 """Values in a list of `in`."""
 MAX_TIMEOUT_S: Final = 900.0
 """The largest `timeout`, in seconds."""
+MAX_CONSOLE_FILES: Final = 256
+"""Files of the console."""
+MAX_CONSOLE_FILE_BYTES: Final = 2 * MIB
+"""Bytes of one file of the console."""
 MAX_CALLBACK_CHARACTERS: Final = 128
 """Characters of the function name in `callback`."""
 MAX_TOKEN_CHARACTERS: Final = 8192

@@ -48,10 +48,16 @@ CROSS_SITE = "Sec-Fetch-Site: cross-site"
 class OriginServer(TreeServer):
     """Development mode; `cors_origins` names some origins, and all by a star."""
 
-    def __init__(self, folder: pathlib.Path, *, only_local_pages: bool = True) -> None:
+    def __init__(
+        self, folder: pathlib.Path, *, only_local_pages: bool = True, development: bool = False
+    ) -> None:
         verifier = make_verifier(emulator=True)
         options = attrs.evolve(
-            SETTINGS, http=HttpSettings(cors_origins=("*", NAMED)), emulator=only_local_pages
+            SETTINGS,
+            http=HttpSettings(cors_origins=("*", NAMED)),
+            emulator=only_local_pages,
+            development=development,
+            quiet=True,
         )
         super().__init__(folder, verifier=lambda _: verifier, options=options)
 
@@ -220,6 +226,26 @@ def test_programs_the_address_bar_and_own_pages_may_do_everything(
 @pytest.mark.parametrize("site", ["cross-site", "Cross-Site", "other", ""])
 def test_another_site_without_an_origin_is_refused(world: OriginServer, site: str) -> None:
     check_refused(world.request("GET", "/a.json", headers=(f"Sec-Fetch-Site: {site}",)))
+
+
+def test_the_console_may_be_visited_by_a_link_but_neither_framed_nor_loaded(
+    tmp_path: pathlib.Path,
+) -> None:
+    world = OriginServer(tmp_path, development=True)
+    visit = (CROSS_SITE, "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
+    assert world.status(*visit, target="/.console/") == 200
+    assert world.status(*visit, target="/.console") == 308
+    assert world.status(*visit, target="/.console/main.js") == 403
+    for dest in ("iframe", "frame", "object", "embed"):
+        framed = (CROSS_SITE, "Sec-Fetch-Mode: navigate", f"Sec-Fetch-Dest: {dest}")
+        assert world.status(*framed, target="/.console/") == 403
+    for dest in ("empty", "script", "style", "image"):
+        loaded = (CROSS_SITE, "Sec-Fetch-Mode: no-cors", f"Sec-Fetch-Dest: {dest}")
+        assert world.status(*loaded, target="/.console/") == 403
+        assert world.status(*loaded, target="/.console/main.js") == 403
+    own = ("Sec-Fetch-Site: same-origin", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: script")
+    assert world.status(*own, target="/.console/main.js") == 200
+    assert world.status(*own, "Authorization: Bearer owner", target="/a.json") == 200
 
 
 def test_the_page_of_the_root_may_be_visited_by_a_link(world: OriginServer) -> None:

@@ -15,5 +15,6 @@ admin             what admins read and change: rules, databases, activity, the c
 activity          how many requests, how long they take, which are slowest; counts for metrics
 request_log       the access log, slow requests, spans of traced ones; the log of development mode
 pages             pages for browsers: front page, documentation; health
+console           the files of the console, below /.console/
 openapi           the OpenAPI document
 """

@@ -50,6 +50,7 @@ from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.minting import NoSigningSecret
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.auth.verifier import ClientGone, IdentifyFailed
+from treedbd.web.console import MissingFile
 from treedbd.web.listeners import StreamsExhausted, TooManySockets, TooManyStreams
 from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.pages import MissingDocument
@@ -86,6 +87,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     NotAdmin: (403, "permission_denied"),
     ReadOnlyToken: (403, "permission_denied"),
     MissingDocument: (404, "not_found"),
+    MissingFile: (404, "not_found"),
     MissingSuffix: (404, "not_found"),
     NoDatabaseNamed: (404, "not_found"),
     UnknownDatabase: (404, "not_found"),

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SENT_FOR_PAGES: Final = frozenset({b"origin", b"sec-fetch-site"})
 """A browser sends at least one of these for a page; only an old one sends a form without any."""
 
+CONSOLE: Final = b".console"
+"""The first segment of the paths of the console."""
 _AUTHORITY: Final = r"(\[[0-9a-f:.]+\]|[^:\[\]/?#@\s]+)(?::[0-9]{0,5})?"
 _HOST = re.compile(_AUTHORITY, re.IGNORECASE)
 _ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://{_AUTHORITY}", re.IGNORECASE)
@@ -226,8 +228,13 @@ def _is_form_of_old_browser(request: IHttp1Request) -> bool:
 
 
 def _is_visit(request: IHttp1Request) -> bool:
-    """Return whether a user opens the root by a link; the page with the link sees no response."""
-    return not any(request.postpath) and _opens_page(request)
+    """Return whether a user opens the root or the console by a link.
+
+    The page with the link sees no response. `treedb console` opens the console by a page that is in
+    a file, which is of another site to a browser.
+    """
+    segments = [each for each in request.postpath if each]
+    return segments in ([], [CONSOLE]) and _opens_page(request)
 
 
 def _opens_page(request: IHttp1Request) -> bool:

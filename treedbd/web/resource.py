@@ -52,11 +52,12 @@ from treedbd.tree.query import Order
 from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
+from treedbd.web.console import SAFE_HEADERS, Console
 from treedbd.web.context import WebContext
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.openapi import DeclaredRoute, OpenApi
-from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, OriginGuard, UnnamedPage
+from treedbd.web.origins import CONSOLE, SENT_FOR_PAGES, ForeignOrigin, OriginGuard, UnnamedPage
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents, FrontPage, Health
 from treedbd.web.rates import Rates, TooManyRequests
 from treedbd.web.reading import (
@@ -104,7 +105,7 @@ PAGES: Final = frozenset({"root", "icon", "document", "document_file"})
 """The routes for browsers."""
 REALTIME: Final = frozenset({"socket", "long_poll"})
 """The routes of the real-time protocol."""
-UNDECLARED: Final = REALTIME | {"document_file"}
+UNDECLARED: Final = REALTIME | {"document_file", "console"}
 """The routes that the OpenAPI document does not have."""
 
 _SUFFIX: Final = b".json"
@@ -184,7 +185,8 @@ def declared_routes(app: Klein, without: frozenset[str]) -> list[DeclaredRoute]:
     """Return the declared routes of `app`, except those that the service is `without`.
 
     Those of the real-time protocol are left out, because its requests are of another kind, and the
-    files beside the pages of the documentation, because no client needs them.
+    files beside the pages of the documentation and those of the console, because no client needs
+    them.
     """
     return [
         DeclaredRoute(rule.rule, rule.endpoint, frozenset(rule.methods or ()))
@@ -608,6 +610,7 @@ class TreeResource(Resource):
         self._refuse = ErrorSender(self._parser, self.writer, catalog.dialect, refused)
         self._front_page = FrontPage(settings, self._parser, catalog)
         self._documents = Documents(context.clock)
+        self._console = Console(context)
         without = missing_endpoints(settings)
         self._openapi = make_openapi(self.app, settings, without)
         self.data: Final = DataHandlers(context, self._refuse)
@@ -667,6 +670,24 @@ class TreeResource(Resource):
     async def document_file(self, request: IHttp1Request) -> None:
         """Answer with a file that pages of the documentation link to, or load."""
         await self._answer_apart(request, "document_file", self._documents.answer_file)
+
+    @app.route("/.console", methods=READ_METHODS)
+    @app.route("/.console/<path:name>", methods=READ_METHODS)
+    async def console(self, request: IHttp1Request) -> None:
+        """Answer with a file of the console; like a path of the tree where it is not served."""
+        if not self._console.is_served(request):
+            self.tree(request)
+            return
+        allowed = self._routes["console"].allowed
+        try:
+            self._parser.check_host(request)
+            if request.method == b"OPTIONS":
+                request.send(204, ((b"Allow", allowed.header), *SAFE_HEADERS), b"")
+                return
+            check_method(request.method, allowed)
+            await self._console.answer(request)
+        except Exception as error:
+            self._refuse(request, error)
 
     @app.route("/.health", methods=READ_METHODS)
     async def health(self, request: IHttp1Request) -> None:
@@ -731,6 +752,8 @@ class TreeResource(Resource):
             path = request.path  # which is made of the target
             if b"/." in path or b"%" in path or not path.endswith(_SUFFIX):
                 answer = self._reserved.get(split_segments(request.postpath))
+                if answer is None and request.postpath[0] == CONSOLE:
+                    answer = self.console
                 if answer is not None:
                     drive(answer(request))
                     return
