@@ -97,7 +97,7 @@ def make_daemon(
     ).read()
     try:
         settings = source.load()
-        if not settings.listen:
+        if not settings.client_endpoints:
             raise settings.listen_location.error(
                 "names no endpoint", "set it there, or give --listen ENDPOINT"
             )
@@ -271,6 +271,9 @@ class Daemon(Service):
             self._announce_development(urls, is_open=has_open_rules)
         if ops_urls := self.tree.ops_urls():
             self._log.info("Metrics and health: {urls}", urls=" ".join(ops_urls))
+        if consoles := self.tree.console_urls():
+            shown = " ".join(f"{each}/.console/" for each in consoles)
+            self._log.info("Console: {urls}", urls=shown)
         line = " ".join(("treedb ready", *urls))
         if self._in_foreground and sys.__stdout__ is not None:
             print(line, file=sys.__stdout__, flush=True)
@@ -482,12 +485,12 @@ _ONLY_LOOPBACK: Final = "None: the endpoints that --listen names are on loopback
 def lan_lines(
     settings: Settings, network: LocalNetwork, urls: Sequence[str], *, encoding: str | None
 ) -> list[str]:
-    """Return the lines to print; `urls` are those at which this machine reaches `settings.listen`.
+    """Return the lines to print; `urls` are those of the endpoints for clients, on this machine.
 
     `encoding` is that of a terminal, which shows a QR code; None without one.
     """
-    found = lan_urls(settings.listen, network, urls)
-    is_reachable = not all(endpoint.is_loopback for endpoint in settings.listen)
+    found = lan_urls(settings.client_endpoints, network, urls)
+    is_reachable = not all(endpoint.is_loopback for endpoint in settings.client_endpoints)
     why_none = _NO_ADDRESS if is_reachable else _ONLY_LOOPBACK
     lines = ["", "With --lan other machines of the network can connect:"]
     lines += [f"    {url}" for url in found] or [f"    {why_none}"]

@@ -91,6 +91,7 @@ from treedbd.tree.event import EVENT_BYTES
 from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
 from treedbd.web.auth.jwt import BadCredentials
 from treedbd.web.auth.verifier import ADMIN, Auth, Authenticator, HostLogin, Identify, identity_of
+from treedbd.web.console import CONSOLE_ENTRANCE
 from treedbd.web.context import make_context
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.realtime.opening import RealtimeEndpoint
@@ -239,13 +240,22 @@ class TreeService(MultiService):
             board=None if context is None else context.samples,
         )
 
-    def resource(self) -> TreeResource:
-        """Return the whole interface over HTTP, an `IResource` to be mounted under any prefix."""
+    def resource(self, *, console: bool = False) -> TreeResource:
+        """Return the whole interface over HTTP, an `IResource` to be mounted under any prefix.
+
+        With `console` the console is at `.console/` below that prefix.
+        """
+        if console:
+            self._resource.console_files.mount()
         return self._resource
 
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
         return self._listening.urls()
+
+    def console_urls(self) -> list[str]:
+        """Return the URLs of the endpoints that `console_listen` names."""
+        return self._listening.console_urls()
 
     def ops_urls(self) -> list[str]:
         """Return the URLs of the endpoints for operators."""
@@ -281,7 +291,11 @@ class TreeService(MultiService):
     def privilegedStartService(self) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`."""
         trusts = trusted_on_endpoints(self._settings).trusts
-        self._listening.open(self._factory, partial(self._factory.behind_proxy, is_trusted=trusts))
+        self._listening.open(
+            self._factory,
+            partial(self._factory.behind_proxy, is_trusted=trusts),
+            self._factory.with_entrance(CONSOLE_ENTRANCE),
+        )
         try:
             self._operations.open()
         except CannotStart:
@@ -499,7 +513,7 @@ def secure_headers(settings: Settings) -> tuple[Header, ...]:
     """Return the headers of each response over TLS: `Strict-Transport-Security` (RFC 6797)."""
     seconds = settings.http.hsts_s
     if seconds is None:
-        is_public = any(not endpoint.is_loopback for endpoint in settings.listen)
+        is_public = any(not endpoint.is_loopback for endpoint in settings.client_endpoints)
         seconds = 0 if settings.is_local or not is_public else HSTS_S
     if not seconds:
         return ()

@@ -304,6 +304,10 @@ def test_what_is_no_origin_is_refused_in_one_sentence(tmp_path: pathlib.Path, or
         ('ops_listen = ["ssl:443"]', "ops_listen", "add privateKey="),
         ('ops_listen = ["tcp"]', "ops_listen", "bad endpoint"),
         ('ops_listen = "tcp:80"', "ops_listen", "list"),
+        ('emulator = true\nconsole_listen = ["tcp:80"]', "console_listen", "interface=127.0.0.1"),
+        ('console_listen = ["ssl:443"]', "console_listen", "add privateKey="),
+        ('console_listen = ["tcp"]', "console_listen", "bad endpoint"),
+        ('console_listen = "tcp:80"', "console_listen", "list"),
         ("limits = 1", "limits", "must be a table"),
         ("[limits]\nwrite_body_bytes = 268_435_457", "limits.write_body_bytes", "268435456"),
         ("[limits]\nwrite_body_bytes = 0", "limits.write_body_bytes", "from 1 to"),
@@ -629,3 +633,14 @@ def test_tracing_without_its_libraries_says_what_to_install(
     remedy = read_installation().line_for("opentelemetry")
     assert load_error(tmp_path, text).endswith(f"run {remedy}.")
     assert load(tmp_path, "[tracing]\nsample = 0.5\n").tracing.sample == 0.5
+
+
+def test_an_endpoint_of_the_console_that_is_listed_too_is_one(tmp_path: pathlib.Path) -> None:
+    named = ["tcp:9080:interface=127.0.0.1", "tcp:port=9000", "tcp:9080:interface=127.0.0.1"]
+    settings = Settings.from_values(listen=["tcp:9000"], console_listen=named, folder=tmp_path)
+    assert [each.text for each in settings.client_endpoints] == [
+        "tcp:9000",
+        "tcp:9080:interface=127.0.0.1",
+    ]
+    assert [settings.names_for_console(each) for each in settings.client_endpoints] == [True, True]
+    assert not settings.names_for_console(attrs.evolve(settings.listen[0], is_proxied=True))

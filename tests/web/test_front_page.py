@@ -74,6 +74,7 @@ def test_development_mode_shows_version_databases_and_lines(development: Served)
     assert len(code(page, "javascript").splitlines()) == 10
     assert 'url = "/hello.json"' in code(page, "javascript")
     assert 'href="/.docs/interface.md"' in page
+    assert '<a href="/.console/">Open the console</a>' in page
 
 
 def test_a_database_that_the_host_or_ns_names_is_the_one_of_the_lines(development: Served) -> None:

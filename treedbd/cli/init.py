@@ -44,6 +44,10 @@ listen = ["tcp:$port:interface=127.0.0.1"]
 # line in $unit_file too:
 #listen = ["ssl:443:privateKey=key.pem:certKey=fullchain.pem"]
 
+# The console, a page to look at the data and to edit it, for this machine only; it is opened by
+# `treedb console --config $config_file`:
+#console_listen = ["tcp:$console_port:interface=127.0.0.1"]
+
 # Served are $name, which names no project, and $project.$name; without this key, all names.
 ${unless_domain}domains = ["$name"]
 
@@ -85,6 +89,8 @@ _HOMES: Final = ("/home/", "/root/", "/run/user/")
 
 _FIRST_PORT: Final = 8080
 _PORTS: Final = 100
+_CONSOLE_PORT: Final = 1000
+"""How much larger the port of the console is."""
 ROOT_WARNING: Final = (
     f"The unit would run the daemon as root: name another user in User= of {UNIT_FILE}, and let "
     "that user own the folder: chown -R USER {folder}"
@@ -123,6 +129,7 @@ class Plan:
                 name=self.domain or "db.example.com",
                 unless_domain="" if self.domain else "#",
                 port=self.port,
+                console_port=self.port + _CONSOLE_PORT,
             ),
             self.secret_file: f"{secrets.token_urlsafe(SECRET_BYTES)}\n",
             RULES_FILE: _RULES,

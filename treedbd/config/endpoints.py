@@ -106,6 +106,11 @@ class Endpoint:
         return self.kind == "systemd"
 
     @property
+    def place(self) -> tuple[object, ...]:
+        """What two endpoints have in common that are the same, however they are written."""
+        return self.kind, self.twisted_string, self.certificate, self.is_proxied
+
+    @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect; False for a socket whose address is not known."""
         if self.kind == "unix":

@@ -41,7 +41,7 @@ from treedbd.config.certificate import (
 )
 from treedbd.config.endpoints import LOCAL_KEY, CertificateFiles, Endpoint
 from treedbd.config.settings import Settings, open_to_others
-from treedbd.config.values import ConfigError
+from treedbd.config.values import ConfigError, SettingLocation
 from treedbd.database.data_directory import prepare
 from treedbd.errors import OperatorError, in_one_line
 from treedbd.files import (
@@ -272,7 +272,7 @@ def _cannot_listen(endpoint: Endpoint, error: BaseException | None) -> CannotLis
 
 
 class Listening:
-    """The endpoints that one key of the settings names.
+    """The endpoints for clients, or those for operators, as the settings name them.
 
     Attributes:
         ports: the open ports, with their endpoints.
@@ -291,59 +291,87 @@ class Listening:
     ) -> None:
         """Open nothing yet; `open_port` opens one endpoint, None for `open_endpoint`.
 
-        The key is `listen`, or with `is_ops` `ops_listen`.
+        The endpoints are those for clients, or with `is_ops` those of `ops_listen`.
         """
         self._is_ops = is_ops
-        self._endpoints = settings.ops_listen if is_ops else settings.listen
-        self._location = settings.ops_location if is_ops else settings.listen_location
+        self._endpoints = settings.ops_listen if is_ops else settings.client_endpoints
         self.ports: list[tuple[Endpoint, IListeningPort]] = []
         self._settings = settings
         self._reactor = reactor
         self._open_port = self._open_by_reactor if open_port is None else open_port
-        self._contexts: list[ServerContext] = []
+        self._contexts: list[tuple[ServerContext, SettingLocation]] = []
 
-    def open(self, factory: IProtocolFactory, behind_proxy: BehindProxy | None = None) -> None:
+    def open(
+        self,
+        factory: IProtocolFactory,
+        behind_proxy: BehindProxy | None = None,
+        console: IProtocolFactory | None = None,
+    ) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`, with none open.
 
+        `console` is the factory of the ports that `console_listen` names, None for `factory`.
         `behind_proxy` is needed by a process that accepts connections.
         """
+        settings = self._settings
+        console = factory if console is None else console
         try:
             for endpoint in self._endpoints:
-                context = self._read_certificate(endpoint) if endpoint.is_secure else None
-                if endpoint.is_proxied and behind_proxy is not None:
-                    # The header comes before TLS.
-                    inner = factory if context is None else in_tls(factory, context)
-                    opened = self._open_here_or_next(endpoint, behind_proxy(inner), None)
-                else:
-                    opened = self._open_here_or_next(endpoint, factory, context)
-                self.ports.append(opened)
-                self._check_address(*opened)
-        except (CannotListen, BadCertificate) as error:
-            self.close()
-            raise CannotStart(self._in_listen(error)) from None
+                has_console = settings.names_for_console(endpoint)
+                self._open(endpoint, console if has_console else factory, behind_proxy)
         except (CannotOpenStore, ConfigError) as error:
             self.close()
             raise CannotStart.because(error) from None
+        except CannotStart:
+            self.close()
+            raise
+
+    def _open(
+        self,
+        endpoint: Endpoint,
+        factory: IProtocolFactory,
+        behind_proxy: BehindProxy | None,
+    ) -> None:
+        location = self._location_of(endpoint)
+        try:
+            context = self._read_certificate(endpoint, location) if endpoint.is_secure else None
+            if endpoint.is_proxied and behind_proxy is not None:
+                # The header comes before TLS.
+                inner = factory if context is None else in_tls(factory, context)
+                opened = self._open_here_or_next(endpoint, behind_proxy(inner), None)
+            else:
+                opened = self._open_here_or_next(endpoint, factory, context)
+        except (CannotListen, BadCertificate) as error:
+            raise CannotStart(error.in_setting(location.source, location.key)) from None
+        self.ports.append(opened)
+        self._check_address(*opened, location)
 
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
         return [url_of(endpoint, port.getHost()) for endpoint, port in self.ports]
 
+    def console_urls(self) -> list[str]:
+        """Return those of the URLs that `console_listen` names."""
+        return [
+            url_of(endpoint, port.getHost())
+            for endpoint, port in self.ports
+            if self._settings.names_for_console(endpoint)
+        ]
+
     def certificates_end_at(self) -> float | None:
         """Return when the first certificate ends, in seconds since 1970; None without one."""
-        ends = [context.ends_at() for context in self._contexts]
+        ends = [context.ends_at() for context, _ in self._contexts]
         return min((each for each in ends if each is not None), default=None)
 
     def reload(self) -> bool:
         """Read the certificates again, for new connections; return whether all are valid."""
         is_valid = True
-        for context in self._contexts:
+        for context, location in self._contexts:
             try:
                 context.reload()
             except BadCertificate as error:
                 self._log.error(
                     "{reason} The certificate read before stays in use.",
-                    reason=self._in_listen(error),
+                    reason=error.in_setting(location.source, location.key),
                 )
                 is_valid = False
         return is_valid
@@ -388,23 +416,25 @@ class Listening:
                 return opened
         raise in_use
 
-    def _check_address(self, endpoint: Endpoint, port: IListeningPort) -> None:
+    def _check_address(
+        self, endpoint: Endpoint, port: IListeningPort, location: SettingLocation
+    ) -> None:
         """Raise `ConfigError` if other machines reach an adopted socket, and must not."""
         is_fixed = not endpoint.is_passed or self._settings.lets_others_reach(endpoint)
         if not is_fixed and not is_local(port.getHost()):
-            raise open_to_others(self._settings, endpoint, self._location)
+            raise open_to_others(self._settings, endpoint, location)
 
     def _open_by_reactor(
         self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
     ) -> IListeningPort:
         return open_endpoint(endpoint, self._reactor, factory, context)
 
-    def _read_certificate(self, endpoint: Endpoint) -> ServerContext:
+    def _read_certificate(self, endpoint: Endpoint, location: SettingLocation) -> ServerContext:
         files = endpoint.certificate or self._ensure_own_certificate()
         if is_open_to_others(files.key):
             self._log.warn(READABLE_BY_OTHERS, file=str(files.key))
         context = ServerContext(files)
-        self._contexts.append(context)
+        self._contexts.append((context, location))
         return context
 
     def _ensure_own_certificate(self) -> CertificateFiles:
@@ -419,6 +449,10 @@ class Listening:
             return ensure_lan_certificate(data, network, now)
         return ensure_local_certificate(data, now)
 
-    def _in_listen(self, error: OperatorError) -> str:
-        """Return the message of an error of an endpoint, or of a file that an endpoint names."""
-        return error.in_setting(self._location.source, self._location.key)
+    def _location_of(self, endpoint: Endpoint) -> SettingLocation:
+        """Return the location of the key that names an endpoint."""
+        settings = self._settings
+        if self._is_ops:
+            return settings.ops_location
+        is_listed = endpoint in settings.listen
+        return settings.listen_location if is_listed else settings.console_location

@@ -445,6 +445,7 @@ class Settings:
     reads: ReadsName = key("strict", one_of("strict", "local"))
     workers: int = key(1, read_workers)
     ops_listen: tuple[Endpoint, ...] = key((), _endpoints)
+    console_listen: tuple[Endpoint, ...] = key((), _endpoints)
     emulator: bool = key(False, boolean)
     limits: Limits = key(Limits(), table(Limits))
     rates: RateLimits = key(RateLimits(), table(RateLimits))
@@ -484,6 +485,18 @@ class Settings:
         return settings
 
     @property
+    def client_endpoints(self) -> tuple[Endpoint, ...]:
+        """All endpoints for clients: those of `listen`, then the others of `console_listen`."""
+        others = {each.place: each for each in self.console_listen}
+        for endpoint in self.listen:
+            others.pop(endpoint.place, None)
+        return (*self.listen, *others.values())
+
+    def names_for_console(self, endpoint: Endpoint) -> bool:
+        """Return whether `console_listen` names an endpoint for clients."""
+        return endpoint.place in {each.place for each in self.console_listen}
+
+    @property
     def is_cluster(self) -> bool:
         """Whether the data is in PostgreSQL, and other daemons may serve it too."""
         return self.engine.startswith(POSTGRESQL_SCHEMES)
@@ -504,7 +517,7 @@ class Settings:
 
         A service that does not listen by itself is mounted in a program, which knows its own hosts.
         """
-        return not self.is_local and not (self.domains and self.listen)
+        return not self.is_local and not (self.domains and self.client_endpoints)
 
     @property
     def own_hosts(self) -> tuple[str, ...]:
@@ -537,6 +550,11 @@ class Settings:
     def ops_location(self) -> SettingLocation:
         """The location of `ops_listen`."""
         return self.location.at("ops_listen")
+
+    @property
+    def console_location(self) -> SettingLocation:
+        """The location of `console_listen`."""
+        return self.location.at("console_listen")
 
     def location_of(self, project: str) -> SettingLocation:
         """Return the location of the keys of a project."""
@@ -622,6 +640,7 @@ def _check(settings: Settings) -> None:
     settings.tracing.check_libraries(settings.location.at("tracing"))
     _check_endpoints(settings, settings.listen, settings.listen_location)
     _check_endpoints(settings, settings.ops_listen, settings.ops_location)
+    _check_endpoints(settings, settings.console_listen, settings.console_location)
     for endpoint in settings.ops_listen:
         if endpoint.is_proxied:
             raise settings.ops_location.error(

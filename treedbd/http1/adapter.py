@@ -19,7 +19,7 @@ from zope.interface import implementer
 from treedbd.http1.content import Content, ContentReader
 from treedbd.http1.parser import CutOff, Header, Headers, HeadMemory
 from treedbd.http1.proxies import ForwardedRequest, read_forwarded
-from treedbd.http1.request import IHttp1Request, request_id_of, size_of_body
+from treedbd.http1.request import MOUNTED, IHttp1Request, request_id_of, size_of_body
 from treedbd.limits import KIB
 from treedbd.names import NO_PROXIES, TrustedProxies
 
@@ -36,6 +36,7 @@ class AdaptedRequest:
     """
 
     trace = None  # the site of another program has spans of its own
+    entrance = MOUNTED
 
     def __init__(self, request: Any, body_limit: int, proxies: TrustedProxies = NO_PROXIES) -> None:
         """Adapt `request`; a body of more than `body_limit` bytes makes it oversized.

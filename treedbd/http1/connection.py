@@ -543,6 +543,7 @@ class Http1Connection(protocol.Protocol):
         writer: writes to the transport.
         registry: the registry of connections that it belongs to.
         date_lines: the first header lines of plain and of secure replies.
+        entrance: the name that the factory of its port gives to its requests.
 
     """
 
@@ -565,8 +566,9 @@ class Http1Connection(protocol.Protocol):
     _dropped = 0
     _cut_off: CutOff | None = None  # why the connection was dropped from this end
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, entrance: str = "") -> None:
         """Belong to `connections`."""
+        self.entrance = entrance
         options = connections.options
         self.site = connections.site
         self.registry = connections

@@ -72,6 +72,10 @@ if TYPE_CHECKING:
     from treedbd.http1.registry import Connections
 
 
+MOUNTED: Final = "mounted"
+"""The entrance of requests of a site of another program."""
+
+
 class IHttp1Request(IRequest, IConsumer):
     """A request as the handlers see it."""
 
@@ -92,6 +96,10 @@ class IHttp1Request(IRequest, IConsumer):
     )
     sentLength = Attribute(
         "Bytes of the body that were written so far, also of what was sent past the request."
+    )
+    entrance = Attribute(
+        "By which kind of port the request has come: the name that the factory of the port gives; "
+        "`MOUNTED` in the site of another program."
     )
     contender = Attribute(
         "What identifies the client among those that write at the same time: its connection."
@@ -413,6 +421,7 @@ class Request(StockRequest):
     _adapterCache = _lazily(lambda request: {})
     request_id = _lazily(request_id_of)
     contender = _lazily(lambda request: id(request.connection))
+    entrance = _lazily(lambda request: request.connection.entrance)
 
     def __init__(self, connection: Http1Connection, parser: Http1Parser) -> None:
         """Represent the request that `parser` has just completed."""

@@ -5,6 +5,8 @@ the protocol of a connection, `connections` the registry that counts, times and 
 parses requests, `request` represents them and their replies, and `treedbd.limits` bounds them.
 Nothing here knows what the resource serves.
 
+An `EntranceFactory` is for ports whose requests the resource distinguishes from others: by name.
+
 A `ProxiedFactory` is for connections from a proxy that begin with a header of the PROXY protocol,
 before TLS. A `ProxiedConnection` reads only that header. Then it makes the protocol of the
 connection proper, and hands over the transport, with the address of the client in place of the
@@ -42,6 +44,8 @@ from treedbd.http1.proxies import InvalidProxyHeader, read_proxy_header
 from treedbd.http1.registry import DEFAULT_OPTIONS, Connections, ServerOptions
 from treedbd.limits import Limits
 
+PROTOCOL: Final = b"http/1.1"
+"""The protocol that is negotiated over TLS."""
 _WARN_S: Final = 60.0
 
 _log = Logger()
@@ -82,7 +86,7 @@ class Http1Factory(Factory):
 
     def acceptableProtocols(self) -> list[bytes]:
         """Return the protocols to negotiate over TLS."""
-        return [b"http/1.1"]
+        return [PROTOCOL]
 
     def behind_proxy(
         self, factory: IProtocolFactory, is_trusted: Callable[[str], bool]
@@ -93,6 +97,10 @@ class Http1Factory(Factory):
         proxies connect.
         """
         return ProxiedFactory(self.connections, factory, is_trusted)
+
+    def with_entrance(self, name: str) -> EntranceFactory:
+        """Return the factory of ports whose requests have an entrance of this name."""
+        return EntranceFactory(self.connections, name)
 
     def drain(self) -> Deferred[None]:
         """Close idle connections now, the others after the request under way.
@@ -105,6 +113,24 @@ class Http1Factory(Factory):
     def abort(self) -> None:
         """Drop all connections that are left."""
         self.connections.abort()
+
+
+@implementer(IProtocolNegotiationFactory)
+class EntranceFactory(Factory):
+    """Makes an `Http1Connection` for every connection of some ports, which have one entrance.
+
+    The connections belong to the registry of an `Http1Factory`, as those of its own ports do.
+    """
+
+    noisy = False
+
+    def __init__(self, connections: Connections, name: str) -> None:
+        """Add the connections to `connections`; their requests have the entrance `name`."""
+        self.protocol = partial(Http1Connection, connections, name)
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """Return the protocols to negotiate over TLS."""
+        return [PROTOCOL]
 
 
 class ProxiedFactory(Factory):

@@ -28,7 +28,7 @@ from twisted.internet.defer import Deferred, DeferredLock, succeed
 from treedbd.database.slices import Slices
 from treedbd.http1.content import SMALL_BYTES, Content, WaitingBytes
 from treedbd.http1.parser import Coding, Header, joined
-from treedbd.http1.request import IHttp1Request
+from treedbd.http1.request import MOUNTED, IHttp1Request
 from treedbd.http1.senders import Encoder
 from treedbd.limits import MAX_CONSOLE_FILE_BYTES, MAX_CONSOLE_FILES
 from treedbd.tree.hashes import parse_etags
@@ -45,6 +45,8 @@ from treedbd.web.response import (
 if TYPE_CHECKING:
     from treedbd.web.context import WebContext
 
+CONSOLE_ENTRANCE: Final = "console"
+"""The entrance of the ports of `console_listen`."""
 FOLDER: Final = pathlib.Path(__file__).parents[1] / "console"
 RESCAN_S: Final = 1.0
 """Seconds between two searches for new files in development mode."""
@@ -140,6 +142,7 @@ class Console:
         """Make the table of the files of `folder`; nothing is read yet."""
         settings = context.settings
         self._is_everywhere = self._may_change = settings.development
+        self._entrances = {CONSOLE_ENTRANCE}
         self._compresses = settings.http.compression
         self._waiting = context.reads.memory
         self._clock = context.clock
@@ -152,8 +155,11 @@ class Console:
 
     def is_served(self, request: IHttp1Request) -> bool:
         """Return whether there is a console where a request came in."""
-        del request
-        return self._is_everywhere
+        return self._is_everywhere or request.entrance in self._entrances
+
+    def mount(self) -> None:
+        """Serve the console in the site of the program that embeds the service, too."""
+        self._entrances.add(MOUNTED)
 
     async def answer(self, request: IHttp1Request) -> None:
         """Answer a GET or a HEAD; raise `MissingFile` or `WaitingBytesRefused`."""

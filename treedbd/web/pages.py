@@ -60,6 +60,7 @@ from treedbd.web.auth.identity import AuthRequired, Identity, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.auth.verifier import OWNER_TOKEN, Authenticator, IdentifyFailed
+from treedbd.web.console import Console
 from treedbd.web.context import Users
 from treedbd.web.origins import ForeignOrigin, is_loopback, is_loopback_address
 from treedbd.web.request import READING, NoDatabaseNamed, RequestParser, find_token
@@ -172,6 +173,9 @@ _ADMIN_NOTE: Final = (
     '<p class="soft">Rules have been put, so these lines have the token of an admin, who is '
     "exempt from rules.</p>"
 )
+_CONSOLE_LINK: Final = (
+    '<p><a href="{}">The console</a>, to look at the data and to edit it, asks for a token.</p>'
+)
 _NAME_PROJECT: Final = f"Put the name of a project in the place of <code>{PLACEHOLDER}</code>. "
 
 
@@ -221,8 +225,14 @@ class _Visit:
 class FrontPage:
     """Answers browsers that request the root of the service."""
 
-    def __init__(self, settings: Settings, parser: RequestParser, catalog: Catalog) -> None:
-        """Show the databases of `catalog` if the settings are those of development mode."""
+    def __init__(
+        self, settings: Settings, parser: RequestParser, catalog: Catalog, console: Console
+    ) -> None:
+        """Show the databases of `catalog` if the settings are those of development mode.
+
+        The page leads to the `console` where that is served.
+        """
+        self._console = console
         self._settings = settings
         self._parser = parser
         self._catalog = catalog
@@ -237,7 +247,7 @@ class FrontPage:
         if self._settings.development:
             page = self._show_development(visit, is_loopback_address(address_of(request)))
         else:
-            page = _show_configured(visit)
+            page = _show_configured(visit, has_console=self._console.is_served(request))
         # The page repeats the host and `ns` of the request, and may contain a token: if it were
         # compressed, its length would reveal something of the token (BREACH).
         return attrs.evolve(page, may_be_encoded=False)
@@ -309,11 +319,12 @@ class FrontPage:
         return f"{shown}{_NEW_DATABASES}"
 
 
-def _show_configured(visit: _Visit) -> Response:
+def _show_configured(visit: _Visit, *, has_console: bool) -> Response:
     target = visit.url(".json", {"shallow": "true"})
     main = _CONFIGURED.substitute(
         icon=ICON_URL,
         curl=escape(curl_line(target, (), None, None)),
+        console=_CONSOLE_LINK.format(escape(f"{visit.base}.console/")) if has_console else "",
         advice=_TOKENS if visit.name is not None else _NAME_PROJECT + _TOKENS,
         reference=escape(f"{visit.base}.docs/interface.md"),
         documentation=escape(f"{visit.base}.docs/"),

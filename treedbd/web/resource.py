@@ -577,6 +577,7 @@ class TreeResource(Resource):
         shared_reads: the renderings that are being made or read.
         data, streams: handles the requests for data; the open streams.
         realtime: serves the real-time protocol.
+        console_files: serves the console.
         writer: sends responses.
         rates: bounds what callers do; None if nothing does.
 
@@ -608,9 +609,9 @@ class TreeResource(Resource):
         self.shared_reads, self.rates, self.writer = context.reads, context.rates, context.writer
         self._health = Health(catalog, context.authenticator, self._parser, self._users)
         self._refuse = ErrorSender(self._parser, self.writer, catalog.dialect, refused)
-        self._front_page = FrontPage(settings, self._parser, catalog)
+        self.console_files: Final = Console(context)
+        self._front_page = FrontPage(settings, self._parser, catalog, self.console_files)
         self._documents = Documents(context.clock)
-        self._console = Console(context)
         without = missing_endpoints(settings)
         self._openapi = make_openapi(self.app, settings, without)
         self.data: Final = DataHandlers(context, self._refuse)
@@ -675,7 +676,7 @@ class TreeResource(Resource):
     @app.route("/.console/<path:name>", methods=READ_METHODS)
     async def console(self, request: IHttp1Request) -> None:
         """Answer with a file of the console; like a path of the tree where it is not served."""
-        if not self._console.is_served(request):
+        if not self.console_files.is_served(request):
             self.tree(request)
             return
         allowed = self._routes["console"].allowed
@@ -685,7 +686,7 @@ class TreeResource(Resource):
                 request.send(204, ((b"Allow", allowed.header), *SAFE_HEADERS), b"")
                 return
             check_method(request.method, allowed)
-            await self._console.answer(request)
+            await self.console_files.answer(request)
         except Exception as error:
             self._refuse(request, error)
 

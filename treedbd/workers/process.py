@@ -148,8 +148,9 @@ class OtherWorkers:
         self.parent: protocol.Channel | None = None
         self._reactor = reactor
         self.samples: Final = SampleBoard(protocol.SAMPLES, start.number, start.workers)
-        of_clients = len(settings.listen)
-        self._listening = dict(zip(settings.listen, start.listening[:of_clients], strict=True))
+        clients = settings.client_endpoints
+        of_clients = len(clients)
+        self._listening = dict(zip(clients, start.listening[:of_clients], strict=True))
         self._ops = dict(zip(settings.ops_listen, start.listening[of_clients:], strict=True))
 
     def adopt_port(

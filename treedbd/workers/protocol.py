@@ -247,7 +247,7 @@ class SettingsSource:
 class ListeningSocket:
     """A socket that the parent has opened, for the endpoint of the same place in the settings.
 
-    Those of `ops_listen` follow those of `listen`.
+    Those of `ops_listen` follow those for clients, `Settings.client_endpoints`.
     """
 
     descriptor: int

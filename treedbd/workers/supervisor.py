@@ -321,6 +321,10 @@ class Supervisor(Service):
         """Return the URLs of the open endpoints, as this machine reaches them."""
         return self._ports.of_clients.urls()
 
+    def console_urls(self) -> list[str]:
+        """Return the URLs of the endpoints that `console_listen` names."""
+        return self._ports.of_clients.console_urls()
+
     def ops_urls(self) -> list[str]:
         """Return the URLs of the endpoints for operators."""
         return self._ports.of_operators.urls()
