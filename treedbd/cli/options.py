@@ -681,10 +681,10 @@ def resolve(arguments: Namespace) -> None:
     for name in _ATTRIBUTES:
         address = getattr(arguments, name, None)
         if isinstance(address, BarePath):
-            address = _below_base(address, _find_base(arguments))
+            address = _below_base(address, find_bases(arguments)[0])
         elif not isinstance(address, Url):
             continue
-        setattr(arguments, name, _in_project(address, project))
+        setattr(arguments, name, in_project(address, project))
 
 
 def default_project() -> str | None:
@@ -695,7 +695,8 @@ def default_project() -> str | None:
     return name
 
 
-def _in_project(url: Url, project: str | None) -> Url:
+def in_project(url: Url, project: str | None) -> Url:
+    """Return a URL that names the project; None is that of the variable. Raises `InvalidUrl`."""
     if url.has("ns"):
         return url
     if project is None and not url.host.endswith(f".{LOCALHOST}"):  # such a host names a project
@@ -709,11 +710,16 @@ def _below_base(address: BarePath, base: Url) -> Url:
     return attrs.evolve(base, path=root + address.path, query=query)
 
 
-def _find_base(arguments: Namespace) -> Url:
+def find_bases(arguments: Namespace) -> list[Url]:
+    """Return the URLs below which a path alone may be, at least one, the best first.
+
+    That is the one of the variable, or else those of the daemon which serves the data directory.
+    Raises `InvalidUrl`.
+    """
     base = os.environ.get(URL_VARIABLE)
     if base:
         try:
-            return parse_url(base)
+            return [parse_url(base)]
         except InvalidUrl as error:
             raise InvalidUrl(f"the variable {URL_VARIABLE} {error}") from None
     data = read_settings(arguments).data
@@ -728,7 +734,7 @@ def _find_base(arguments: Namespace) -> Url:
             f"no daemon serves {data}: start it (treedb serve), give a URL, or set {URL_VARIABLE}"
         )
     # Without TLS nothing has to be verified; all of them are on this machine.
-    return next((each for each in urls if not each.is_secure), urls[0])
+    return sorted(urls, key=lambda url: url.is_secure)
 
 
 def _served_at(data: pathlib.Path) -> list[Url]:

@@ -65,6 +65,7 @@ COMMANDS: Final = {
     ),
     "watch": _Command("watch", "print the events of a path until Ctrl-C"),
     "shell": _Command("shell.shell", "walk through a database, read and write it"),
+    "console": _Command("console", "open the console in a browser"),
     "import": _Command("loading.importing", "write a file of any size at a path"),
     "export": _Command("loading.exporting", "write the value at a path to a file"),
     "token": _Command("token", "make a token for a project"),

@@ -1,6 +1,7 @@
 """`treedb token`: makes a token for a project, signed with the first of its secrets.
 
-Standard output is the token and nothing else. No other command prints a token.
+Standard output is the token and nothing else. No other command prints a token, except
+`treedb console --no-browser`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import argparse
 import os
 import time
 from argparse import Namespace
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import orjson
@@ -160,11 +163,21 @@ def _read_claims(arguments: Namespace, parser: argparse.ArgumentParser) -> dict[
         parser.error("argument --claims: must be a JSON object")
 
 
-def mint_admin(settings: Settings, project: str) -> str:
-    """Return an admin's token of a project for a command's own use; raise `CommandFailed`."""
-    claims = merge_claims(None, "treedb", is_admin=True)
+def mint_admin(
+    settings: Settings,
+    project: str,
+    uid: str = "treedb",
+    *,
+    ttl_s: float = _OWN_TTL_S,
+    more: Mapping[str, Json] = MappingProxyType({}),
+) -> str:
+    """Return an admin's token of a project for a command's own use; raise `CommandFailed`.
+
+    `more` are further claims.
+    """
+    claims = {**merge_claims(None, uid, is_admin=True), **more}
     try:
-        return mint(_first_secret(settings, project), claims, now=time.time(), ttl_s=_OWN_TTL_S)
+        return mint(_first_secret(settings, project), claims, now=time.time(), ttl_s=ttl_s)
     except BadSecret as error:
         raise CommandFailed(str(error)) from None
 
@@ -194,6 +207,11 @@ def _first_secret(settings: Settings, name: str) -> bytes:
         known = ", ".join(settings.projects) or "none"
         raise CommandFailed(f"There is no project {name}; the configured projects: {known}.")
     raise CommandFailed(f"The project {name} has no secret: name its file in secret_files.")
+
+
+def can_sign(settings: Settings) -> bool:
+    """Return whether there is a secret that signs tokens, of a configuration or of a daemon."""
+    return not settings.development or (settings.data / DEVELOPMENT_SECRET).exists()
 
 
 def _development_secret(settings: Settings) -> bytes:
