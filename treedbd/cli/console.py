@@ -61,7 +61,7 @@ KEPT_S: Final = 10.0
 """How long the page is kept for a browser that starts."""
 CONSOLE_UID: Final = "console"
 _FOLDER: Final = "treedb-console-"
-_PAGE: Final = """<!doctype html>
+PAGE: Final = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -246,7 +246,7 @@ def open_browser(url: str) -> None:
         folder = _make_folder()
         page = pathlib.Path(folder, "open.html")
         with open(open_private(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
-            file.write(_PAGE.format(url=escape(url)))
+            file.write(PAGE.format(url=escape(url)))
         if not webbrowser.open(page.as_uri()):
             raise CommandFailed("No browser could be started: use --no-browser, and open the URL.")
         time.sleep(KEPT_S)
