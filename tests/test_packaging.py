@@ -17,6 +17,7 @@ import pytest
 
 from tests.daemon import Daemon
 from treedbd import __version__
+from treedbd.web.console import FOLDER, find_files
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 
 PROJECT = pathlib.Path(__file__).parent.parent
@@ -112,6 +113,21 @@ def test_the_source_distribution_holds_all_that_a_build_needs(built: pathlib.Pat
     assert not [name for name in names if name.endswith("dropin.cache") or ".venv" in name]
 
 
+def console_files() -> set[str]:
+    """Return the files of the console, and what says how its libraries were made."""
+    files = {file for file in FOLDER.rglob("*") if file.is_file() and file.name[0] != "."}
+    return {str(file.relative_to(PROJECT)) for file in files}
+
+
+def test_both_distributions_hold_the_files_of_the_console(built: pathlib.Path) -> None:
+    assert "treedbd/console/index.html" in console_files()
+    with zipfile.ZipFile(only(built, "*.whl")) as wheel:
+        assert console_files() <= set(wheel.namelist())
+    with tarfile.open(only(built, "*.tar.gz")) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert console_files() <= names
+
+
 def test_wheel_and_source_distribution_have_the_version_of_the_package(built: pathlib.Path) -> None:
     with zipfile.ZipFile(only(built, "*.whl")) as wheel:
         wheel_metadata = wheel.read(f"treedbd-{__version__}.dist-info/METADATA").decode()
@@ -201,6 +217,9 @@ def test_treedb_as_pipx_installs_it_serves(
         assert daemon.request("PUT", "/a.json?ns=demo", "1", secure=True).status == 200
         for path in (*DOCUMENT_PATHS, *DOCUMENT_FILE_PATHS):
             assert daemon.request("GET", path).status == 200, path
+        for name in find_files(FOLDER):
+            response = daemon.request("GET", f"/.console/{name}")
+            assert response.short == (200, (FOLDER / name).read_bytes())
         assert daemon.stop() == 0
 
 
