@@ -91,6 +91,16 @@ def test_a_request_is_one_line_with_method_path_status_time_and_caller(
     assert all(float(line[4]) >= 0 for line in found)
 
 
+def test_the_files_of_the_console_are_no_lines(server: TreeServer, log: list[Any]) -> None:
+    for target in ("/.console", "/.console/", "/.console/main.js"):
+        assert server.request("GET", target).status in (200, 308)
+    tag = server.request("GET", "/.console/")[b"etag"].decode()
+    assert server.request("GET", "/.console/", b"", [f"If-None-Match: {tag}"]).status == 304
+    assert [line for line in lines(log) if "/.console/" in line] == []
+    assert server.request("GET", "/.console/none.js").status == 404
+    assert [line for line in lines(log) if "GET /.console/none.js 404" in line]
+
+
 def test_neither_a_token_nor_a_query_is_logged(server: TreeServer, log: list[Any]) -> None:
     token = token_for(uid="ada")
     server.request("GET", f"/open/a.json?auth={token}&orderBy=%22private%22")

@@ -34,6 +34,8 @@ SENT_FOR_PAGES: Final = frozenset({b"origin", b"sec-fetch-site"})
 
 CONSOLE: Final = b".console"
 """The first segment of the paths of the console."""
+CONSOLE_PATH: Final = b"/" + CONSOLE + b"/"
+"""What the paths of its files begin with."""
 _AUTHORITY: Final = r"(\[[0-9a-f:.]+\]|[^:\[\]/?#@\s]+)(?::[0-9]{0,5})?"
 _HOST = re.compile(_AUTHORITY, re.IGNORECASE)
 _ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://{_AUTHORITY}", re.IGNORECASE)

@@ -32,7 +32,7 @@ import attrs
 import orjson
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.http import OK, SWITCHING
+from twisted.web.http import BAD_REQUEST, OK, SWITCHING
 
 from treedbd.database.database import Database
 from treedbd.database.requests import PermissionDenied, TooLarge
@@ -54,6 +54,7 @@ from treedbd.traces import Tracer
 from treedbd.tree.types import InvalidData
 from treedbd.web.auth.identity import Identity
 from treedbd.web.auth.jwt import BadToken, parse
+from treedbd.web.origins import CONSOLE_PATH
 from treedbd.web.request import KNOWN, METHODS, READING, DataRequest, Question, RequestParser
 from treedbd.web.response import Response, address_of
 from treedbd.web.write import FREE_BYTES
@@ -496,9 +497,14 @@ class DevelopmentLog:
         self._dropped = 0
 
     def record(self, request: Request) -> None:
-        """Log a request that was answered or cut off, or a stream that the server has ended."""
+        """Log a request that was answered or cut off, or a stream that the server has ended.
+
+        Files of the console are left out.
+        """
         if request.channel is not None and request.cut_off is None:
             return  # the client disconnected, which is not an error
+        if request.path.startswith(CONSOLE_PATH) and request.code < BAD_REQUEST:
+            return  # one visit loads dozens of files
         if not self._is_read():
             self._dropped += 1
             return
