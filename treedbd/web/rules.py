@@ -31,11 +31,11 @@ from treedbd.rules.ruleset import RuleSet
 from treedbd.store.rules_versions import Origin, RulesVersion
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.path import format_path, make_place
-from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Path, Place
+from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Place
 from treedbd.tree.value import compact
 from treedbd.web.auth.identity import Identity
 from treedbd.web.auth.jwt import exceeds_levels
-from treedbd.web.reading import NO_RULES
+from treedbd.web.reading import NO_RULES, explain_index
 from treedbd.web.request import (
     QUERY_MEMBERS,
     DataRequest,
@@ -189,12 +189,21 @@ class RulesHandlers:
                 edit = trial.edit(key, self._limits)
                 write = Write(edit, self._data.now_ms(), trial.caller, deadline=deadline)
                 return await self._slices.run(self._judge_write(database, rights, write))
-            path, facts = trial.place.path, trial.options.facts
-            read = ReadRequest(trial.caller, path, facts, self._data.now_ms)
-            verdict = database.read(lambda nodes: rights.explain_read(nodes, read))
-            return show_trial(verdict, trial.caller, path)
+            return self._judge_read(database, rights, trial)
         finally:
             self._catalog.release(database)
+
+    def _judge_read(
+        self, database: Database, rights: Authorisation, trial: Trial
+    ) -> dict[str, Json]:
+        """Evaluate a read; the state of an index is known for the rules in force only."""
+        path, options = trial.place.path, trial.options
+        read = ReadRequest(trial.caller, path, options.facts, self._data.now_ms)
+        verdict = database.read(lambda nodes: rights.explain_read(nodes, read))
+        shown = show_trial(verdict, trial.caller)
+        if options.query is not None and trial.draft is None:
+            shown["index"] = explain_index(database, path, options.query)
+        return shown
 
     def _judge_write(
         self, database: Database, rights: Authorisation, write: Write
@@ -207,7 +216,7 @@ class RulesHandlers:
                 verdict = rights.explain_write(nodes, write, at_once=False)
             finally:
                 nodes.close()
-            return show_trial(verdict, write.caller, write.edit.place.path)
+            return show_trial(verdict, write.caller)
 
         return in_steps(judge, self._clock.seconds)
 
@@ -248,14 +257,14 @@ def parse_trial(body: bytes, limits: Limits) -> Trial:
     )
 
 
-def show_trial(verdict: Verdict, caller: Caller, path: Path) -> dict[str, Json]:
+def show_trial(verdict: Verdict, caller: Caller) -> dict[str, Json]:
     """Return the explanation of a verdict with all that rules saw, and the rule that decided.
 
     That is the last one that was evaluated, and of an allowed write the `.write`. The members
-    `rule`, `rule_path`, `rule_line` and `column` are absent if no rule decided.
+    `rule`, `rule_path`, `rule_line` and `column` are absent if no rule decided, as for an admin.
     """
     shown = explanation(verdict, is_admin=caller.is_admin, auth=caller.auth, shows_all=True)
-    trace = verdict.trace
+    trace = () if caller.is_admin else verdict.trace
     if verdict.allowed:
         trace = tuple(each for each in trace if each.kind != VALIDATE and each.result is True)
     decided = trace[-1] if trace else None
