@@ -347,6 +347,12 @@ def test_what_is_shown_of_a_trial_is_bounded(shop: Tree) -> None:
     reads = " || ".join(f"root.child('{at}').exists()" for at in range(3 * MAX_READS))
     found = try_request(shop, "GET", "/", rules=f'{{"rules": {{".read": "{reads}"}}}}')
     assert len(found["rules"][0]["read"]) == MAX_READS
+    draft = '{"rules": {".write": true, "$k": {".validate": "newData.val() !== 299"}}}'
+    value = {f"k{at:03}": at for at in range(300)}
+    found = try_request(shop, "PUT", "/", rules=draft, value=value)
+    assert (len(found["rules"]), found["left_out"]) == (200, 101)
+    assert found["rule_path"] == "/k299"
+    assert [each["path"] for each in found["rules"][-2:]] == ["/k298", "/k299"]
 
 
 def test_a_trial_has_the_budget_of_its_request(tmp_path: pathlib.Path) -> None:

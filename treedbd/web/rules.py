@@ -24,8 +24,8 @@ from treedbd.database.requests import Caller, TooLarge, UnknownVersion, Write
 from treedbd.database.rights import Authorisation, ReadRequest
 from treedbd.http1.parser import parse_coding
 from treedbd.http1.request import IHttp1Request, read_body, size_of_body
-from treedbd.limits import MAX_CLAIM_LEVELS, MAX_TRIAL_BYTES, MAX_UID_CHARACTERS, Limits
-from treedbd.loop import Awaited, in_steps
+from treedbd.limits import KIB, MAX_CLAIM_LEVELS, MAX_TRIAL_BYTES, MAX_UID_CHARACTERS, Limits
+from treedbd.loop import Awaited, in_steps, pause
 from treedbd.rules.evaluate import VALIDATE, Verdict, explanation
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.rules_versions import Origin, RulesVersion
@@ -57,13 +57,18 @@ if TYPE_CHECKING:
     from treedbd.web.resource import DataHandlers
 
 _MAX_NUMBER_DIGITS: Final = 18
+_QUOTE: Final = ord('"')
 _MEMBERS: Final = frozenset({"rules", "auth", "method", "path", "query", "value"})
 _METHODS: Final = ("GET", "PUT", "PATCH", "POST", "DELETE")
 _WITH_VALUE: Final = frozenset({"PUT", "PATCH", "POST"})
 _ADMIN: Final = "admin"
 """What a trial has as `auth` for an admin, whom rules do not bind."""
-_STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_QUOTES_PER_NODE: Final = 4
+_IN_STRING: Final = re.compile(rb'(?:[^"\\]{1,10000}+|\\.){0,100}+', re.DOTALL)
+"""What is scanned of a string in one step."""
+_SCANNED_BYTES: Final = 64 * KIB
+"""What is scanned between strings in one step."""
+_SHOWN_RULES: Final = 100
+"""Rules of a trial that are shown from its beginning, and as many from its end."""
 _TOO_LARGE: Final = (
     f"The value of a trial may have at most {LARGE_BODY_BYTES} bytes, and {LARGE_BODY_NODES} "
     "members and array items: try a part of it."
@@ -153,8 +158,8 @@ class RulesHandlers:
         await self._identify(wanted, database)
         if wanted.wants_explanation:
             return explain_without_rules(wanted)
-        trial = parse_trial(_read_trial(request), self._limits)
-        working = Deferred.fromCoroutine(self._try(database, trial, wanted, deadline))
+        body = _read_trial(request)
+        working = Deferred.fromCoroutine(self._try(database, body, wanted, deadline))
         shown = await _unless_gone(request, working)
         return None if shown is None else json_response(wanted, shown)
 
@@ -175,9 +180,11 @@ class RulesHandlers:
         )
 
     async def _try(
-        self, database: Database, trial: Trial, wanted: DataRequest, deadline: float
+        self, database: Database, body: bytes, wanted: DataRequest, deadline: float
     ) -> dict[str, Json]:
-        """Return the explanation of a trial; raise `InvalidRules` for its draft."""
+        """Return the explanation of a trial; raise what `parse_trial` does, or `InvalidRules`."""
+        parsing = in_steps(lambda: parse_trial(body, self._limits), self._clock.seconds)
+        trial = await self._slices.run(parsing)
         rules = await _find_rules(database.rules, trial.draft, deadline)
         rights = database.rights.of_trial(rules)
         opening = self._catalog.acquire(database, wanted.timeout_s)
@@ -225,7 +232,7 @@ def parse_trial(body: bytes, limits: Limits) -> Trial:
     """Return the trial in a body; raise `InvalidData`, `InvalidPath`, `InvalidQuery`, `TooLarge`.
 
     It is parsed in one step, so what it may hold is bounded; a draft, which is one string, may be
-    longer than a value.
+    longer than a value. Before that there are pauses.
     """
     _check_nodes(body)
     sent = parse_body(body, limits)
@@ -262,8 +269,19 @@ def show_trial(verdict: Verdict, caller: Caller) -> dict[str, Json]:
 
     That is the last one that was evaluated, and of an allowed write the `.write`. The members
     `rule`, `rule_path`, `rule_line` and `column` are absent if no rule decided, as for an admin.
+    Of many rules some are left out in the middle, and counted.
     """
-    shown = explanation(verdict, is_admin=caller.is_admin, auth=caller.auth, shows_all=True)
+    trace, left_out = verdict.trace, max(0, len(verdict.trace) - 2 * _SHOWN_RULES)
+    if left_out:
+        trace = (*trace[:_SHOWN_RULES], *trace[-_SHOWN_RULES:])
+    shown = explanation(
+        attrs.evolve(verdict, trace=trace),
+        is_admin=caller.is_admin,
+        auth=caller.auth,
+        shows_all=True,
+    )
+    if left_out:
+        shown["left_out"] = left_out
     trace = () if caller.is_admin else verdict.trace
     if verdict.allowed:
         trace = tuple(each for each in trace if each.kind != VALIDATE and each.result is True)
@@ -295,15 +313,28 @@ def _read_trial(request: IHttp1Request) -> bytes:
 def _check_nodes(body: bytes) -> None:
     """Raise `TooLarge` if a body has more members and items than are parsed in one step.
 
-    Quotes within strings follow a backslash, so the first count bounds how many strings there are.
+    What is within strings does not count, so that a draft may be long. It is scanned with pauses.
     """
-    quotes = body.count(b'"') - body.count(b'\\"')
-    if quotes <= _QUOTES_PER_NODE * LARGE_BODY_NODES:
-        outside = _STRINGS.sub(b"", body)
-        nodes = outside.count(b",") + outside.count(b"{") + outside.count(b"[")
-        if nodes <= LARGE_BODY_NODES:
-            return
-    raise TooLarge(_TOO_LARGE)
+    at = nodes = 0
+    while at < len(body):
+        pause()
+        quote = body.find(b'"', at, at + _SCANNED_BYTES)
+        end = min(len(body), at + _SCANNED_BYTES) if quote < 0 else quote
+        nodes += body.count(b",", at, end) + body.count(b"{", at, end) + body.count(b"[", at, end)
+        if nodes > LARGE_BODY_NODES:
+            raise TooLarge(_TOO_LARGE)
+        at = end if quote < 0 else _end_of_string(body, end + 1)
+
+
+def _end_of_string(body: bytes, at: int) -> int:
+    """Return where the text after a string begins; the end for a string without one."""
+    while at < len(body) and body[at] != _QUOTE:
+        pause()
+        found = _IN_STRING.match(body, at)
+        if found is None or found.end() == at:
+            return len(body)
+        at = found.end()
+    return at + 1
 
 
 def _parse_caller(auth: Json) -> Caller:
