@@ -116,7 +116,7 @@ def before_generate_body(context: HookContext, strategy: Any) -> Any:
     operation = context.operation
     assert operation is not None
     if operation.path.startswith("/.settings/"):
-        return st.one_of(strategy, _rules)
+        return st.one_of(strategy, _rules) if "rules" in operation.path else strategy
     return st.one_of(strategy, _patches if operation.method.upper() == "PATCH" else _values)
 
 

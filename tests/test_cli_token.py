@@ -110,14 +110,29 @@ def test_a_token_is_that_of_an_admin_only_if_requested(
     assert mint_claims(capsys, "--admin")["admin"] is True
 
 
-def test_only_an_option_makes_an_admin_and_claims_say_which(
-    capsys: pytest.CaptureFixture[str],
+def test_an_admin_may_only_read_if_requested(capsys: pytest.CaptureFixture[str]) -> None:
+    claims = mint_claims(capsys, "--admin", "--read-only")
+    assert (claims["admin"], claims["read_only"]) == (True, True)
+    assert "read_only" not in mint_claims(capsys, "--admin")
+    assert mint_claims(capsys, "--claims", '{"read_only": "x"}')["read_only"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--claims", '{"role": "editor", "admin": true}'], "must not have admin: --admin makes"),
+        (["--admin", "--claims", '{"read_only": false}'], "must not have read_only: --read-only"),
+        (["--read-only"], "argument --read-only: only with --admin"),
+    ],
+)
+def test_only_options_make_an_admin_and_errors_say_which(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     command = ["token", "--config", "treedb.toml", "--project", "shop", "--uid", "ada"]
     with pytest.raises(SystemExit) as ended:
-        main([*command, "--claims", '{"role": "editor", "admin": true}'])
+        main([*command, *words])
     assert ended.value.code == 2
-    assert "argument --claims: must not have admin: --admin makes" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def test_an_exp_in_the_claims_is_kept(capsys: pytest.CaptureFixture[str]) -> None:

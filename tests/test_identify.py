@@ -119,6 +119,22 @@ async def test_reads_writes_and_admin_places_are_those_of_the_user(
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_caller_is_whom_the_login_names(tmp_path: pathlib.Path) -> None:
+    path = "/.inspect/caller.json"
+    answers = await ask(
+        tmp_path,
+        by_cookie,
+        ("GET", path, as_user("ada")),
+        ("GET", path, as_user("root")),
+        ("GET", path, {}),
+        ("POST", "/.settings/tokens.json", as_user("ada")),
+    )
+    assert [status for status, _ in answers] == [200, 200, 401, 403]
+    shown = [(each["uid"], each["admin"], each["expires"]) for _, each in answers[:2]]
+    assert shown == [("ada", False, None), (None, True, None)]
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_repeated_head_is_asked_about_again(tmp_path: pathlib.Path) -> None:
     logged_in = {"is": True}
 

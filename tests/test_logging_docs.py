@@ -16,6 +16,7 @@ from treedbd.database.active_rules import FIELDS as RULE_FIELDS
 from treedbd.errors import BUDGET_LINES, BUDGET_S
 from treedbd.http1.request import MAX_REQUEST_ID_CHARACTERS
 from treedbd.operating.log import FILE_MODE, MEMBERS, LogRecord, format_json, format_text
+from treedbd.web.admin import TOKEN_FIELDS
 from treedbd.web.reading import MAX_LOGGED
 from treedbd.web.request_log import CLIENT_CLOSED, FIELDS, MAX_FIELD, MAX_PATH, format_combined
 
@@ -36,6 +37,7 @@ def table_after(words: str) -> tuple[str, ...]:
     [
         ("Members of every object", MEMBERS),
         ("## The access log", FIELDS),
+        ("## Made tokens", TOKEN_FIELDS),
         ("**Slow rules**", RULE_FIELDS),
     ],
 )

@@ -117,6 +117,15 @@ def test_only_an_admin_sees_versions_and_tries_rules(shop: Tree, method: str, pa
     assert explained.json == {"allowed": True, "admin": True, "rules": []}
 
 
+def test_a_token_that_may_only_read_sees_versions_checks_and_tries(shop: Tree) -> None:
+    bearer = token("shop", admin=True, read_only=True)
+    trial = '{"method": "PUT", "path": "/tasks/ann", "value": 1}'
+    assert shop.status("POST", at(TRIAL, bearer), trial) == 200
+    assert shop.status("GET", at(VERSIONS, bearer)) == 200
+    assert shop.status("PUT", at(RULES, bearer, dryRun=True), TASKS) == 200
+    check_error(shop.request("PUT", at(RULES, bearer), TASKS), 403, "permission_denied")
+
+
 def test_versions_survive_a_restart(shared_daemon: Daemon) -> None:
     with Tree(shared_daemon, "kept") as tree:
         tree.put_rules({})

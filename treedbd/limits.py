@@ -66,6 +66,12 @@ MAX_UID_PREFIX_CHARACTERS: Final = 64
 """Characters that precede the user ids of a provider."""
 MAX_CLAIM_LEVELS: Final = 32
 """Levels of objects and arrays in the claims of a token, the outermost included."""
+MAX_TOKEN_REQUEST_BYTES: Final = 16 * KIB
+"""Bytes of a request for a new token: its claims, which are parsed at once."""
+MAX_MADE_TOKEN_S: Final = 30 * 86_400
+"""The longest life of a token that an admin requests for a user, in seconds."""
+MAX_RENEWED_S: Final = 12 * 3600
+"""Seconds from when an admin signed in to the end of the last token that replaces the first."""
 MAX_RESUMED_WRITES: Final = 10_000
 MAX_RESUMED_BYTES: Final = 16 * MIB
 MAX_RESUMED_PATHS: Final = 50_000

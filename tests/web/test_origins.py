@@ -165,6 +165,7 @@ def test_a_script_for_an_unnamed_page_is_refused(
 
 FORM = ("User-Agent: Mozilla/5.0", "Accept: text/html,*/*;q=0.8", "Content-Type: text/plain")
 WIPE = "/.json?x-http-method-override=DELETE&auth=owner"
+POSTED = ("/.settings/compact.json?auth=owner", "/.settings/tokens.json?auth=owner")
 
 
 @pytest.mark.parametrize("referer", ["", "Referer: https://evil.example/", "Referer: localhost"])
@@ -173,7 +174,7 @@ def test_a_form_of_an_old_browser_writes_nothing_for_a_page_of_another_site(
 ) -> None:
     world.write("PUT", "/a", 1)
     headers = (*FORM, *([referer] if referer else []))
-    for target in (WIPE, "/a.json", "/a.json?onDisconnect={}", "/.settings/compact.json"):
+    for target in (WIPE, "/a.json", "/a.json?onDisconnect={}", *POSTED):
         reply = world.request("POST", target, b"1", headers)
         assert (reply.status, json.loads(reply.body)["error"]) == (403, "permission_denied")
     assert world.request("GET", "/.json").body == b'{"a":1}'

@@ -37,10 +37,17 @@ RESERVED_PATHS = [
     "/.settings/rules/versions.json",
     "/.settings/log.json",
     "/.settings/compact.json",
+    "/.settings/tokens.json",
+    "/.inspect/caller.json",
     "/.inspect/databases.json",
     "/.inspect/activity.json",
     "/.ws",
     "/.lp",
+]
+POSTED = [
+    "/.settings/compact.json",
+    "/.settings/rules/trial.json",
+    "/.settings/tokens.json",
 ]
 TREE_PATHS = [
     "/.json",
@@ -158,8 +165,7 @@ def find_declared(target: str, method: str) -> str:
 def test_a_reserved_path_is_dispatched_as_the_router_does(
     server: RecordingServer, target: str
 ) -> None:
-    posted = target.endswith(("compact.json", "trial.json"))
-    declared = find_declared(target, "POST" if posted else "GET")
+    declared = find_declared(target, "POST" if target in POSTED else "GET")
     assert declared != "tree"
     for method in ROUTES[declared].methods or ():
         assert find_declared(target, method) == declared

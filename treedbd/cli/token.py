@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import time
 from argparse import Namespace
 from typing import Final
@@ -25,7 +24,7 @@ from treedbd.cli.options import (
 from treedbd.config.settings import Settings
 from treedbd.names import parse_label
 from treedbd.tree.types import Json
-from treedbd.web.auth.identity import auth_of_service_token
+from treedbd.web.auth.identity import ADMIN_CLAIM, READ_ONLY_CLAIM, auth_of_service_token
 from treedbd.web.auth.jwt import (
     DEVELOPMENT_SECRET,
     BadCredentials,
@@ -36,18 +35,26 @@ from treedbd.web.auth.jwt import (
     mint,
     read_project_secret,
 )
+from treedbd.web.auth.jwt import parse_ttl as read_ttl
 
 NEVER: Final = "never"
 _OWN_TTL_S: Final = 3600.0
 DEFAULT_TTL: Final = "1h"
-_UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _ADMIN_UID: Final = "admin"
 _MAX_TTL_S: Final = 100 * 365 * 86_400
-_TTL = re.compile(r"([0-9]{1,10})(s|m|min|h|d)", re.ASCII)
 
 
-class AdminInClaims(Exception):
-    """Claims that set `admin` to any value; they often come from another program's data."""
+class ReservedClaim(Exception):
+    """Claims that set one to any value which an option sets; they often come from other programs.
+
+    Attributes:
+        name: that of the claim.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The claims must not have {name}.")
+        self.name = name
 
 
 def add_options(parser: argparse.ArgumentParser, _: str) -> None:
@@ -74,6 +81,7 @@ def add_options(parser: argparse.ArgumentParser, _: str) -> None:
         help=f"when it expires: after 30s, 5m, 1h, 7d, or {NEVER} (default: {DEFAULT_TTL})",
     )
     add_flag(parser, "--admin", "an admin's token, exempt from rules")
+    add_flag(parser, "--read-only", "with --admin: it may read everything, and write nothing")
     add_settings_options(parser)
     parser.set_defaults(run=lambda arguments: _token(arguments, parser))
 
@@ -82,27 +90,31 @@ def parse_ttl(text: str) -> float:
     """Return a time to live in seconds, infinite for `never`; raise ArgumentTypeError."""
     if text == NEVER:
         return float("inf")
-    found = _TTL.fullmatch(text)
-    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
-    if not 0 < seconds <= _MAX_TTL_S:
+    seconds = read_ttl(text)
+    if seconds is None or seconds > _MAX_TTL_S:
         raise argparse.ArgumentTypeError(
             f"must be a number with a unit, as in 30s, 5m, 1h or 7d, or {NEVER}"
         )
-    return float(seconds)
+    return seconds
 
 
-def merge_claims(text: bytes | None, uid: str, *, is_admin: bool) -> dict[str, Json]:
+def merge_claims(
+    text: bytes | None, uid: str, *, is_admin: bool, is_read_only: bool = False
+) -> dict[str, Json]:
     """Return the claims of a token; options win over the JSON text.
 
-    Raises ValueError or TypeError for a text that is not an object, `AdminInClaims` for claims that
-    could make an admin without the option.
+    Raises ValueError or TypeError for a text that is not an object, `ReservedClaim` for claims that
+    could make an admin without the option, or that say what else an admin may.
     """
     claims = {} if text is None else orjson.loads(text)
     if not isinstance(claims, dict):
         raise TypeError
-    if "admin" in claims:
-        raise AdminInClaims
-    return {**claims, "uid": uid, **({"admin": True} if is_admin else {})}
+    if ADMIN_CLAIM in claims:
+        raise ReservedClaim(ADMIN_CLAIM)
+    if is_admin and READ_ONLY_CLAIM in claims:  # of a user it is a claim as any other
+        raise ReservedClaim(READ_ONLY_CLAIM)
+    kind = {ADMIN_CLAIM: is_admin, READ_ONLY_CLAIM: is_admin and is_read_only}
+    return {**claims, "uid": uid, **{name: True for name, is_set in kind.items() if is_set}}
 
 
 def _token(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
@@ -110,13 +122,9 @@ def _token(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
         if not arguments.admin:
             parser.error("the following arguments are required: --uid")
         arguments.uid = _ADMIN_UID
-    text = None if arguments.claims is None else read_value(arguments.claims)
-    try:
-        claims = merge_claims(text, arguments.uid, is_admin=arguments.admin)
-    except AdminInClaims:
-        parser.error("argument --claims: must not have admin: --admin makes an admin's token")
-    except (ValueError, TypeError):
-        parser.error("argument --claims: must be a JSON object")
+    if arguments.read_only and not arguments.admin:
+        parser.error("argument --read-only: only with --admin")
+    claims = _read_claims(arguments, parser)
     ttl_s: float | None = arguments.ttl
     if "exp" in claims and ttl_s is not None:
         parser.error("argument --ttl: the claims already have exp")
@@ -134,6 +142,22 @@ def _token(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
         raise CommandFailed(str(error)) from None
     print_line(token)
     return DONE
+
+
+def _read_claims(arguments: Namespace, parser: argparse.ArgumentParser) -> dict[str, Json]:
+    """Return the claims of the token that a command line describes; end if they are not valid."""
+    text = None if arguments.claims is None else read_value(arguments.claims)
+    try:
+        return merge_claims(
+            text, arguments.uid, is_admin=arguments.admin, is_read_only=arguments.read_only
+        )
+    except ReservedClaim as error:
+        option = "--admin makes an admin's token"
+        if error.name != ADMIN_CLAIM:
+            option = "--read-only makes a token that may only read"
+        parser.error(f"argument --claims: must not have {error.name}: {option}")
+    except (ValueError, TypeError):
+        parser.error("argument --claims: must be a JSON object")
 
 
 def mint_admin(settings: Settings, project: str) -> str:

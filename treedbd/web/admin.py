@@ -14,10 +14,15 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from twisted.logger import Logger
+
+from treedbd import __version__
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.http1.request import IHttp1Request
-from treedbd.limits import KIB, MIB
+from treedbd.errors import in_one_line
+from treedbd.http1.parser import parse_coding
+from treedbd.http1.request import IHttp1Request, read_body, size_of_body
+from treedbd.limits import KIB, MAX_TOKEN_REQUEST_BYTES, MIB
 from treedbd.store.changelog import LoggedEntry, describe_entry
 from treedbd.store.engine import LogEntry
 from treedbd.store.nodes import Nodes
@@ -26,10 +31,14 @@ from treedbd.tree.query import parse_limit
 from treedbd.tree.types import PRIORITY, InvalidQuery, Json
 from treedbd.tree.value import compact
 from treedbd.web.activity import Activity, ProjectActivity
+from treedbd.web.auth.identity import ANONYMOUS, Identity, ReadOnlyToken, TokenRequired
+from treedbd.web.auth.jwt import LEEWAY_S
+from treedbd.web.auth.minting import MadeToken, TokenRequest, parse_token_request
 from treedbd.web.listeners import SocketRegistry
-from treedbd.web.request import DataRequest, Dialect, Parameters, parse_choice
+from treedbd.web.request import DataRequest, Dialect, Parameters, PayloadTooLarge, parse_choice
 from treedbd.web.response import Response, json_response, text_response
 from treedbd.web.rules import RulesHandlers, explain_without_rules
+from treedbd.web.write import decode
 
 if TYPE_CHECKING:
     from treedbd.web.resource import DataHandlers
@@ -44,6 +53,9 @@ _MAX_NUMBER_DIGITS: Final = 18
 
 MAX_SHOWN: Final = 1000
 """Databases of a project whose activity is shown."""
+TOKEN_FIELDS: Final = ("project", "uid", "by", "expires")
+"""The fields in the log of a token that was made."""
+_log = Logger()
 
 
 class AdminHandlers:
@@ -60,6 +72,8 @@ class AdminHandlers:
         self._data, context = data, data.context
         self._catalog = catalog
         self._slices = context.reads.slices
+        self._authenticator = context.authenticator
+        self._is_development = context.settings.development
         self._activity = activity or Activity(context.clock)
         self._sockets = sockets
         of_rules = RulesHandlers(data, catalog)
@@ -128,6 +142,45 @@ class AdminHandlers:
             before, after = await database.compact()
         return json_response(wanted, {"before": before, "after": after})
 
+    # Callers and tokens.
+
+    async def caller(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
+        """Show a caller with a token who he is, and what the service is."""
+        if wanted.wants_explanation:
+            await self._data.identify_admin(wanted, database, "An explanation")
+            return explain_without_rules(wanted)
+        identity = await self._data.identify(wanted, database)
+        if identity.source == ANONYMOUS.source:
+            raise TokenRequired("To see who the caller is")
+        ends = identity.expires_at
+        shown: dict[str, Json] = {
+            "project": database.project.name,
+            "database": database.name.label,
+            "uid": identity.uid,
+            "admin": identity.is_admin,
+            "read_only": identity.is_read_only,
+            "expires": None if ends is None else _show_time(ends - LEEWAY_S),
+            "version": __version__,
+            "development": self._is_development,
+        }
+        return json_response(wanted, shown)
+
+    async def tokens(
+        self, request: IHttp1Request, wanted: DataRequest, database: Database
+    ) -> Response:
+        """Make a token for a user, or one that replaces the admin's own."""
+        what = "Making a token"
+        admin = await self._data.identify_admin(wanted, database, what, is_read=True)
+        if wanted.wants_explanation:
+            return explain_without_rules(wanted)
+        asked = parse_token_request(_read_small_body(request, MAX_TOKEN_REQUEST_BYTES))
+        if asked is not None and admin.is_read_only:
+            raise ReadOnlyToken
+        project = database.project.name
+        made = self._authenticator.make_token(project, asked, wanted.token)
+        _log_token(project, asked, admin, made)
+        return json_response(wanted, {"token": made.text, "expires": _show_time(made.expires_at)})
+
     async def _refresh(self, database: Database) -> None:
         refreshing = self._catalog.refresh(database.name.project)
         if refreshing is not None:
@@ -143,6 +196,29 @@ class AdminHandlers:
             yield
         finally:
             self._catalog.release(database)
+
+
+def _read_small_body(request: IHttp1Request, limit: int) -> bytes:
+    """Return a decoded body of at most `limit` bytes; raise `PayloadTooLarge` or `InvalidData`."""
+    if size_of_body(request) > limit:
+        raise PayloadTooLarge(limit)
+    body, coding = read_body(request), parse_coding(request.headers)
+    return body if coding is None else decode(body, coding, limit)
+
+
+def _log_token(project: str, asked: TokenRequest | None, admin: Identity, made: MadeToken) -> None:
+    """Log for whom a token was made, until when, and by whom; never the token."""
+    by = (admin.auth or {}).get("uid")
+    whose = by if asked is None else asked.claims["uid"]
+    fields = zip(TOKEN_FIELDS, (project, whose, by, _show_time(made.expires_at)), strict=True)
+    shown = {name: in_one_line(text) for name, text in fields if isinstance(text, str)}
+    what = "A token was made" if asked is not None else "The token of an admin was renewed"
+    _log.info("{what}.", what=what, treedb_fields=shown)
+
+
+def _show_time(seconds: float) -> str:
+    """Return a time in seconds since 1970 as in `2026-11-28T18:00:00Z`."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _show_slowest(activity: ProjectActivity) -> Json:

@@ -46,8 +46,9 @@ from treedbd.store.engine import (
     StoreFailed,
 )
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json
-from treedbd.web.auth.identity import AuthRequired, NotAdmin
+from treedbd.web.auth.identity import AuthRequired, NotAdmin, ReadOnlyToken, TokenRequired
 from treedbd.web.auth.jwt import BadToken
+from treedbd.web.auth.minting import NoSigningSecret
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.auth.verifier import ClientGone, IdentifyFailed
 from treedbd.web.listeners import StreamsExhausted, TooManySockets, TooManyStreams
@@ -79,10 +80,12 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     TooManyDisconnectWrites: (400, "invalid_query"),
     BadToken: (401, "auth_required"),
     AuthRequired: (401, "auth_required"),
+    TokenRequired: (401, "auth_required"),
     ForeignOrigin: (403, "permission_denied"),
     UnnamedPage: (403, "permission_denied"),
     PermissionDenied: (403, "permission_denied"),
     NotAdmin: (403, "permission_denied"),
+    ReadOnlyToken: (403, "permission_denied"),
     MissingDocument: (404, "not_found"),
     MissingSuffix: (404, "not_found"),
     NoDatabaseNamed: (404, "not_found"),
@@ -91,6 +94,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     CannotUpgrade: (404, "not_found"),
     MethodNotAllowed: (405, "method_not_allowed"),
     RulesManagedByFile: (409, "conflict"),
+    NoSigningSecret: (409, "conflict"),
     ConditionFailed: (412, "condition_failed"),
     PayloadTooLarge: (413, "payload_too_large"),
     TooLarge: (413, "payload_too_large"),
@@ -160,7 +164,7 @@ def error_response(
     message = str(error)
     if isinstance(error, ConditionFailed):
         return _mismatch(dialect, code, error)
-    if isinstance(error, PermissionDenied | NotAdmin):
+    if isinstance(error, PermissionDenied | NotAdmin | ReadOnlyToken):
         message = dialect.denial(message)
         if not isinstance(error, TagDenied):
             status = dialect.denied_status

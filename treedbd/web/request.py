@@ -65,7 +65,7 @@ from treedbd.tree.query import PARAMETERS as QUERY_PARAMETERS
 from treedbd.tree.query import WHERE, Bound, Query, Shallow, parse_query, parse_shallow
 from treedbd.tree.types import ROOT, VALUE, Chunks, InvalidPath, InvalidQuery, Json, Place
 from treedbd.tree.value import compact, indent, pretty, space_colons
-from treedbd.web.auth.identity import AuthOverride, Identity, parse_override
+from treedbd.web.auth.identity import AuthOverride, Identity, ReadOnlyToken, parse_override
 
 if TYPE_CHECKING:  # they are of a layer above, or load Twisted
     from treedbd.config.settings import Settings
@@ -782,6 +782,11 @@ class DataRequest:
         """Whether it writes, now or when its stream ends."""
         is_reading = self.method in READING
         return not is_reading or (self.accepts_events and ON_DISCONNECT in self.parameters)
+
+    def check_reads(self) -> None:
+        """Raise `ReadOnlyToken` if it writes; an explanation of a write does not."""
+        if self.is_write and not self.wants_explanation:
+            raise ReadOnlyToken
 
     @cached_property
     def shows_value(self) -> bool:

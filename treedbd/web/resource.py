@@ -510,15 +510,20 @@ class DataHandlers:
         identity = await self.identify_admin(wanted, database, "An explanation")
         return override_auth(identity, wanted.override)
 
-    async def identify_admin(self, wanted: DataRequest, database: Database, what: str) -> Identity:
+    async def identify_admin(
+        self, wanted: DataRequest, database: Database, what: str, *, is_read: bool = False
+    ) -> Identity:
         """Return the admin who sends a request; raise unless the sender is one.
 
-        `what` is what was requested, as the subject of a sentence.
+        `what` is what was requested, as the subject of a sentence. An admin who may only read may
+        send an explanation, a method that reads, or what `is_read` whatever its method.
         """
         identity = await self._authenticator.identify(
             database.name.project, wanted.token, None, wanted.timeout_s, wanted.identity
         )
         require_admin(identity, what)
+        if identity.is_read_only and not is_read:
+            wanted.check_reads()
         database.check_exists()
         return identity
 
@@ -674,14 +679,16 @@ class TreeResource(Resource):
         await self._answer_apart(request, "openapi", self._openapi.answer)
 
     @app.route("/.inspect/activity.json", methods=READ_METHODS, endpoint="activity")
+    @app.route("/.inspect/caller.json", methods=READ_METHODS, endpoint="caller")
     @app.route("/.inspect/databases.json", methods=READ_METHODS, endpoint="databases")
     @app.route("/.settings/compact.json", methods=["POST", "OPTIONS"], endpoint="compact")
     @app.route("/.settings/log.json", methods=READ_METHODS, endpoint="log")
     @app.route("/.settings/rules.json", methods=["GET", "HEAD", "PUT", "OPTIONS"], endpoint="rules")
     @app.route("/.settings/rules/trial.json", methods=["POST", "OPTIONS"], endpoint="rules_trial")
     @app.route("/.settings/rules/versions.json", methods=READ_METHODS, endpoint="rules_versions")
+    @app.route("/.settings/tokens.json", methods=["POST", "OPTIONS"], endpoint="tokens")
     async def admin(self, request: IHttp1Request, endpoint: str) -> None:
-        """Answer an admin; the endpoint is also the name of the handler."""
+        """Answer an admin, or a caller about himself; the endpoint also names the handler."""
         handler = getattr(self._admin, endpoint)
         asked = self._ask(request, self._routes[endpoint].allowed, has_place=False)
         if asked is not None:

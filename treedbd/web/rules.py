@@ -121,7 +121,7 @@ class RulesHandlers:
         deadline = self._clock.seconds() + wanted.timeout_s
         is_dry_run = parse_choice(wanted.parameters, "dryRun", "true", "false") == "true"
         is_strict = parse_choice(wanted.parameters, "format", "strict") is not None
-        identity = await self._identify(wanted, database)
+        identity = await self._identify(wanted, database, is_read=is_dry_run)
         rules = database.rules
         if wanted.wants_explanation:
             return explain_without_rules(wanted)
@@ -155,7 +155,7 @@ class RulesHandlers:
     ) -> Response | None:
         """Evaluate rules for the request that the body describes; nothing is written."""
         deadline = self._clock.seconds() + wanted.timeout_s
-        await self._identify(wanted, database)
+        await self._identify(wanted, database, is_read=True)
         if wanted.wants_explanation:
             return explain_without_rules(wanted)
         body = _read_trial(request)
@@ -163,9 +163,12 @@ class RulesHandlers:
         shown = await _unless_gone(request, working)
         return None if shown is None else json_response(wanted, shown)
 
-    async def _identify(self, wanted: DataRequest, database: Database) -> Identity:
-        """Return the admin who sends a request, once the rules are known."""
-        identity = await self._data.identify_admin(wanted, database, "Access to the rules")
+    async def _identify(
+        self, wanted: DataRequest, database: Database, *, is_read: bool = False
+    ) -> Identity:
+        """Return the admin who sends a request, which `is_read` if it changes nothing."""
+        what = "Access to the rules"
+        identity = await self._data.identify_admin(wanted, database, what, is_read=is_read)
         refreshing = self._catalog.refresh(database.name.project)
         if refreshing is not None:
             await refreshing

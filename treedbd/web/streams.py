@@ -67,7 +67,7 @@ from treedbd.tree.event import Event, Position
 from treedbd.tree.query import bytes_of
 from treedbd.tree.types import InvalidData, InvalidQuery, Path
 from treedbd.tree.value import parse
-from treedbd.web.auth.identity import Identity
+from treedbd.web.auth.identity import Identity, ReadOnlyToken
 from treedbd.web.reading import FirstValue, Rendering, TooMuchWork, first_source
 from treedbd.web.request import ON_DISCONNECT, DataRequest, Parameters, Question
 from treedbd.web.response import counted_address_of
@@ -572,6 +572,8 @@ class Stream:
         """
         data, database, wanted = self._data, self._database, self._wanted
         limits = data.context.settings.limits
+        if self.identity.is_read_only:
+            raise ReadOnlyToken
         edit = parse_on_disconnect(wanted.parameters, wanted.place.path, limits)
         read = admit(data, wanted, database, self.identity, self.address)
         database.check_read(read)

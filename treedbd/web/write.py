@@ -325,11 +325,12 @@ class _BegunWrite:
         wanted = self.wanted
         etags, is_push = wanted.condition, wanted.method == b"POST"
         condition = None if etags is None else Condition(wanted.place, etags)
-        is_admin = self.identity.is_admin and not wanted.wants_explanation
+        identity = self.identity
+        is_admin = identity.is_admin and not wanted.wants_explanation
         return Write(
             edit=edit,
             now=self.now,
-            caller=Caller(self.identity.auth, is_admin),
+            caller=Caller(identity.auth, is_admin),
             condition=condition,
             deadline=self.deadline,
             wants_echo=wanted.print != "silent" and not is_push,
@@ -404,11 +405,14 @@ class WriteHandlers:
         """Apply the edit in a body, or remove what is at a place; None if the client is gone."""
         now, deadline = self._now_ms(), self._clock.seconds() + wanted.timeout_s
         known = None if wanted.wants_explanation else self._data.recall(wanted, database)
+        identity = known or await self._identify(wanted, database)
+        if identity.is_read_only:
+            wanted.check_reads()
         begun = _BegunWrite(
             contender=None if wanted.condition is None else request.contender,
             wanted=wanted,
             database=database,
-            identity=known or await self._identify(wanted, database),
+            identity=identity,
             now=now,
             deadline=deadline,
         )

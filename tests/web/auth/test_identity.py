@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from treedbd.http1.parser import Headers
-from treedbd.tree.types import InvalidQuery
+from treedbd.tree.types import InvalidQuery, Json
 from treedbd.web.auth import identity
 from treedbd.web.auth.identity import (
     ANONYMOUS,
@@ -235,6 +235,22 @@ def test_only_an_admin_can_override_auth() -> None:
     once = identity.override_auth(ADMIN, AuthOverride({"admin": True}))
     with pytest.raises(NotAdmin):
         identity.override_auth(once, AuthOverride(None))
+
+
+def test_an_admin_who_may_only_read_stays_so_with_another_auth() -> None:
+    reader = Identity(True, {"uid": "root"}, source="x", is_read_only=True)
+    others: list[dict[str, Json] | None] = [None, {}, {"uid": "ada", "admin": True}]
+    for auth in others:
+        assert identity.override_auth(reader, AuthOverride(auth)).is_read_only
+
+
+@pytest.mark.parametrize("value", [1, 0, "true", "false", None, [], {}])
+def test_a_read_only_that_is_neither_true_nor_false_is_malformed(value: Json) -> None:
+    with pytest.raises(BadToken, match="read_only must be true or false"):
+        identity.is_read_only({"admin": True, "read_only": value})
+    assert identity.is_read_only({"read_only": True})
+    assert not identity.is_read_only({"read_only": False})
+    assert not identity.is_read_only({})
 
 
 def test_a_request_that_requires_an_admin_says_so_to_others() -> None:

@@ -18,15 +18,24 @@ from twisted.logger import capturedLogs, eventAsText
 
 from tests.oidc import AUDIENCE, DISCOVERY, KEYS, Answer, OidcProvider, authority_pem, public_jwk
 from tests.web.auth.test_jwt import FORGED, MALFORMED, forge
-from treedbd.tree.types import Json
+from treedbd.tree.types import InvalidData, Json
 from treedbd.web.auth import jwt
 from treedbd.web.auth.fetch import BadAuthority, make_fetch
-from treedbd.web.auth.identity import ANONYMOUS, OWNER, AuthOverride, Identity, override_auth
+from treedbd.web.auth.identity import (
+    ANONYMOUS,
+    OWNER,
+    AuthOverride,
+    Identity,
+    NotAdmin,
+    override_auth,
+)
 from treedbd.web.auth.jwt import BadToken, Claims, mint
+from treedbd.web.auth.minting import NoSigningSecret, TokenRequest
 from treedbd.web.auth.providers import Provider, ProviderKeys, ProviderUnavailable
 from treedbd.web.auth.verifier import (
     MAX_CACHED_TOKEN_CHARACTERS,
     MAX_CACHED_TOKENS,
+    Authenticator,
     Verifier,
 )
 from treedbd.web.request import find_token
@@ -65,6 +74,84 @@ def verify(verifier: Verifier, token: str, now: float = NOW) -> Identity:
     return found
 
 
+# Tokens that are made here.
+
+ADA = TokenRequest({"uid": "ada", "role": "editor"}, None)
+
+
+def admin_token(secret: bytes = SECRET, ttl_s: float | None = 1800, **claims: Any) -> str:
+    return mint(secret, {"uid": "root", "admin": True, **claims}, now=NOW, ttl_s=ttl_s)
+
+
+def test_a_made_token_is_signed_with_the_first_secret_and_is_a_users() -> None:
+    made = verifier(SECRET, OTHER).make(ADA, NOW + 0.9)
+    assert made.expires_at == NOW + 3600
+    assert made.text not in repr(made)
+    found = verify(verifier(SECRET), made.text)
+    assert (found.is_admin, found.uid, found.expires_at) == (False, "ada", NOW + 3610)
+    with pytest.raises(BadToken, match="signature is wrong"):
+        verify(verifier(OTHER), made.text)
+
+
+def test_a_token_that_no_verifier_would_accept_is_not_made() -> None:
+    long = TokenRequest({"uid": "ada", "x": "y" * 10_000}, None)
+    with pytest.raises(InvalidData, match="longer than 8192 characters"):
+        verifier(SECRET).make(long, NOW)
+    with pytest.raises(InvalidData, match="at most 60 seconds"):
+        verifier(SECRET, life=60).make(TokenRequest({"uid": "ada"}, 61), NOW)
+    assert verifier(SECRET, life=60).make(ADA, NOW).expires_at == NOW + 60
+
+
+def test_without_a_secret_no_token_is_made() -> None:
+    with pytest.raises(NoSigningSecret, match="secret_files"):
+        verifier(emulator=True).make(ADA, NOW)
+
+
+def test_a_renewed_token_is_signed_with_the_first_secret() -> None:
+    made = verifier(OTHER, SECRET).renew(admin_token(SECRET, read_only=True), NOW + 60)
+    found = verify(verifier(OTHER), made.text, NOW + 60)
+    assert (found.is_admin, found.is_read_only, found.expires_at) == (True, True, NOW + 1870)
+    assert auth_of(found)["token"] == {
+        "uid": "root",
+        "admin": True,
+        "read_only": True,
+        "auth_time": NOW,
+        "iat": NOW + 60,
+        "exp": NOW + 1860,
+    }
+
+
+def test_an_admin_whom_the_application_names_has_no_token_to_renew() -> None:
+    projects = {"shop": verifier(SECRET)}
+    authenticator = Authenticator(projects.get, reactor, lambda: NOW)
+    assert authenticator.make_token("shop", ADA, None).expires_at == NOW + 3600
+    with pytest.raises(InvalidData, match="no token to renew"):
+        authenticator.make_token("shop", None, None)
+    for request in (ADA, None):
+        with pytest.raises(NoSigningSecret):
+            authenticator.make_token("other", request, admin_token())
+
+
+def test_only_the_valid_token_of_an_admin_is_renewed() -> None:
+    trusting = verifier(SECRET)
+    for text, kind in (
+        (admin_token(OTHER), BadToken),
+        (admin_token(ttl_s=30), BadToken),
+        (admin_token(nbf=NOW + 1000), BadToken),
+        (mint(SECRET, {"uid": "ada"}, now=NOW, ttl_s=1800), NotAdmin),
+        (mint(SECRET, {"uid": "ada", "admin": 1}, now=NOW, ttl_s=1800), NotAdmin),
+        (admin_token(ttl_s=None), InvalidData),
+        ("owner", BadToken),
+        ("", BadToken),
+    ):
+        with pytest.raises(kind):
+            trusting.renew(text, NOW + 60)
+    with pytest.raises(InvalidData, match="does not end"):
+        verifier(SECRET, emulator=True).renew("owner", NOW)
+    with pytest.raises(InvalidData, match="does not end"):
+        verifier(SECRET, admin_token=LAN_TOKEN).renew(LAN_TOKEN, NOW)
+
+
 # Service tokens.
 
 
@@ -83,6 +170,24 @@ def test_a_service_token_has_the_identity_of_its_claims() -> None:
 def test_only_the_claim_true_makes_an_admin(admin: Any, is_admin: bool) -> None:
     found = verify(verifier(SECRET), mint(SECRET, {"admin": admin}, now=NOW))
     assert found.is_admin is is_admin
+
+
+def test_an_admin_may_only_read_if_the_token_says_so() -> None:
+    for read_only, may_only_read in ((True, True), (False, False)):
+        token = mint(SECRET, {"admin": True, "read_only": read_only}, now=NOW)
+        assert verify(verifier(SECRET), token).is_read_only is may_only_read
+    legacy = mint(SECRET, {"v": 0, "d": {}, "admin": True, "read_only": True}, now=NOW)
+    assert verify(verifier(SECRET), legacy).is_read_only
+    with pytest.raises(BadToken, match="read_only must be true or false"):
+        verify(verifier(SECRET), mint(SECRET, {"admin": True, "read_only": "yes"}, now=NOW))
+
+
+def test_the_claim_read_only_of_a_user_is_one_as_any_other() -> None:
+    for claim in (True, "yes"):
+        token = mint(SECRET, {"uid": "ada", "read_only": claim}, now=NOW)
+        found = verify(verifier(SECRET), token)
+        assert (found.is_admin, found.is_read_only) == (False, False)
+        assert auth_of(found)["token"] == {"uid": "ada", "read_only": claim, "iat": NOW}
 
 
 def test_the_auth_of_a_legacy_token_is_its_d_and_it_may_be_an_admins() -> None:
@@ -400,6 +505,18 @@ async def test_a_wrong_issuer_is_unknown_and_starts_no_fetch(
     with pytest.raises(BadToken, match="unknown issuer"):
         await verify_later(project, issuer.token(iss=issuer.issuer + "/"))
     assert not issuer.requests
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_token_of_a_provider_is_renewed(issuer: OidcProvider, project: Verifier) -> None:
+    own = issuer.token(sub="1", admin=True)
+    await verify_later(project, own)
+    with pytest.raises(BadToken):
+        project.renew(own, time.time())
+    claims: Claims = {"iss": issuer.issuer, "aud": AUDIENCE, "sub": "1", "admin": True}
+    forged = mint(SECRET, claims, now=time.time(), ttl_s=60)
+    with pytest.raises(NotAdmin):
+        project.renew(forged, time.time())
 
 
 @pytest_twisted.ensureDeferred

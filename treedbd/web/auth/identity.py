@@ -17,6 +17,9 @@ from treedbd.tree.types import InvalidData, InvalidQuery, Json
 from treedbd.tree.value import parse
 from treedbd.web.auth.jwt import BadToken, Claims, exceeds_levels
 
+ADMIN_CLAIM: Final = "admin"
+READ_ONLY_CLAIM: Final = "read_only"
+"""The claims that make an admin, and one who may only read, in a token that the project signed."""
 _NOT_IN_A_UID = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 
 
@@ -46,6 +49,23 @@ class NotAdmin(Exception):
         self.what = what
 
 
+class TokenRequired(Exception):
+    """A request without a token for `what` only a caller with a token may do.
+
+    `what` is the subject of a sentence.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} requires a token.")
+
+
+class ReadOnlyToken(Exception):
+    """A request that would write, with an admin's token that may only read."""
+
+    def __init__(self) -> None:
+        super().__init__("This token may only read.")
+
+
 @attrs.frozen
 class Identity:
     """Who sent a request.
@@ -53,14 +73,16 @@ class Identity:
     `auth` is the variable of that name in the rules, None for an anonymous caller. `expires_at` is
     in seconds since 1970, leeway included, None for never. `source` is the fingerprint of the
     secret or provider that verified the token; `ANONYMOUS` and `OWNER` have sources of their own,
-    and so have those whom the program that embeds the service names. `uid` is that of a user, None
-    for an admin and for a caller without one.
+    and so have those whom the program that embeds the service names. An admin who `is_read_only`
+    may write nothing, also with another `auth`. `uid` is that of a user, None for an admin and for
+    a caller without one.
     """
 
     is_admin: bool
     auth: dict[str, Json] | None = attrs.field(repr=False)
     expires_at: float | None = None
     source: str = attrs.field(default="", repr=False)
+    is_read_only: bool = False
     uid: str | None = attrs.field(init=False, eq=False, repr=False)
 
     @uid.default
@@ -118,6 +140,17 @@ def require_admin(identity: Identity, what: str) -> None:
     if identity.source == ANONYMOUS.source:
         raise AuthRequired(what)
     raise NotAdmin(what)
+
+
+def is_read_only(claims: Claims) -> bool:
+    """Return whether an admin's token may only read; raise `BadToken` if that is not clear.
+
+    A misspelt value must not make an admin who may write of one who was meant to read.
+    """
+    value = claims.get(READ_ONLY_CLAIM, False)
+    if not isinstance(value, bool):
+        raise BadToken(f"The token is malformed: its {READ_ONLY_CLAIM} must be true or false.")
+    return value
 
 
 def auth_of_service_token(claims: Claims) -> dict[str, Json]:

@@ -51,6 +51,8 @@ LEEWAY_S: Final = 10.0
 MAX_TIME_S: Final = 253_402_300_799.0
 """The end of the year 9999: a later time is invalid, most likely one in milliseconds."""
 
+_TTL_UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_TTL = re.compile(r"([0-9]{1,10})(s|m|min|h|d)", re.ASCII)
 _PARTS = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)")
 # Header members with which a token would choose how it is verified or parsed.
 _REFUSED_MEMBERS: Final = frozenset({"crit", "jku", "jwk", "x5u", "x5c", "b64", "zip", "enc"})
@@ -177,7 +179,7 @@ def lifetime(claims: Claims, now: float, max_life_s: float | None = None) -> Lif
 
 def _life(claims: Claims, now: float, max_life_s: float | None = None) -> Lifetime:
     """Return when a token with these claims is valid, also if that time is past or to come."""
-    expires, not_before, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
+    expires, not_before, issued = (read_time(claims, name) for name in ("exp", "nbf", "iat"))
     until = math.inf if expires is None else expires
     if max_life_s is not None:
         until = min(until, _latest_end(expires, issued, now, max_life_s))
@@ -193,6 +195,13 @@ def verify_by_secret(token: Token, trusted: Iterable[bytes]) -> bytes:
         if _HS256.verify(token.signed, secret, token.signature):
             return secret
     raise BadToken("The token's signature is wrong.", "signature")
+
+
+def parse_ttl(text: str) -> float | None:
+    """Return a time to live in seconds, as in `30s`, `5m`, `1h` or `7d`; None for other texts."""
+    found = _TTL.fullmatch(text)
+    seconds = int(found[1]) * _TTL_UNITS[found[2]] if found else 0
+    return float(seconds) if seconds > 0 else None
 
 
 def mint(
@@ -344,7 +353,8 @@ def _parse_object(raw: bytes | None) -> Claims | None:
     return None
 
 
-def _time(claims: Claims, name: str) -> float | None:
+def read_time(claims: Claims, name: str) -> float | None:
+    """Return a time in claims, in seconds since 1970, None if it is absent; raise `BadToken`."""
     if name not in claims:
         return None
     time = claims[name]

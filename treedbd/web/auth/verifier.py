@@ -37,13 +37,16 @@ from treedbd.tree.types import InvalidData, Json
 from treedbd.tree.value import compact
 from treedbd.tree.value import parse as parse_json
 from treedbd.web.auth.identity import (
+    ADMIN_CLAIM,
     ANONYMOUS,
     HOST_SOURCE,
     OWNER,
     AuthOverride,
     Identity,
+    NotAdmin,
     auth_of_provider_token,
     auth_of_service_token,
+    is_read_only,
     override_auth,
 )
 from treedbd.web.auth.jwt import (
@@ -55,8 +58,15 @@ from treedbd.web.auth.jwt import (
     exceeds_levels,
     fingerprint,
     lifetime,
+    mint,
     parse,
     verify_by_secret,
+)
+from treedbd.web.auth.minting import (
+    MadeToken,
+    NoSigningSecret,
+    TokenRequest,
+    renew_claims,
 )
 from treedbd.web.auth.providers import Provider, ProviderKeys
 
@@ -115,6 +125,23 @@ class Authenticator:
         """Return the identity of a token that was verified before, None if it must be verified."""
         verifier = self._verifier(project)
         return None if verifier is None else verifier.recall(token, self._wall_clock())
+
+    def make_token(
+        self, project: str, request: TokenRequest | None, token: str | None
+    ) -> MadeToken:
+        """Return the token that an admin requests; None requests one that renews `token`.
+
+        Raises as `Verifier.make` and `Verifier.renew`. The caller has identified the admin.
+        """
+        verifier = self._verifier(project)
+        if verifier is None:
+            raise NoSigningSecret
+        now = self._wall_clock()
+        if request is not None:
+            return verifier.make(request, now)
+        if token is None:  # the application has named the admin
+            raise InvalidData("There is no token to renew.")
+        return verifier.renew(token, now)
 
     def trusts(self, project: str, identity: Identity) -> bool:
         """Return whether a project still trusts the secret or provider that an identity is from."""
@@ -219,10 +246,14 @@ class Verifier:
         if self._is_owner(token):
             return OWNER
         parsed = parse(token)
-        issuer = parsed.claims.get("iss")
-        if isinstance(issuer, str) and issuer in self._issuers:
-            return self._verify_by_provider(token, parsed, issuer, now)
+        if self._is_issued(parsed.claims):
+            return self._verify_by_provider(token, parsed, str(parsed.claims["iss"]), now)
         return self._verify_by_project(token, parsed, now)
+
+    def _is_issued(self, claims: Claims) -> bool:
+        """Return whether one of the providers has issued a token, as the token says."""
+        issuer = claims.get("iss")
+        return isinstance(issuer, str) and issuer in self._issuers
 
     def _is_owner(self, token: str) -> bool:
         """Return whether a token is that of the emulator's owner, or what replaces it."""
@@ -248,14 +279,50 @@ class Verifier:
         self._verified.move_to_end(token)
         return verified.identity
 
+    def make(self, request: TokenRequest, now: float) -> MadeToken:
+        """Return the token of a user, signed with the first secret of the project.
+
+        Raises `InvalidData` or `NoSigningSecret`.
+        """
+        end = int(now + request.life_s(self._max_life_s))
+        return self._sign({**request.claims, "iat": int(now)}, end, now)
+
+    def renew(self, token: str, now: float) -> MadeToken:
+        """Return the token that replaces an admin's, with the same claims (`renew_claims`).
+
+        The token is verified here, whatever is known of its sender: signature, times and kind.
+        Raises `BadToken`, `NotAdmin`, `InvalidData` or `NoSigningSecret`.
+        """
+        if self._is_owner(token):
+            raise InvalidData("This token does not end, so it is not renewed.")
+        parsed = parse(token)
+        verify_by_secret(parsed, self._secrets)
+        lifetime(parsed.claims, now, self._max_life_s)
+        if parsed.claims.get(ADMIN_CLAIM) is not True or self._is_issued(parsed.claims):
+            raise NotAdmin("The renewal of a token")
+        return self._sign(*renew_claims(parsed.claims, now, self._max_life_s), now)
+
+    def _sign(self, claims: Claims, end: int, now: float) -> MadeToken:
+        secret = next(iter(self._secrets), None)
+        if secret is None:
+            raise NoSigningSecret
+        try:
+            return MadeToken(mint(secret, {**claims, "exp": end}, now=now), end)
+        except BadToken as error:
+            raise InvalidData(str(error)) from None  # the sender's own token is valid
+
     def _verify_by_project(self, text: str, token: Token, now: float) -> Identity:
         if token.algorithm in _ASYMMETRIC:
             raise BadToken("The token has an unknown issuer.", "issuer")
         secret = verify_by_secret(token, self._secrets)
         life = lifetime(token.claims, now, self._max_life_s)
-        is_admin = token.claims.get("admin") is True
+        is_admin = token.claims.get(ADMIN_CLAIM) is True
         identity = Identity(
-            is_admin, auth_of_service_token(token.claims), _end_of(life), self._secrets[secret]
+            is_admin,
+            auth_of_service_token(token.claims),
+            _end_of(life),
+            self._secrets[secret],
+            is_read_only=is_admin and is_read_only(token.claims),
         )
         return self._cache(text, _Verified(identity, life))
 

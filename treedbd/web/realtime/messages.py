@@ -49,7 +49,7 @@ from treedbd.tree.path import make_place, parse_child
 from treedbd.tree.query import BY_KEY, BY_PRIORITY, BY_VALUE, Bound, Order, Query, Scalar
 from treedbd.tree.types import Chunks, InvalidData, InvalidPath, InvalidQuery, Json, Path, Place
 from treedbd.tree.value import canonical_number, compact, parse
-from treedbd.web.auth.identity import AuthRequired, NotAdmin
+from treedbd.web.auth.identity import AuthRequired, NotAdmin, ReadOnlyToken
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.rates import TooManyRequests
@@ -437,6 +437,7 @@ _WORDS: Final[dict[type[BaseException], str]] = {
     TooLarge: TOO_BIG,
     AuthRequired: "invalid_token",
     NotAdmin: "invalid_token",
+    ReadOnlyToken: PERMISSION_DENIED[0],
     QuotaExceeded: UNAVAILABLE,
     TooManyDisconnectWrites: UNAVAILABLE,
     TooManyRequests: UNAVAILABLE,

@@ -43,7 +43,7 @@ from treedbd.names import DatabaseName
 from treedbd.rules.evaluate import Verdict, explanation
 from treedbd.rules.ruleset import format_explanation
 from treedbd.tree.types import Json
-from treedbd.web.auth.identity import AuthOverride, Identity
+from treedbd.web.auth.identity import AuthOverride, Identity, ReadOnlyToken
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
 from treedbd.web.auth.verifier import unsigned_identity
 from treedbd.web.listeners import SocketRegistry
@@ -464,7 +464,12 @@ class RealtimeSession:
             self._socket.hold()
 
     def _count(self, *, is_write: bool) -> None:
-        """Count a request for address, project and user; raise `TooManyRequests`."""
+        """Count a request for address, project and user; raise `TooManyRequests`.
+
+        Raises `ReadOnlyToken` for a write of an admin who may only read.
+        """
+        if is_write and self.identity.is_read_only:
+            raise ReadOnlyToken
         rates = self.context.rates
         if rates is not None:
             rates.take_address(self.request)
