@@ -279,11 +279,11 @@ def check_refused(response: Response, status: int) -> None:
 def check_error(response: Response, status: int, code: str) -> str:
     """Check an error for its documented form; return its message.
 
-    Only one in rules, which are data, may have a hint.
+    Only one in rules, which are data, may have a hint, and a list of all errors in them.
     """
     assert response.status == status, response
     assert response.headers["Content-Type"] == JSON_TYPE
-    members = ["error", "message", *["hint"] * ("hint" in response.json)]
+    members = ["error", "message", *(each for each in ("hint", "errors") if each in response.json)]
     assert list(response.json) == members, response
     assert "hint" not in members or code == "invalid_data", response
     assert response.json["error"] == code, response

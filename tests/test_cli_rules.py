@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
 import pytest
 import pytest_twisted
 
 from tests.command import error_of, mint, output_of, treedb
 from tests.daemon import Daemon
-from treedbd.cli.rules import explanation_lines
+from treedbd.cli.rules import explanation_lines, show_versions
 
 OPEN = '{"rules":{".read":true,".write":true}}'
 RULES = """{
@@ -64,6 +65,21 @@ async def test_invalid_rules_are_reported_with_line_and_column(tmp_path: pathlib
     ]
     missing = tmp_path / "none"
     assert "cannot be read (No such file" in await error_of("rules", "check", missing)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_errors_of_all_rules_are_reported() -> None:
+    text = b'{"rules": {\n  ".read": "nobody",\n  "a": {".write": "1"}\n}}'
+    result = await treedb("rules", "check", "-", stdin=text)
+    assert result.status == 1
+    assert result.errors.splitlines() == [
+        "treedb: -:2:13: Unknown variable 'nobody'.",
+        '      ".read": "nobody",',
+        "                ^",
+        "treedb: -:3:20: Expression must evaluate to a boolean. Compare it, as in … > 0.",
+        '      "a": {".write": "1"}',
+        "                       ^",
+    ]
 
 
 @pytest_twisted.ensureDeferred
@@ -123,6 +139,36 @@ async def test_rules_are_put_and_read_back_as_they_were(
     assert "403 permission_denied" in await error_of("get", project)
 
 
+@pytest_twisted.ensureDeferred
+async def test_versions_are_listed_and_printed(
+    shared_daemon: Daemon, host: str, project: str, admin: str
+) -> None:
+    assert (await treedb("rules", "log", project, token=admin)).output == b""
+    other = mint(shared_daemon, host, "ada", "--admin")
+    for text, token in ((OPEN, admin), ('{"rules":{}}', other)):
+        assert await output_of("rules", "put", project, text, token=token)
+    second, first = (await output_of("rules", "log", project, token=admin)).split("\n")
+    assert re.fullmatch(r"2  20\S+\+00:00  12 bytes  ada  in force", second)
+    assert re.fullmatch(r"1  20\S+\+00:00  38 bytes  root", first)
+    listed = json.loads(await output_of("rules", "log", project, "--json", token=admin))
+    assert [each["uid"] for each in listed] == ["ada", "root"]
+    assert await output_of("rules", "get", project, "--version", "1", token=admin) == OPEN
+    error = await error_of("rules", "get", project, "--version", "7", token=admin)
+    assert error.startswith("404 not_found: There is no version 7 of the rules")
+    result = await treedb("rules", "get", project, "--version", "0", token=admin)
+    assert result.status == 2
+
+
+def test_what_is_not_known_of_a_version_is_said() -> None:
+    version = {"version": 1, "bytes": 1000, "is_current": True}
+    named = version | {"time": "2026-11-28T18:00:00.000+00:00", "uid": None, "admin": True}
+    unknown = version | {"version": 10, "time": None, "uid": None, "admin": False}
+    assert show_versions([unknown, named]) == [
+        "10  not known                      1000 bytes  not known  in force",
+        " 1  2026-11-28T18:00:00.000+00:00  1000 bytes  an admin  in force",
+    ]
+
+
 @pytest.mark.parametrize("words", [[], ["-"], ['{"rules": {}}']])
 @pytest_twisted.ensureDeferred
 async def test_rules_may_come_from_standard_input_or_the_command_line(
@@ -146,7 +192,12 @@ async def test_a_dry_run_changes_nothing(project: str, admin: str) -> None:
 @pytest_twisted.ensureDeferred
 async def test_rules_are_for_admins_only(shared_daemon: Daemon, host: str, project: str) -> None:
     user = mint(shared_daemon, host, "ada")
-    for command in (["get", project], ["put", project, OPEN], ["explain", project]):
+    for command in (
+        ["get", project],
+        ["log", project],
+        ["put", project, OPEN],
+        ["explain", project],
+    ):
         assert "401 auth_required" in await error_of("rules", *command)
         assert "403 permission_denied: " in await error_of("rules", *command, token=user)
 

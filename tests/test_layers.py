@@ -16,7 +16,7 @@ PROJECT: Final = pathlib.Path(__file__).parent.parent
 PACKAGE: Final = PROJECT / "treedbd"
 PURE: Final = ("tree", "rules", "store")
 
-MAX_MODULES: Final = 168
+MAX_MODULES: Final = 171
 MAX_ROOT_MODULES: Final = 13
 MAX_FUNCTION_LINES: Final = 30
 MAX_FILES: Final = {
@@ -25,7 +25,7 @@ MAX_FILES: Final = {
     "PUT of a leaf first": 28,
     "SSE open first": 20,
     "WebSocket put first": 31,
-    "PUT of rules first": 30,
+    "PUT of rules first": 31,
 }
 MAX_FRAMES: Final = {
     "GET of a leaf repeated": 38,

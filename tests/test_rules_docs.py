@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import shutil
@@ -11,11 +12,14 @@ import pytest
 import pytest_twisted
 
 from tests.command import treedb
-from tests.rules.evaluating import NOW, may_read, may_write, view
+from tests.rules.evaluating import NOW, may_read, may_write, normal, place, view
+from treedbd.database.requests import Caller
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.evaluate import explanation
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.tree import value as printing
+from treedbd.tree.types import Change
+from treedbd.web.rules import show_trial
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "rules.md"
@@ -95,13 +99,17 @@ def test_the_recipes_work_as_documented() -> None:
 
 
 def test_the_explanation_in_the_docs_is_the_real_one() -> None:
-    (shown,) = re.findall(r"```json\n(\{\"allowed\".*?)```", PAGE.read_text(), re.DOTALL)
+    shown, tried = re.findall(r"```json\n(\{\"allowed\".*?)```", PAGE.read_text(), re.DOTALL)
     context = Context({"uid": "eve"}, NOW, view(None))
     verdict = example('"users"').may_read(("users", "ada"), context, explain=True)
     assert (
         printing.compact(explanation(verdict, is_admin=False, auth=context.auth)).decode()
         == shown.strip()
     )
+    context = Context({"uid": "ada"}, NOW, view({"users": {"ada": {"name": "Ada"}}}))
+    change = Change(place("users/ada/age"), normal(-1))
+    verdict = example('"users"').may_write([change], context, explain=True)
+    assert show_trial(verdict, Caller({"uid": "ada"})) == json.loads(tried)
 
 
 # The commands on the pages, and what they print.

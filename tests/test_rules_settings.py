@@ -386,8 +386,9 @@ def test_rules_survive_a_restart(tmp_path: pathlib.Path, is_killed: bool) -> Non
             assert tree.status("GET", "/b.json") == 403
             response = tree.request("GET", at(RULES, tree.admin))
             assert response.body == b'{"rules": {"a": {".read": true}}}'
-        for file in daemon.data.glob("shop/*"):
-            assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+        for file in daemon.data.glob("shop/**/*"):
+            expected = 0o700 if file.is_dir() else 0o600
+            assert stat.S_IMODE(file.stat().st_mode) == expected, file
 
 
 def test_after_concurrent_puts_the_rules_in_force_are_the_stored_ones(

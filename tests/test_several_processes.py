@@ -207,6 +207,28 @@ def test_rules_that_are_put_at_once_are_the_same_everywhere(several: Several) ->
         assert found[0] == found[1]
 
 
+def test_versions_and_trials_of_rules_are_the_same_at_all_processes(several: Several) -> None:
+    clients = several.clients()
+    texts = [json.dumps({"rules": {f"k{number}": {".read": True}}}) for number in range(4)]
+    for number, text in enumerate(texts):
+        client = clients[number % 2]
+        assert client.request("PUT", "/.settings/rules.json", text, OWNER).status == 200
+        listed = [
+            each.request("GET", "/.settings/rules/versions.json", None, OWNER).json
+            for each in clients
+        ]
+        assert listed[0] == listed[1]
+        assert [each["version"] for each in listed[0]] == list(range(number + 1, 0, -1))
+        assert [each["is_current"] for each in listed[0]] == [True] + [False] * number
+        trial = json.dumps({"method": "GET", "path": f"/k{number}"})
+        for each in clients:
+            found = each.request("POST", "/.settings/rules/trial.json", trial, OWNER).json
+            assert found["allowed"], found
+    for number, text in enumerate(texts, 1):
+        path = f"/.settings/rules/versions.json?version={number}"
+        assert {each.request("GET", path, None, OWNER).body.decode() for each in clients} == {text}
+
+
 def test_the_databases_of_all_processes_are_listed(several: Several) -> None:
     first, second = several.clients()
     label = several.host.partition(".")[0]

@@ -81,6 +81,10 @@ MAX_RESUMED_BYTES: Final = 16 * MIB
 MAX_RESUMED_PATHS: Final = 50_000
 """Writes, bytes of change log, and paths written with those above them, that a resumed stream
 replays; beyond, it starts again."""
+RULES_VERSIONS: Final = 50
+"""Versions of the rules of a project that are kept, that in force included."""
+MAX_TRIAL_BYTES: Final = 2 * MIB + 512 * KIB
+"""Bytes of a request to try rules: a draft of a mebibyte and a value, both escaped."""
 
 # Fixed: what the interpreter's stack allows.
 MAX_RULES_NESTING: Final = 200

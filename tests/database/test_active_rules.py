@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import stat
 from typing import Any
@@ -23,14 +24,18 @@ from treedbd.database.requests import (
     RulesManagedByFile,
     RulesUnreadable,
     Unavailable,
+    UnknownVersion,
 )
 from treedbd.database.slices import SLICE_SECONDS
+from treedbd.limits import RULES_VERSIONS
 from treedbd.rules.context import Context
 from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import DENY, OPEN, RuleSet
+from treedbd.store.rules_versions import UNKNOWN, Origin, RulesVersion
 
 FIRST = '{"rules": {"a": {".read": true}}}'
 SECOND = '{"rules": {"b": {".read": true}}}'
+VERSIONS = "versions"
 
 
 class StoredRules:
@@ -50,7 +55,7 @@ class StoredRules:
         self.active = ActiveRules(
             first,
             is_file_managed=is_file_managed,
-            storage=None if folder is None else FileRules(folder / RULES_FILE),
+            storage=None if folder is None else FileRules(folder / RULES_FILE, folder / VERSIONS),
             run_in_thread=run_at_once if disk is None else disk.run,
             changed=self.count_change,
             work=RulesWork(self.clock),
@@ -240,7 +245,9 @@ def test_rules_are_not_stored_while_the_data_directory_is_elsewhere(tmp_path: pa
     active = ActiveRules(
         OPEN,
         is_file_managed=False,
-        storage=FileRules(tmp_path / "moved" / "p" / RULES_FILE, lambda: "The lock is gone."),
+        storage=FileRules(
+            tmp_path / "moved" / "p" / RULES_FILE, tmp_path / "v", lambda: "The lock is gone."
+        ),
         run_in_thread=run_at_once,
         changed=lambda: None,
         work=RulesWork(Clock()),
@@ -310,3 +317,97 @@ def test_stored_rules_with_a_warning_are_in_force_and_it_is_logged(tmp_path: pat
     assert eventAsText(event, includeTimestamp=False, includeSystem=False).startswith(
         f"{tmp_path / RULES_FILE}:1:49: ^ and $ bind the whole pattern"
     )
+
+
+ADA = Origin(1_700_000_000_000, "ada", is_admin=True)
+"""Where a version came from."""
+
+
+def versions_of(world: StoredRules) -> list[tuple[int, Origin, bool]]:
+    listed: list[RulesVersion] = []
+    Deferred.fromCoroutine(world.active.list_versions()).addCallback(listed.extend)
+    return [(each.number, each.origin, each.is_current) for each in listed]
+
+
+def text_of(world: StoredRules, number: int) -> bytes | type[BaseException] | None:
+    texts: list[bytes] = []
+    reading = Deferred.fromCoroutine(world.active.read_version(number))
+    reading.addCallback(texts.append)
+    return texts[0] if texts else failure_of(reading)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_each_put_that_changes_the_text_makes_a_version(
+    tmp_path: pathlib.Path, *, is_stored: bool
+) -> None:
+    world = StoredRules(tmp_path if is_stored else None)
+    assert versions_of(world) == []
+    for text in (FIRST, FIRST, SECOND):
+        world.active.put(text.encode(), origin=ADA)
+    assert versions_of(world) == [(2, ADA, True), (1, ADA, False)]
+    world.active.put(FIRST.encode())
+    assert versions_of(world) == [(3, UNKNOWN, True), (2, ADA, False), (1, ADA, False)]
+    assert text_of(world, 2) == SECOND.encode()
+    assert text_of(world, 4) is UnknownVersion
+    assert versions_of(StoredRules(tmp_path)) == (versions_of(world) if is_stored else [])
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_the_last_versions_are_kept(tmp_path: pathlib.Path, *, is_stored: bool) -> None:
+    world = StoredRules(tmp_path if is_stored else None)
+    for number in range(RULES_VERSIONS + 2):
+        world.active.put(f'{{"rules": {{"k{number}": {{}}}}}}'.encode())
+    numbers = [number for number, _, _ in versions_of(world)]
+    assert numbers == list(range(RULES_VERSIONS + 2, 2, -1))
+    assert text_of(world, 2) is UnknownVersion
+
+
+def test_rules_that_were_stored_before_versions_are_the_first(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / RULES_FILE
+    file.write_text(FIRST)
+    os.utime(file, (1000, 1000))
+    world = StoredRules(tmp_path)
+    assert versions_of(world) == [(1, Origin(1_000_000), True)]
+    assert text_of(world, 1) == FIRST.encode()
+    assert [each.name for each in tmp_path.iterdir()] == [RULES_FILE]  # to list writes nothing
+    world.active.put(SECOND.encode(), origin=ADA)
+    assert versions_of(world) == [(2, ADA, True), (1, Origin(1_000_000), False)]
+    assert text_of(world, 1) == FIRST.encode()
+
+
+def test_rules_that_cannot_be_stored_are_no_version(tmp_path: pathlib.Path) -> None:
+    world = StoredRules(tmp_path)
+    world.active.put(FIRST.encode(), origin=ADA)
+    (tmp_path / (RULES_FILE + ".new")).mkdir()
+    assert failure_of(world.active.put(SECOND.encode())) is Unavailable
+    assert versions_of(world) == [(1, ADA, True)]
+    assert text_of(world, 2) is UnknownVersion
+
+
+def test_a_crash_before_the_rules_are_stored_leaves_a_version_that_is_not_in_force(
+    tmp_path: pathlib.Path,
+) -> None:
+    world = StoredRules(tmp_path)
+    world.active.put(FIRST.encode(), origin=ADA)
+    world.active.put(SECOND.encode(), origin=ADA)
+    (tmp_path / RULES_FILE).write_text(FIRST)
+    again = StoredRules(tmp_path)
+    assert versions_of(again) == [(2, ADA, False), (1, ADA, True)]
+    again.active.put(OPEN.text.encode())
+    assert versions_of(again)[0] == (3, UNKNOWN, True)
+
+
+def test_rules_of_a_file_have_no_versions(tmp_path: pathlib.Path) -> None:
+    world = StoredRules(tmp_path, is_file_managed=True)
+    listing = Deferred.fromCoroutine(world.active.list_versions())
+    assert failure_of(listing) is RulesManagedByFile
+    assert text_of(world, 1) is RulesManagedByFile
+
+
+def test_versions_that_cannot_be_read_are_unavailable(tmp_path: pathlib.Path) -> None:
+    world = StoredRules(tmp_path)
+    (tmp_path / VERSIONS).write_text("not a folder")
+    listing = Deferred.fromCoroutine(world.active.list_versions())
+    assert failure_of(listing) is Unavailable
+    assert text_of(world, 1) is Unavailable
+    assert failure_of(world.active.put(FIRST.encode())) is Unavailable

@@ -8,7 +8,7 @@ import pytest
 
 from tests.rules.evaluating import document_error
 from treedbd.rules.document import InvalidRules
-from treedbd.rules.ruleset import parse_rules
+from treedbd.rules.ruleset import MAX_ERRORS, parse_rules
 
 NO_METHOD = "Type error: Function call on target that is not a function."
 NO_OBJECT = "Invalid property access: target is not an object."
@@ -132,3 +132,48 @@ def test_a_repeated_expression_is_warned_of_at_each_place_and_the_warnings_are_b
     rule = {".read": "auth.uid.matches(/^a|b$/)"}
     assert len(set(warnings_of({"a": rule, "b": rule, "c": rule}))) == 3
     assert len(warnings_of({f"k{at}": rule for at in range(100)})) == 20
+
+
+def errors_of(text: str) -> list[str]:
+    with pytest.raises(InvalidRules) as caught:
+        parse_rules(text)
+    return [str(each) for each in (caught.value, *caught.value.others)]
+
+
+def test_the_errors_of_several_rules_are_found_in_one_pass() -> None:
+    text = """{"rules": {
+  ".read": "auth.uid = 1",
+  ".write": 1,
+  "a": {".validate": "newdata.exists()", ".indexOn": [1, 2]},
+  "$k": {"$k": {".read": "$x == 1"}, "b": "true"},
+  "$m": {".read": "newData.exists()"},
+  "x/y": {".write": "auth.uid + 1"},
+  "c": {".read": "auth != null", ".validate": "data.val() == 1 && now"}
+}, "more": {}}"""
+    found = [each.split(".")[0] for each in errors_of(text)]
+    assert found == [
+        "2:22: Rule expressions may not contain assignments",
+        "3:13: Invalid rule expression",
+        "4:23: Unknown variable 'newdata'",
+        "4:54: Invalid indexOn expression",
+        "5:10: The variable '$k' is already bound above",
+        "5:27: Unknown variable '$x'",
+        "5:43: Expected '{'",
+        "6:3: Cannot have multiple default rules ('$k' and '$m')",
+        "6:20: newData is invalid in ",
+        "7:3: String can't contain \"",
+        "7:22: Expression must evaluate to a boolean",
+        "8:67: Right operand of && must be boolean",
+        "9:4: Unexpected property 'more'",
+    ]
+
+
+def test_a_document_that_is_none_has_one_error() -> None:
+    assert len(errors_of('{"rules": {".read": "nobody", ')) == 1
+
+
+def test_no_more_errors_are_looked_for_than_an_author_mends() -> None:
+    nodes = ",".join(f'"k{number}": {{".read": "x{number}"}}' for number in range(MAX_ERRORS + 5))
+    found = errors_of(f'{{"rules": {{{nodes}}}}}')
+    assert len(found) == MAX_ERRORS
+    assert found[0].endswith("Unknown variable 'x0'.")

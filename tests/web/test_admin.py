@@ -263,9 +263,17 @@ def test_a_hint_is_a_member_of_its_own_and_none_for_clients_of_firebase(world: A
         "error": "invalid_data",
         "message": "1:21: Expected '{'.",
         "hint": "Did you mean '.read'?",
+        "errors": [
+            {
+                "line": 1,
+                "column": 21,
+                "message": "Expected '{'.",
+                "hint": "Did you mean '.read'?",
+            }
+        ],
     }
     without = world.request("PUT", RULES, admin("shop"), b'{"rules": {".foo": "true"}}')
-    assert list(json.loads(without[0][1])) == ["error", "message"]
+    assert list(json.loads(without[0][1])) == ["error", "message", "errors"]
     assert FIREBASE.error_body("invalid_data", "1:21: Expected '{'.\n", "Did you mean?") == (
         b'{\n  "error" : "1:21: Expected \'{\'.\\n"\n}\n'
     )

@@ -33,6 +33,8 @@ RESERVED_PATHS = [
     "/.health",
     "/.openapi.json",
     "/.settings/rules.json",
+    "/.settings/rules/trial.json",
+    "/.settings/rules/versions.json",
     "/.settings/log.json",
     "/.settings/compact.json",
     "/.settings/tokens.json",
@@ -42,7 +44,11 @@ RESERVED_PATHS = [
     "/.ws",
     "/.lp",
 ]
-POSTED = ["/.settings/compact.json", "/.settings/tokens.json"]
+POSTED = [
+    "/.settings/compact.json",
+    "/.settings/rules/trial.json",
+    "/.settings/tokens.json",
+]
 TREE_PATHS = [
     "/.json",
     "/a.json",

@@ -1,7 +1,7 @@
 """`treedb rules`: the options of its subcommands, and all of them but `test`.
 
-`get`, `put` and `explain` send requests as an admin. `check` parses a document as the daemon does,
-without one. So does `test`, whose work is in `rules_testing`.
+`get`, `log`, `put` and `explain` send requests as an admin. `check` parses a document as the daemon
+does, without one. So does `test`, whose work is in `rules_testing`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from codecs import BOM_UTF8
 from fractions import Fraction
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -27,6 +27,7 @@ from treedbd.cli.options import (
     add_flag,
     add_settings_options,
     is_json,
+    number_from,
     read_settings,
     read_value,
     reported,
@@ -40,6 +41,8 @@ _PERCENT: Final = re.compile(r"(?:100|[0-9]{1,2})(?:\.[0-9]{1,3})?%?")
 _ALL: Final = Fraction(100)
 
 _PROJECT_HELP: Final = "a project, as in https://shop.localhost:8443"
+_VERSIONS: Final = "rules/versions.json"
+_UNKNOWN: Final = "not known"
 _METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")
 
 
@@ -53,7 +56,17 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     add_test_options(commands.add_parser("test", help="judge cases by rules, without a daemon"))
     get = commands.add_parser("get", help="print the rules of a project")
     add_address(get, _PROJECT_HELP)
+    get.add_argument(
+        "--version",
+        metavar="N",
+        type=number_from(1),
+        help="the number of a version, as rules log shows it (default: what is in force)",
+    )
     add_online_options(get, _get)
+    log = commands.add_parser("log", help="list the last versions of the rules of a project")
+    add_address(log, _PROJECT_HELP)
+    add_flag(log, "--json", "print the response as it is")
+    add_online_options(log, _log)
     _add_put(commands.add_parser("put", help="put rules in force"))
     _add_explain(
         commands.add_parser("explain", help="show the rules that a request evaluates, and results")
@@ -108,9 +121,9 @@ def _check(arguments: Namespace) -> Status:
 def parse_rules_of(
     file: str, raw: bytes, limits: RulesLimits, shown: bytes | None = None
 ) -> RuleSet:
-    """Return the rules in a text; raise `CommandFailed`, which shows the line of the first error.
+    """Return the rules in a text; raise `CommandFailed`, which shows the lines of the errors.
 
-    The line is one of `shown`, if the text is only a part of that file, at the same position.
+    The lines are of `shown`, if the text is only a part of that file, at the same positions.
     """
     # Not imported at the top: the language of rules takes longer to import than a request to send.
     from treedbd.rules.document import InvalidRules, with_hint
@@ -119,12 +132,46 @@ def parse_rules_of(
     try:
         return parse_rules(raw, limits)
     except InvalidRules as error:
-        where = excerpt((shown or raw).decode("utf-8", "replace"), error.line, error.column)
-        raise CommandFailed(f"{file}:{with_hint(error)}", *where) from None
+        text = (shown or raw).decode("utf-8", "replace")
+        details = [*excerpt(text, error.line, error.column)]
+        for each in error.others:
+            details.append(make_printable(f"treedb: {file}:{with_hint(each)}"))
+            details += excerpt(text, each.line, each.column)
+        raise CommandFailed(f"{file}:{with_hint(error)}", *details) from None
 
 
 def _get(client: HttpClient, arguments: Namespace) -> None:
-    print_response(client, "GET", arguments.url.to_rules(), None)
+    url: Url = arguments.url.to_rules()
+    if arguments.version is not None:
+        url = url.to_settings(_VERSIONS).with_parameters({"version": str(arguments.version)})
+    print_response(client, "GET", url, None)
+
+
+def _log(client: HttpClient, arguments: Namespace) -> None:
+    url: Url = arguments.url.to_settings(_VERSIONS)
+    if arguments.json:
+        print_response(client, "GET", url, None)
+        return
+    body = client.request("GET", url, None, None).content()
+    with reading_answer(url):
+        lines = [make_printable(line) for line in show_versions(orjson.loads(body))]
+    for line in lines:
+        print_line(line)
+
+
+def show_versions(versions: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each version: its number, time, size and admin, and which is in force."""
+    rows = []
+    for each in versions:
+        by = each["uid"] or ("an admin" if each["admin"] else _UNKNOWN)
+        note = "  in force" if each["is_current"] else ""
+        time, size = str(each["time"] or _UNKNOWN), f"{int(each['bytes'])} bytes"
+        rows.append((str(int(each["version"])), time, size, f"{by}{note}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        f"{number:>{widths[0]}}  {time:{widths[1]}}  {size:>{widths[2]}}  {rest}"
+        for number, time, size, rest in rows
+    ]
 
 
 def _put(client: HttpClient, arguments: Namespace) -> None:

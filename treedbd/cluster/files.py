@@ -45,6 +45,7 @@ from treedbd.store.postgresql.cluster import (
 )
 from treedbd.store.postgresql.engine import PostgresqlEngine
 from treedbd.store.postgresql.fetching import DatabaseMissing
+from treedbd.store.rules_versions import Origin, RulesVersion
 from treedbd.store.sqlite.engine import remove_files
 from treedbd.store.sqlite.file import check_library
 
@@ -434,9 +435,23 @@ class ClusterRules:
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
 
-    def store(self, text: bytes) -> None:
+    def store(self, text: bytes, origin: Origin) -> None:
         """Replace the rules, for all daemons; blocks. Raises `Unavailable`."""
         try:
-            self._projects.put_rules(self._project, text)
+            self._projects.put_rules(self._project, text, origin)
+        except StoreUnreachable as error:
+            raise Unavailable(str(error)) from None
+
+    def list_versions(self) -> list[RulesVersion]:
+        """Return the versions that all daemons have put; blocks. Raises `Unavailable`."""
+        try:
+            return self._projects.list_rules_versions(self._project)
+        except StoreUnreachable as error:
+            raise Unavailable(str(error)) from None
+
+    def read_version(self, number: int) -> bytes | None:
+        """Return the text of a version; blocks. Raises `Unavailable`."""
+        try:
+            return self._projects.read_rules_version(self._project, number)
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None

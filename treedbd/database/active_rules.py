@@ -2,9 +2,10 @@
 
 `ActiveRules` is the rules of one project, whose `current` rule set is what databases are judged by.
 Rules that were PUT over HTTP are kept by a `RulesStorage`: `FileRules` beside the databases of the
-project, or a cluster, where others replace them too, so that they are loaded again before they are
-used. The rules of a project whose configuration names a rules file are *managed by the file*: then
-nothing is stored here, and a PUT is a conflict.
+project, `MemoryRules`, or a cluster, where others replace them too, so that they are loaded again
+before they are used. It also keeps the versions before (`store.rules_versions`). The rules of a
+project whose configuration names a rules file are *managed by the file*: then nothing is stored
+here, a PUT is a conflict, and there are no versions.
 
 A rules document of a mebibyte takes seconds to compile, and only the caller that puts or checks it
 waits. `RulesWork` compiles in slices between which the reactor serves others, one document of the
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import errno
 import pathlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple, NoReturn, Protocol, TypeVar
@@ -34,17 +35,25 @@ from treedbd.database.requests import (
     RulesManagedByFile,
     RulesUnreadable,
     Unavailable,
+    UnknownVersion,
 )
 from treedbd.database.runtime import RulesExchange, RunInThread
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.errors import LineBudget
 from treedbd.files import NO_DESCRIPTOR_ERRNOS, create_directory, write_atomically
-from treedbd.limits import RulesLimits
+from treedbd.limits import RULES_VERSIONS, RulesLimits
 from treedbd.loop import Steps
 from treedbd.names import DatabaseName
 from treedbd.rules.context import SlowRules, SlowRulesReport
 from treedbd.rules.document import InvalidRules, TextPosition, with_hint
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet, parse_rules, parse_rules_in_steps
+from treedbd.store.rules_versions import (
+    UNKNOWN,
+    Origin,
+    RulesVersion,
+    VersionFiles,
+    mark_current,
+)
 from treedbd.tree.types import Json
 
 Result = TypeVar("Result")
@@ -86,21 +95,39 @@ class RulesStorage(Protocol):
         """Return what is stored, in any thread; raise OSError or `Unavailable`."""
         ...
 
-    def store(self, text: bytes) -> None:
-        """Replace what is stored, durably, in any thread; raise `Unavailable`."""
+    def store(self, text: bytes, origin: Origin) -> None:
+        """Replace what is stored, durably, in any thread; raise `Unavailable`.
+
+        What differs from the text before is a version.
+        """
+        ...
+
+    def list_versions(self) -> list[RulesVersion]:
+        """Return the versions that are kept, the newest first; raise `Unavailable`."""
+        ...
+
+    def read_version(self, number: int) -> bytes | None:
+        """Return the text of a version, None if it is not kept; raise `Unavailable`."""
         ...
 
 
 class FileRules:
-    """Rules in a file of the data directory, written whole or not at all."""
+    """Rules in a file of the data directory, written whole or not at all; versions beside it."""
 
     is_shared = False
 
     def __init__(
-        self, file: pathlib.Path, find_misplaced: Callable[[], str | None] = lambda: None
+        self,
+        file: pathlib.Path,
+        versions: pathlib.Path,
+        find_misplaced: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Store in `file`; `find_misplaced` returns why nothing can be stored at present."""
+        """Store in `file`, and what was put last in the folder `versions`.
+
+        `find_misplaced` returns why nothing can be stored at present.
+        """
         self._file = file
+        self._versions = VersionFiles(versions)
         self._find_misplaced = find_misplaced
 
     @property
@@ -115,15 +142,93 @@ class FileRules:
         except FileNotFoundError:
             return LoadedRules(None, 0)
 
-    def store(self, text: bytes) -> None:
+    def store(self, text: bytes, origin: Origin) -> None:
         """Replace the file; raise `Unavailable`."""
         if (problem := self._find_misplaced()) is not None:
             raise Unavailable(f"The rules cannot be stored: {problem}")
         try:
             create_directory(self._file.parent)
-            write_atomically(self._file, text)
+            self._replace(text, origin)
         except OSError as error:
             raise Unavailable(f"The rules cannot be stored: {error.strerror}.") from None
+
+    def list_versions(self) -> list[RulesVersion]:
+        """Return the versions that are kept; raise `Unavailable`."""
+        try:
+            return self._list_versions(self.load().text)
+        except OSError as error:
+            raise _unreadable_versions(error) from None
+
+    def read_version(self, number: int) -> bytes | None:
+        """Return the text of a version; raise `Unavailable`."""
+        try:
+            text = self._versions.read(number)
+            if text is None:
+                stored = self.load().text
+                newest = self._list_versions(stored)[:1]
+                text = stored if [each.number for each in newest] == [number] else None
+        except OSError as error:
+            raise _unreadable_versions(error) from None
+        return text
+
+    def _replace(self, text: bytes, origin: Origin) -> None:
+        """Store the version, then the rules: a crash in between leaves one that is not current."""
+        stored = self.load().text
+        if text == stored:
+            write_atomically(self._file, text)
+            return
+        versions = self._list_versions(stored)
+        if stored is not None and self._versions.read(versions[0].number) is None:
+            self._versions.add(versions[0], stored)  # it was there before versions were kept
+        number = versions[0].number + 1 if versions else 1
+        try:
+            self._versions.add(RulesVersion(number, origin, len(text)), text)
+            write_atomically(self._file, text)
+        except OSError:
+            self._versions.remove(number)
+            raise
+        self._versions.trim()
+
+    def _list_versions(self, stored: bytes | None) -> list[RulesVersion]:
+        origin = UNKNOWN
+        if stored is not None:
+            origin = Origin(time=int(self._file.stat().st_mtime * 1000))
+        return self._versions.list_all(stored, origin)
+
+
+def _unreadable_versions(error: OSError) -> Unavailable:
+    return Unavailable(f"The versions of the rules cannot be read: {error.strerror}.")
+
+
+class MemoryRules:
+    """Rules that are gone with the process."""
+
+    is_shared = False
+    label = "memory"
+
+    def __init__(self) -> None:
+        """Nothing is stored yet."""
+        self._versions: list[tuple[RulesVersion, bytes]] = []
+
+    def load(self) -> LoadedRules:
+        """Return the rules, if any were put."""
+        return LoadedRules(self._versions[-1][1] if self._versions else None, 0)
+
+    def store(self, text: bytes, origin: Origin) -> None:
+        """Replace the rules."""
+        number = self._versions[-1][0].number + 1 if self._versions else 1
+        if text != self.load().text:
+            kept = self._versions[1 - RULES_VERSIONS :]
+            self._versions = [*kept, (RulesVersion(number, origin, len(text)), text)]
+
+    def list_versions(self) -> list[RulesVersion]:
+        """Return the versions that are kept."""
+        found = [version for version, _ in self._versions]
+        return mark_current(found, found[-1].number if found else None, self.load().text, UNKNOWN)
+
+    def read_version(self, number: int) -> bytes | None:
+        """Return the text of a version."""
+        return next((text for each, text in self._versions if each.number == number), None)
 
 
 class RulesWork:
@@ -202,7 +307,7 @@ class ActiveRules:
         limits: RulesLimits = DEFAULT_LIMITS,
         exchange: RulesExchange | None = None,
     ) -> None:
-        """Start with `rules`, or with those in `storage`; None stores nothing.
+        """Start with `rules`, or with those in `storage`; None keeps them in memory.
 
         `changed` is called whenever other rules have come into force. By `exchange` other processes
         put the rules in force that were stored. Rules that are shared have to be loaded before
@@ -215,7 +320,7 @@ class ActiveRules:
         self.is_file_managed = is_file_managed
         self.epoch = 0
         self._first = rules
-        self._storage = storage
+        self._storage: RulesStorage = MemoryRules() if storage is None else storage
         self._run_in_thread = run_in_thread
         self._changed = changed
         self._work = work
@@ -223,10 +328,10 @@ class ActiveRules:
         self._putting = DeferredLock()
         self._loading = DeferredLock()
         self._reported: set[str] = set()
-        if storage is not None and storage.is_shared:
+        if self._storage.is_shared:
             self.current, self.epoch = DENY, UNKNOWN_EPOCH
-        elif storage is not None and not is_file_managed:
-            self._load(storage)
+        elif not is_file_managed:
+            self._load(self._storage)
 
     async def check(self, text: bytes, deadline: float | None = None) -> RuleSet:
         """Return the rules in a document, which is not put in force.
@@ -241,16 +346,34 @@ class ActiveRules:
         async with self._work.lock(deadline):
             return await self._work.run(self.current.as_json(), deadline)
 
-    def put(self, text: bytes, deadline: float | None = None) -> Deferred[RuleSet]:
+    def put(
+        self, text: bytes, deadline: float | None = None, origin: Origin = UNKNOWN
+    ) -> Deferred[RuleSet]:
         """Put rules in force; fires with them when they are durable and in force.
 
-        `deadline` is in seconds of the clock. Raises `RulesManagedByFile`; errbacks with that,
-        `InvalidRules`, `DeadlinePassed` or `Unavailable`, and then nothing has changed. Cancelling
-        stops the work as long as the document is being checked; once it has been, it ends the
-        waiting only, and the rules are put all the same.
+        `deadline` is in seconds of the clock; `origin` is kept with their version. Raises
+        `RulesManagedByFile`; errbacks with that, `InvalidRules`, `DeadlinePassed` or `Unavailable`,
+        and then nothing has changed. Cancelling stops the work as long as the document is being
+        checked; once it has been, it ends the waiting only, and the rules are put all the same.
         """
         self._check_not_file_managed()
-        return Deferred.fromCoroutine(self._compile_and_put(text, deadline))
+        return Deferred.fromCoroutine(self._compile_and_put(text, deadline, origin))
+
+    async def list_versions(self) -> list[RulesVersion]:
+        """Return the versions that are kept; raise `RulesManagedByFile` or `Unavailable`."""
+        self._check_not_file_managed()
+        return await self._run_with_result(self._storage.list_versions)
+
+    async def read_version(self, number: int) -> bytes:
+        """Return the text of a version.
+
+        Raises `UnknownVersion`, `RulesManagedByFile` or `Unavailable`.
+        """
+        self._check_not_file_managed()
+        text = await self._run_with_result(lambda: self._storage.read_version(number))
+        if text is None:
+            raise UnknownVersion(number)
+        return text
 
     def report_exceeded(self, location: str, position: TextPosition) -> None:
         """Log, once for each rule in force, that a rule reads more than one request may."""
@@ -281,34 +404,39 @@ class ActiveRules:
         """
         self.is_file_managed = False
 
-    async def _compile_and_put(self, text: bytes, deadline: float | None) -> RuleSet:
+    async def _compile_and_put(
+        self, text: bytes, deadline: float | None, origin: Origin
+    ) -> RuleSet:
         done: Deferred[None] = Deferred()
         async with self._work.lock(deadline):
             rules = await self._work.run(parse_rules_in_steps(text, self._limits), deadline)
             # One after the other, so that the rules in force are those that are stored; queued
             # within the context, so that the last that arrived are in force in the end.
+            store = partial(self._store, text, origin)
             putting = self._putting.run(
-                lambda: Deferred.fromCoroutine(self._store_and_enforce(rules, text, deadline))
+                lambda: Deferred.fromCoroutine(self._store_and_enforce(rules, store, deadline))
             )
             putting.addCallbacks(done.callback, done.errback)
         await done
         return rules
 
-    async def _store_and_enforce(self, rules: RuleSet, text: bytes, deadline: float | None) -> None:
+    async def _store_and_enforce(
+        self, rules: RuleSet, store: Callable[[], Awaitable[None]], deadline: float | None
+    ) -> None:
         self._check_not_file_managed()
         self._work.check_deadline(deadline)
-        if self._storage is not None and self._storage.is_shared:
-            await self._store(text)
+        if self._storage.is_shared:
+            await store()
             await self.load_stored()  # with their epoch; another daemon may have been later
             return
         if self._exchange is None:
-            await self._store(text)
+            await store()
             self._check_not_file_managed()
             self._enforce(rules)
             return
         # One process at a time, so that all have the rules in force that were stored last.
         async with self._exchange.lock():
-            await self._store(text)
+            await store()
             self._enforce(rules)
             await self._exchange.spread()
 
@@ -322,13 +450,11 @@ class ActiveRules:
 
     async def _load_stored(self, known: int | None) -> None:
         storage = self._storage
-        if storage is None or known == self.epoch:
+        if known == self.epoch:
             return
         if self.is_file_managed and not storage.is_shared:
             return
-        loaded: list[LoadedRules] = []
-        await self._run_in_thread(lambda: loaded.append(storage.load()))
-        ((text, epoch),) = loaded
+        text, epoch = await self._run_with_result(storage.load)
         if not self.is_file_managed:
             if text is None:
                 self._enforce(self._first)
@@ -356,10 +482,13 @@ class ActiveRules:
             self._reported.clear()
             self._changed()
 
-    async def _store(self, text: bytes) -> None:
-        storage = self._storage
-        if storage is not None:
-            await self._run_in_thread(lambda: storage.store(text))
+    async def _store(self, text: bytes, origin: Origin) -> None:
+        await self._run_in_thread(lambda: self._storage.store(text, origin))
+
+    async def _run_with_result(self, work: Callable[[], Result]) -> Result:
+        results: list[Result] = []
+        await self._run_in_thread(lambda: results.append(work()))
+        return results[0]
 
     def _load(self, storage: RulesStorage) -> None:
         try:

@@ -28,6 +28,8 @@ from treedbd.store.sqlite.history import MARK
 
 SHELF: Final = ".shelf"
 RULES_FILE: Final = "rules.json"
+RULES_VERSIONS_FOLDER: Final = "rules.versions"
+"""Beside the rules: what was put last, which is not served."""
 MOVED_FILE: Final = "moved-to-postgresql"
 """In a data directory whose databases were brought to PostgreSQL, which has newer data since."""
 BACKUP_NOTE: Final = "treedb.backup"

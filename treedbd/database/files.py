@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from treedbd.database.active_rules import FileRules, RulesStorage
 from treedbd.database.data_directory import (
     RULES_FILE,
+    RULES_VERSIONS_FOLDER,
     SHELF,
     FoundDatabases,
     ServedProjects,
@@ -315,7 +316,8 @@ class DatabaseFiles(CatalogFiles):
 
     def rules_storage(self, project: str) -> FileRules:
         """Return where the rules of a project are stored."""
-        return FileRules(self._folder / project / RULES_FILE, self.find_misplaced)
+        folder = self._folder / project
+        return FileRules(folder / RULES_FILE, folder / RULES_VERSIONS_FOLDER, self.find_misplaced)
 
     def follow(self, database: Database) -> None:
         """Do nothing: no other process creates databases."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 import attrs
 
-from treedbd.limits import DEFAULT_PROJECT_DATABASES, MAX_SHOWN_BYTES
+from treedbd.limits import DEFAULT_PROJECT_DATABASES, MAX_SHOWN_BYTES, RULES_VERSIONS
 from treedbd.names import DEFAULT_DATABASE, CreatorName, DatabaseName, DialectName
 from treedbd.store.engine import Transaction
 from treedbd.traces import Trace
@@ -193,8 +193,17 @@ class UnknownDatabase(LookupError):
         self.is_project_known = is_project_known
 
 
+class UnknownVersion(LookupError):
+    """A version of the rules of a project that does not exist, or is not kept any more."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            f"There is no version {number} of the rules: the last {RULES_VERSIONS} are kept."
+        )
+
+
 class RulesManagedByFile(Exception):
-    """The rules of a project are set by its configuration, so they cannot be PUT."""
+    """The rules of a project are set by its configuration, so none can be PUT or have versions."""
 
     def __init__(self) -> None:
         super().__init__("The rules of this project are managed by a file of its configuration.")

@@ -89,6 +89,12 @@ class Authorisation:
     _slow_rules: SlowRulesReport | None = None
     _observe: Callable[[float], None] | None = None
 
+    def of_trial(self, rules: RuleSet) -> Authorisation:
+        """Return what `rules` would allow in the same database; nothing of it is reported."""
+        return attrs.evolve(
+            self, rules=TrialRules(rules), exceeded=None, slow_rules=None, observe=None
+        )
+
     def evaluate_read(
         self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
     ) -> bool:
@@ -175,10 +181,11 @@ class Authorisation:
         context = Context(read.caller.auth, read.now(), nodes, read.query, at_once=True)
         return self._rules.current.may_read(read.path, context, explain=True)
 
-    def explain_write(self, nodes: Nodes, write: Write) -> Verdict:
-        """Return the verdict of the rules on a write, with a trace."""
+    def explain_write(self, nodes: Nodes, write: Write, *, at_once: bool = True) -> Verdict:
+        """Return the verdict of the rules on a write, with a trace, `at_once` or with pauses."""
         edit = resolve(write.edit, write.now, nodes)
-        context = self.context(write.caller.auth, write.now, nodes)
+        auth, deadline = write.caller.auth, write.deadline
+        context = self.context(auth, write.now, nodes, deadline=deadline, at_once=at_once)
         return self._rules.current.may_write(edit.changes, context, explain=True)
 
     def context(

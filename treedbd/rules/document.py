@@ -9,10 +9,11 @@ although they are valid nowhere in a rules document, so that `ruleset` can repor
 message. This module does not know what the members mean; `ruleset` does. An `Item` has the offset
 at which it begins, and a `TextItem` maps each of its characters to an offset, across escapes.
 
-Only the first error of a document is reported, with its position and its text. The texts are in the
-modules that find the errors: here, and in `ruleset`, `grammar`, `regex` and `typecheck`. An
-`ExpressionError` has an offset into the text of its expression. Only `ruleset` knows where that
-text is in the document; it makes an `InvalidRules` of the error.
+Of what is not a document at all only the first error is reported, with its position and its text.
+Of a document `ruleset` reports the first error of each rule. The texts are in the modules that find
+the errors: here, and in `ruleset`, `grammar`, `regex` and `typecheck`. An `ExpressionError` has an
+offset into the text of its expression. Only `ruleset` knows where that text is in the document; it
+makes an `InvalidRules` of the error.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class InvalidRules(ValueError):
     """A rules document that cannot be put in force; `str()` is `line:column: text`.
 
     `hint` is a sentence that may help ("Did you mean …?"), or empty. It is not part of the text,
-    because clients know the texts of Firebase.
+    because clients know the texts of Firebase. `others` are the errors that follow in the document,
+    as far as they are known.
     """
 
     def __init__(self, line: int, column: int, text: str, hint: str = "") -> None:
@@ -64,6 +66,7 @@ class InvalidRules(ValueError):
         self.column = column
         self.text = text
         self.hint = hint
+        self.others: tuple[InvalidRules, ...] = ()
 
 
 class ExpressionError(Exception):

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import attrs
 
+from treedbd.loop import paused
 from treedbd.rules.context import (
     BudgetExceeded,
     Context,
@@ -40,6 +41,8 @@ VALIDATE: Final = ".validate"
 READ_WHOLE_BYTES: Final = 65_536
 """Bytes of a stored value that is read as a whole to be validated."""
 
+_SHOWN_AT_ONCE: Final = 32
+"""Results that take some hundred microseconds to be shown, with the most that each has read."""
 MAX_SHOWN_CHARACTERS: Final = 100
 """Characters of a string that a rule read."""
 _NOT_EVALUATED: Final = (0.0, 0)
@@ -422,7 +425,10 @@ def explanation(
     shown: dict[str, Json] = {"allowed": allowed, "admin": is_admin}
     if not allowed:
         shown |= {"reason": _denial_reason(verdict), "auth": auth}
-    return {**shown, "rules": [_show_rule(result, shows_all) for result in verdict.trace]}
+    rules: list[Json] = [
+        _show_rule(result, shows_all) for result in paused(verdict.trace, _SHOWN_AT_ONCE)
+    ]
+    return {**shown, "rules": rules}
 
 
 def _denial_reason(verdict: Verdict) -> str:

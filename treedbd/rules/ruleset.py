@@ -1,7 +1,7 @@
 """The rules of a project: built from the text of a document, and evaluated for each request.
 
-This is the interface of the package. `parse_rules` makes a `RuleSet` of a document or raises the
-first error; `may_read` and `may_write` evaluate the rules for one operation and read nothing but
+This is the interface of the package. `parse_rules` makes a `RuleSet` of a document or raises its
+errors; `may_read` and `may_write` evaluate the rules for one operation and read nothing but
 the view they are given. That an admin is exempt from rules is the concern of callers.
 
 Rights without a view. `may_write_somewhere` returns whether a caller may write anything at all at a
@@ -11,9 +11,10 @@ that the whole evaluation has (`evaluate`), without what only other rules need: 
 budget.
 
 Building. From the items of a parsed document comes a tree of rule nodes, each rule type-checked and
-compiled. Only this part knows which members a rules document may have. It finds the first error in
-the order of the text and gives it its line and column, and collects the warnings. An expression
-that a document repeats is compiled once for all places where its captures mean the same.
+compiled. Only this part knows which members a rules document may have. It finds the errors, one at
+most in each rule, gives them their lines and columns, and collects the warnings. After an error the
+build goes on with what is not affected by it. An expression that a document repeats is compiled
+once for all places where its captures mean the same.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import attrs
 import orjson
@@ -270,7 +271,7 @@ class RuleSet:
 
 
 def parse_rules(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> RuleSet:
-    """Parse, type-check and compile a rules document; raise `InvalidRules` for the first error."""
+    """Parse, type-check and compile a rules document; raise `InvalidRules`, the first error."""
     return finish(parse_rules_in_steps(text, limits))
 
 
@@ -414,6 +415,8 @@ _RULE_WITHOUT_NODE: Final = 'A key has an object of rules, as in {".validate": "
 _RULE_WITH_CHILDREN: Final = "A rule has no children: write them beside it."
 MAX_WARNINGS: Final = 20
 """Warnings of one document that are kept; an author who mends these sees the others."""
+MAX_ERRORS: Final = 50
+"""Errors of one document that are looked for, for the same reason."""
 _COMPARED: Final[Mapping[Type, str]] = {
     Type.BOOLEAN: "A boolean",
     Type.NUMBER: "A number",
@@ -456,12 +459,13 @@ def _build_rules(
     if not document.keys or document.keys[0].value != _TOP:
         offset = document.keys[0].offset if document.keys else document.end
         source.fail(offset, f"Expected '{_TOP}' property.", _AROUND)
-    if len(document.keys) > 1:
-        extra = document.keys[1]
-        text = f"Unexpected property '{extra.value}'."
-        source.fail(extra.offset, text, f"Move it below '{_TOP}'.")
     builder = _Builder(source, limits)
+    for extra in document.keys[1:]:
+        text = f"Unexpected property '{extra.value}'."
+        builder.fail(extra.offset, text, f"Move it below '{_TOP}'.")
     root = yield from builder.node(document.values[0], (), ())
+    if builder.errors:
+        builder.raise_errors()
     return root, tuple(builder.warnings)
 
 
@@ -473,11 +477,26 @@ class _Builder:
         self.limits = limits
         self.members = 0
         self.warnings: list[RulesWarning] = []
+        self.errors: list[InvalidRules] = []
         self.compiled: dict[tuple[str, str, _Captures], _Compiled] = {}
 
+    def fail(self, offset: int, text: str, hint: str = "") -> None:
+        """Record an error; raise all of them if they are enough."""
+        self.errors.append(InvalidRules(*self.source.position(offset), text, hint))
+        if len(self.errors) == MAX_ERRORS:
+            self.raise_errors()
+
+    def raise_errors(self) -> NoReturn:
+        """Raise the first error in the order of the text, with the others."""
+        first, *others = sorted(self.errors, key=attrgetter("line", "column"))
+        first.others = tuple(others)
+        raise first
+
     def node(self, item: Item, names: Path, captures: _Captures) -> Steps[RuleNode]:
+        """Return the node of an item; without what has an error."""
         if not isinstance(item, ObjectItem):
-            self.source.fail(item.offset, "Expected '{'.")
+            self.fail(item.offset, "Expected '{'.")
+            return RuleNode({}, _NO_INDEX, {}, None)
         rules: dict[str, Rule] = {}
         children: dict[str, RuleNode] = {}
         index_on = _NO_INDEX
@@ -487,11 +506,12 @@ class _Builder:
                 yield
             name = key.value
             if name in _RULE_KINDS:
-                rules[name] = yield from self.rule(name, value, names, captures)
+                rule = yield from self.rule(name, value, names, captures)
+                if rule is not None:
+                    rules[name] = rule
             elif name == _INDEX_ON:
                 index_on = self.index_on(value)
-            else:
-                self.check_child(key, value, names, children)
+            elif self.check_child(key, value, names, children):
                 bound = ((name, len(names)),) if name.startswith("$") else ()
                 children[name] = yield from self.node(value, (*names, name), captures + bound)
         capture = next((name for name in children if name.startswith("$")), "")
@@ -506,28 +526,33 @@ class _Builder:
 
     def check_child(
         self, key: TextItem, value: Item, names: Path, siblings: Mapping[str, RuleNode]
-    ) -> None:
+    ) -> bool:
+        """Record what is wrong with a child itself; return whether its members can be examined."""
         name = key.value
         if not isinstance(value, ObjectItem):
             hint = suggest(name, _DOTTED)
             if not hint and isinstance(value, TextItem) and not name.startswith("."):
                 hint = _RULE_WITHOUT_NODE
-            self.source.fail(value.offset, "Expected '{'.", hint)
+            self.fail(value.offset, "Expected '{'.", hint)
+            return False
         is_capture = name.startswith("$")
         bare = name[1:] if is_capture else name
         if _FORBIDDEN.search(bare) or name == "$":
             hint = suggest(name, _DOTTED) if name.startswith(".") else ""
             hint = hint or (_NESTED if "/" in name else "")
-            self.source.fail(key.offset, _BAD_KEY, hint)
-        try:
-            check_key(bare)
-        except InvalidPath as error:
-            self.source.fail(key.offset, str(error))
+            self.fail(key.offset, _BAD_KEY, hint)
+        else:
+            try:
+                check_key(bare)
+            except InvalidPath as error:
+                self.fail(key.offset, str(error))
         if len(names) >= self.limits.node_depth:
             text = f"Rules are nested deeper than {self.limits.node_depth} levels."
-            self.source.fail(key.offset, text)
+            self.fail(key.offset, text)
+            return False
         if is_capture:
             self.check_capture(key, names, siblings)
+        return True
 
     def check_capture(self, key: TextItem, names: Path, siblings: Mapping[str, RuleNode]) -> None:
         name = key.value
@@ -535,12 +560,13 @@ class _Builder:
         if other:
             text = f"Cannot have multiple default rules ('{other}' and '{name}')."
             hint = "Keep one of them: it applies to every key without rules of its own."
-            self.source.fail(key.offset, text, hint)
+            self.fail(key.offset, text, hint)
         if name in names:
             text = f"The variable '{name}' is already bound above."
-            self.source.fail(key.offset, text, "Give this one another name.")
+            self.fail(key.offset, text, "Give this one another name.")
 
-    def rule(self, kind: str, value: Item, names: Path, captures: _Captures) -> Steps[Rule]:
+    def rule(self, kind: str, value: Item, names: Path, captures: _Captures) -> Steps[Rule | None]:
+        """Return a rule; None if it has an error, which is recorded."""
         keys = (_TOP, *names)
         if isinstance(value, ScalarItem) and isinstance(value.value, bool):
             constant = value.value
@@ -548,29 +574,39 @@ class _Builder:
             return Rule(kind, keys, position, lambda _: constant, constant=constant)
         if not isinstance(value, TextItem):
             hint = _RULE_WITH_CHILDREN if isinstance(value, ObjectItem) else ""
-            self.source.fail(value.offset, _BAD_RULE, hint)
-        position = self.source.position(value.offset_of(0))
-        case = (value.value, kind, captures)
-        compiled = self.compiled.get(case)
+            self.fail(value.offset, _BAD_RULE, hint)
+            return None
+        compiled = yield from self.expression(kind, value, captures)
         if compiled is None:
-            try:
-                compiled = self.compiled[case] = yield from _compile(*case, self.limits)
-            except ExpressionError as error:
-                self.source.fail(value.offset_of(error.offset), error.text, error.hint)
-        for offset, text in compiled.warnings:
-            self.warn(value.offset_of(offset), text)
-        for offset, text in compiled.advice:
-            self.warn(value.offset_of(offset), text, is_advice=True)
+            return None
         return Rule(
             kind=kind,
             keys=keys,
-            position=position,
+            position=self.source.position(value.offset_of(0)),
             test=compiled.test,
             reads_time=compiled.reads_time,
             constant=compiled.constant,
             reads_data=compiled.reads_data,
             may_be_true=compiled.may_be_true,
         )
+
+    def expression(
+        self, kind: str, value: TextItem, captures: _Captures
+    ) -> Steps[_Compiled | None]:
+        """Compile the expression of a rule, unless it has been; None if it has an error."""
+        case = (value.value, kind, captures)
+        compiled = self.compiled.get(case)
+        if compiled is None:
+            try:
+                compiled = self.compiled[case] = yield from _compile(*case, self.limits)
+            except ExpressionError as error:
+                self.fail(value.offset_of(error.offset), error.text, error.hint)
+                return None
+        for offset, text in compiled.warnings:
+            self.warn(value.offset_of(offset), text)
+        for offset, text in compiled.advice:
+            self.warn(value.offset_of(offset), text, is_advice=True)
+        return compiled
 
     def warn(self, offset: int, text: str, *, is_advice: bool = False) -> None:
         if len(self.warnings) < MAX_WARNINGS:
@@ -580,7 +616,8 @@ class _Builder:
         items = value.items if isinstance(value, ArrayItem) else (value,)
         for item in items:
             if not isinstance(item, TextItem):
-                self.source.fail(value.offset, _BAD_INDEX)
+                self.fail(value.offset, _BAD_INDEX)
+                break
         return frozenset(
             "/".join(filter(None, item.value.split("/")))
             for item in items

@@ -12,6 +12,7 @@ node_writer       the tree changed in a transaction: rows put, split, merged and
 bulk              documents of any size, written or merged fragment by fragment
 changelog         the change log: what an entry holds, and how long it is kept
 disconnect_rows   writes that wait for the end of a session
+rules_versions    the last versions of the rules of a project, and the files of them
 usage             how much a database holds, for quotas
 verify            all rows and index entries read, and what is wrong with them
 directory_lock    the lock of a data directory, and how a command takes it over

@@ -1,9 +1,10 @@
-"""Resources of admins: the rules of a project, its databases and their activity, the change log.
+"""Resources of admins: the databases of a project and their activity, the change log.
 
-`AdminHandlers` has a method for each. `/.settings/log.json` shows who wrote where and when
-(`print_log`). It shows `limitToFirst` entries, beginning after the number `startAfter`, by default
-so that the newest writes are shown; with `format=export` also the bodies that the log has kept. A
-long answer ends early: the next request continues after its last number.
+`AdminHandlers` has a method for each, and those for the rules, which are in `rules`.
+`/.settings/log.json` shows who wrote where and when (`print_log`). It shows `limitToFirst` entries,
+beginning after the number `startAfter`, by default so that the newest writes are shown; with
+`format=export` also the bodies that the log has kept. A long answer ends early: the next request
+continues after its last number.
 """
 
 from __future__ import annotations
@@ -13,18 +14,15 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from treedbd import __version__
-from treedbd.database.active_rules import ActiveRules
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.errors import in_one_line
 from treedbd.http1.parser import parse_coding
 from treedbd.http1.request import IHttp1Request, read_body, size_of_body
 from treedbd.limits import KIB, MAX_TOKEN_REQUEST_BYTES, MIB
-from treedbd.rules.evaluate import explanation
 from treedbd.store.changelog import LoggedEntry, describe_entry
 from treedbd.store.engine import LogEntry
 from treedbd.store.nodes import Nodes
@@ -37,9 +35,9 @@ from treedbd.web.auth.identity import ANONYMOUS, Identity, ReadOnlyToken, TokenR
 from treedbd.web.auth.jwt import LEEWAY_S
 from treedbd.web.auth.minting import MadeToken, TokenRequest, parse_token_request
 from treedbd.web.listeners import SocketRegistry
-from treedbd.web.reading import NO_RULES
 from treedbd.web.request import DataRequest, Dialect, Parameters, PayloadTooLarge, parse_choice
 from treedbd.web.response import Response, json_response, text_response
+from treedbd.web.rules import RulesHandlers, explain_without_rules
 from treedbd.web.write import decode
 
 if TYPE_CHECKING:
@@ -73,35 +71,15 @@ class AdminHandlers:
         """Serve `catalog`; `activity` counts what clients do with its databases."""
         self._data, context = data, data.context
         self._catalog = catalog
-        self._body_limit = context.settings.limits.write_body_bytes
-        self._clock = context.clock
         self._slices = context.reads.slices
         self._authenticator = context.authenticator
         self._is_development = context.settings.development
         self._activity = activity or Activity(context.clock)
         self._sockets = sockets
-
-    async def rules(
-        self, request: IHttp1Request, wanted: DataRequest, database: Database
-    ) -> Response | None:
-        """Read, check or replace the rules of a project."""
-        deadline = self._clock.seconds() + wanted.timeout_s
-        is_dry_run = parse_choice(wanted.parameters, "dryRun", "true", "false") == "true"
-        is_strict = parse_choice(wanted.parameters, "format", "strict") is not None
-        what = "Access to the rules"
-        await self._data.identify_admin(wanted, database, what, is_read=is_dry_run)
-        rules = database.rules
-        await self._refresh(database)
-        if wanted.wants_explanation:
-            return _explain_without_rules(wanted)
-        if wanted.method == b"PUT":
-            body, coding = read_body(request), parse_coding(request.headers)
-            if coding is not None:
-                body = decode(body, coding, self._body_limit)
-            return await _put_rules(request, body, wanted, rules, deadline, is_dry_run=is_dry_run)
-        if is_strict:
-            return json_response(wanted, await rules.as_json(deadline))
-        return text_response(wanted, rules.current.text.encode())
+        of_rules = RulesHandlers(data, catalog)
+        self.rules: Final = of_rules.rules
+        self.rules_versions: Final = of_rules.versions
+        self.rules_trial: Final = of_rules.trial
 
     async def databases(
         self, _: IHttp1Request, wanted: DataRequest, database: Database
@@ -109,7 +87,7 @@ class AdminHandlers:
         """List the databases of a project."""
         await self._data.identify_admin(wanted, database, "Access to the list of databases")
         if wanted.wants_explanation:
-            return _explain_without_rules(wanted)
+            return explain_without_rules(wanted)
         await self._refresh(database)
         names = self._catalog.names(database.project)
         return json_response(wanted, [{"name": each.label} for each in names])
@@ -118,7 +96,7 @@ class AdminHandlers:
         """Show what clients do with the databases of a project."""
         await self._data.identify_admin(wanted, database, "Access to the activity of a project")
         if wanted.wants_explanation:
-            return _explain_without_rules(wanted)
+            return explain_without_rules(wanted)
         await self._refresh(database)
         names = self._catalog.names(database.project)[:MAX_SHOWN]
         stored = await self._activity.measure(names)
@@ -149,7 +127,7 @@ class AdminHandlers:
         """List the writes that the change log of a database has kept."""
         await self._data.identify_admin(wanted, database, "Access to the change log")
         if wanted.wants_explanation:
-            return _explain_without_rules(wanted)
+            return explain_without_rules(wanted)
         layout = wanted.dialect if wanted.print == "pretty" else None
         async with self._acquired(database, wanted):
             steps = print_log(database, wanted.parameters, layout)
@@ -159,7 +137,7 @@ class AdminHandlers:
         """Give free space of a database back to the file system."""
         await self._data.identify_admin(wanted, database, "Compacting a database")
         if wanted.wants_explanation:
-            return _explain_without_rules(wanted)
+            return explain_without_rules(wanted)
         async with self._acquired(database, wanted):
             before, after = await database.compact()
         return json_response(wanted, {"before": before, "after": after})
@@ -170,7 +148,7 @@ class AdminHandlers:
         """Show a caller with a token who he is, and what the service is."""
         if wanted.wants_explanation:
             await self._data.identify_admin(wanted, database, "An explanation")
-            return _explain_without_rules(wanted)
+            return explain_without_rules(wanted)
         identity = await self._data.identify(wanted, database)
         if identity.source == ANONYMOUS.source:
             raise TokenRequired("To see who the caller is")
@@ -194,7 +172,7 @@ class AdminHandlers:
         what = "Making a token"
         admin = await self._data.identify_admin(wanted, database, what, is_read=True)
         if wanted.wants_explanation:
-            return _explain_without_rules(wanted)
+            return explain_without_rules(wanted)
         asked = parse_token_request(_read_small_body(request, MAX_TOKEN_REQUEST_BYTES))
         if asked is not None and admin.is_read_only:
             raise ReadOnlyToken
@@ -218,33 +196,6 @@ class AdminHandlers:
             yield
         finally:
             self._catalog.release(database)
-
-
-async def _put_rules(
-    request: IHttp1Request,
-    body: bytes,
-    wanted: DataRequest,
-    rules: ActiveRules,
-    deadline: float,
-    *,
-    is_dry_run: bool,
-) -> Response | None:
-    """Put rules in force, or check them only; None if the client has disconnected."""
-    if is_dry_run:
-        working = Deferred.fromCoroutine(rules.check(body, deadline))
-    else:
-        working = rules.put(body, deadline)
-    # Work for a client that has disconnected would only delay others.
-    request.notifyFinish().addErrback(lambda _: working.cancel())
-    try:
-        put = await working
-    except CancelledError:
-        return None
-    status: dict[str, Json] = {"status": "ok"}
-    warnings = [str(each) for each in put.warnings if is_dry_run or not each.is_advice]
-    if warnings:
-        status["warnings"] = [*warnings]
-    return json_response(wanted, status)
 
 
 def _read_small_body(request: IHttp1Request, limit: int) -> bytes:
@@ -283,11 +234,6 @@ def _show_slowest(activity: ProjectActivity) -> Json:
         }
         for seconds, ago_s, label, method, path, status in activity.slowest
     ]
-
-
-def _explain_without_rules(wanted: DataRequest) -> Response:
-    """Return the explanation of a request that no rule applies to."""
-    return json_response(wanted, explanation(NO_RULES, is_admin=True))
 
 
 def print_log(

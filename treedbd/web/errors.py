@@ -28,6 +28,7 @@ from treedbd.database.requests import (
     TooManyDisconnectWrites,
     Unavailable,
     UnknownDatabase,
+    UnknownVersion,
 )
 from treedbd.errors import NO_FIELDS, in_one_line
 from treedbd.http1.content import TooManyWaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
@@ -44,7 +45,7 @@ from treedbd.store.engine import (
     StoreDamaged,
     StoreFailed,
 )
-from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery
+from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json
 from treedbd.web.auth.identity import AuthRequired, NotAdmin, ReadOnlyToken, TokenRequired
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.minting import NoSigningSecret
@@ -91,6 +92,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     MissingSuffix: (404, "not_found"),
     NoDatabaseNamed: (404, "not_found"),
     UnknownDatabase: (404, "not_found"),
+    UnknownVersion: (404, "not_found"),
     CannotUpgrade: (404, "not_found"),
     MethodNotAllowed: (405, "method_not_allowed"),
     RulesManagedByFile: (409, "conflict"),
@@ -159,8 +161,8 @@ def error_response(
         return _internal_error(error, dialect, logged)
     status, code = known
     if isinstance(error, InvalidRules):
-        body = dialect.error_body(code, dialect.rules_error(str(error)), error.hint)
-        return Response(status, body, (JSON_TYPE,))
+        text, errors = dialect.rules_error(str(error)), show_rules_errors(error)
+        return Response(status, dialect.error_body(code, text, error.hint, errors), (JSON_TYPE,))
     message = str(error)
     if isinstance(error, ConditionFailed):
         return _mismatch(dialect, code, error)
@@ -169,6 +171,15 @@ def error_response(
         if not isinstance(error, TagDenied):
             status = dialect.denied_status
     return _response(dialect, status, code, message, *_headers_of(error))
+
+
+def show_rules_errors(error: InvalidRules) -> list[Json]:
+    """Return the JSON of the errors of a rules document: where each is, and what helps."""
+    shown: list[Json] = []
+    for each in (error, *error.others):
+        one: dict[str, Json] = {"line": each.line, "column": each.column, "message": each.text}
+        shown.append(one | {"hint": each.hint} if each.hint else one)
+    return shown
 
 
 def _mismatch(dialect: Dialect, code: str, error: ConditionFailed) -> Response:

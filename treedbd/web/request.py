@@ -85,9 +85,11 @@ KNOWN: Final = frozenset(
         *QUERY_PARAMETERS,
         WHERE,
         ON_DISCONNECT,
-        *("dryRun", "writeSizeLimit", "disableTriggers"),
+        *("dryRun", "version", "writeSizeLimit", "disableTriggers"),
     }
 )
+QUERY_MEMBERS: Final = frozenset({*QUERY_PARAMETERS, WHERE, "shallow"})
+"""The parameters that choose children: what rules can read of them is in `query`."""
 
 _KNOWN_RAW: Final = {name.encode(): name for name in KNOWN}
 _LOCATING: Final = {name.encode(): name for name in ("ns", METHOD_OVERRIDE)}
@@ -632,11 +634,18 @@ class Dialect:
         """Return the message of a denial, by the rules or by a resource for admins."""
         return _FIREBASE_DENIAL if self.is_firebase else message
 
-    def error_body(self, code: str, message: str, hint: str = "") -> bytes:
-        """Return the body of an error; in Firebase's there is no member for a hint."""
+    def error_body(
+        self, code: str, message: str, hint: str = "", errors: Sequence[Json] = ()
+    ) -> bytes:
+        """Return the body of an error; in Firebase's there is no member but the message.
+
+        `errors` are all that are known, if there may be several.
+        """
         error: dict[str, Json] = {"error": code, "message": message}
         if hint:
             error["hint"] = hint
+        if errors:
+            error["errors"] = [*errors]
         if self.is_firebase:
             error = {"error": message}
             return self.pretty(error) + b"\n"

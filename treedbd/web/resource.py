@@ -706,6 +706,8 @@ class TreeResource(Resource):
     @app.route("/.settings/compact.json", methods=["POST", "OPTIONS"], endpoint="compact")
     @app.route("/.settings/log.json", methods=READ_METHODS, endpoint="log")
     @app.route("/.settings/rules.json", methods=["GET", "HEAD", "PUT", "OPTIONS"], endpoint="rules")
+    @app.route("/.settings/rules/trial.json", methods=["POST", "OPTIONS"], endpoint="rules_trial")
+    @app.route("/.settings/rules/versions.json", methods=READ_METHODS, endpoint="rules_versions")
     @app.route("/.settings/tokens.json", methods=["POST", "OPTIONS"], endpoint="tokens")
     async def admin(self, request: IHttp1Request, endpoint: str) -> None:
         """Answer an admin, or a caller about himself; the endpoint also names the handler."""

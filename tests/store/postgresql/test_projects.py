@@ -11,6 +11,7 @@ import pytest
 from tests.postgresql import PostgresqlServers
 from tests.store.postgresql.daemons import DaemonSide
 from tests.system import wait_until
+from treedbd.limits import RULES_VERSIONS
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.cluster import (
     FIRST_EPOCH,
@@ -21,6 +22,7 @@ from treedbd.store.postgresql.cluster import (
     read_status,
     send_heartbeat,
 )
+from treedbd.store.rules_versions import UNKNOWN, Origin, RulesVersion
 
 
 @pytest.fixture
@@ -47,6 +49,57 @@ def test_rules_have_an_epoch_that_grows(one: DaemonSide, project: str) -> None:
 def test_rules_may_come_before_the_first_database(one: DaemonSide, project: str) -> None:
     assert one.cluster.projects.put_rules(project, b"{}") == FIRST_EPOCH + 1
     assert one.cluster.projects.create_database(project, "first").epoch == FIRST_EPOCH + 1
+
+
+def test_each_daemon_sees_the_versions_of_rules_that_any_has_put(
+    one: DaemonSide, other: DaemonSide, project: str
+) -> None:
+    here, there = one.cluster.projects, other.cluster.projects
+    assert here.list_rules_versions(project) == []
+    here.put_rules(project, b"first", Origin(1000, "ada", is_admin=True))
+    there.put_rules(project, b"second", Origin(2000, None, is_admin=True))
+    there.put_rules(project, b"second", Origin(3000, "eve", is_admin=True))
+    assert here.list_rules_versions(project) == [
+        RulesVersion(2, Origin(2000, None, is_admin=True), 6, is_current=True),
+        RulesVersion(1, Origin(1000, "ada", is_admin=True), 5),
+    ]
+    assert [here.read_rules_version(project, each) for each in (1, 2, 3)] == [
+        b"first",
+        b"second",
+        None,
+    ]
+    here.put_rules(project, b"first")
+    assert [(each.number, each.is_current) for each in there.list_rules_versions(project)] == [
+        (3, True),
+        (2, False),
+        (1, False),
+    ]
+
+
+def test_rules_that_were_there_before_versions_are_the_first(
+    one: DaemonSide, project: str, lone_server: PostgresqlServers
+) -> None:
+    projects = one.cluster.projects
+    projects.put_rules(project, b"old")
+    lone_server.primary.query("DELETE FROM treedb.rules_versions")
+    assert projects.list_rules_versions(project) == [RulesVersion(1, UNKNOWN, 3, is_current=True)]
+    assert projects.read_rules_version(project, 1) == b"old"
+    assert projects.read_rules_version(project, 2) is None
+    projects.put_rules(project, b"new", Origin(1000))
+    assert projects.list_rules_versions(project) == [
+        RulesVersion(2, Origin(1000), 3, is_current=True),
+        RulesVersion(1, UNKNOWN, 3),
+    ]
+    assert projects.read_rules_version(project, 1) == b"old"
+
+
+def test_the_last_versions_of_rules_are_kept(one: DaemonSide, project: str) -> None:
+    projects = one.cluster.projects
+    for number in range(RULES_VERSIONS + 3):
+        projects.put_rules(project, b"%d" % number)
+    numbers = [each.number for each in projects.list_rules_versions(project)]
+    assert numbers == list(range(RULES_VERSIONS + 3, 3, -1))
+    assert projects.read_rules_version(project, 3) is None
 
 
 def test_a_database_is_created_once(one: DaemonSide, other: DaemonSide, project: str) -> None:

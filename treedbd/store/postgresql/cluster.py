@@ -30,6 +30,7 @@ import orjson
 import psycopg
 from psycopg.pq.abc import PGresult
 
+from treedbd.limits import RULES_VERSIONS
 from treedbd.names import DatabaseName
 from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable
@@ -54,6 +55,7 @@ from treedbd.store.postgresql.connection import (
 from treedbd.store.postgresql.engine import DatabaseIdentity, PostgresqlEngine, open_copy
 from treedbd.store.postgresql.fetching import Fetcher
 from treedbd.store.postgresql.schema import MOVED, TABLES, prepare_schema
+from treedbd.store.rules_versions import UNKNOWN, Origin, RulesVersion, mark_current
 from treedbd.store.sqlite.engine import RESERVE_BYTES
 
 T = TypeVar("T")
@@ -65,6 +67,30 @@ PUT_RULES: Final = (
     " ON CONFLICT (project) DO UPDATE SET rules = excluded.rules, epoch = projects.epoch + 1"
     " RETURNING epoch"
 )
+_LOCK_RULES: Final = "SELECT rules FROM projects WHERE project = %s FOR UPDATE"
+_KEEP_UNVERSIONED: Final = (
+    "INSERT INTO rules_versions (project, version, rules)"
+    " SELECT project, 1 + coalesce((SELECT max(version) FROM rules_versions AS r"
+    " WHERE r.project = p.project), 0), rules FROM projects AS p"
+    " WHERE project = %s AND rules IS NOT NULL AND NOT EXISTS"
+    " (SELECT FROM rules_versions AS r WHERE r.project = p.project AND r.rules = p.rules)"
+)
+"""Makes a version of the rules in force if they are none: they are older, or were moved here."""
+_ADD_VERSION: Final = (
+    "INSERT INTO rules_versions (project, version, rules, at_ms, uid, is_admin)"
+    " SELECT %s, 1 + coalesce(max(version), 0), %b, %s, %s, %s"
+    " FROM rules_versions WHERE project = %s"
+)
+_TRIM_VERSIONS: Final = (
+    "DELETE FROM rules_versions WHERE project = %s AND version <="
+    " (SELECT max(version) FROM rules_versions WHERE project = %s) - %s"
+)
+_LIST_VERSIONS: Final = (
+    "SELECT version, at_ms, uid, is_admin, length(r.rules),"
+    " r.rules IS NOT DISTINCT FROM p.rules FROM rules_versions AS r"
+    " LEFT JOIN projects AS p ON p.project = r.project WHERE r.project = %s ORDER BY version"
+)
+_READ_VERSION: Final = "SELECT rules FROM rules_versions WHERE project = %s AND version = %s"
 SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
 GET_META: Final = "SELECT value FROM meta WHERE name = %s"
 _ADD_PROJECT: Final = "INSERT INTO projects (project) VALUES (%s) ON CONFLICT DO NOTHING"
@@ -156,18 +182,44 @@ class ProjectStore:
 
         return self._read(read)
 
-    def put_rules(self, project: str, text: bytes) -> int:
-        """Replace the rules of a project; return their epoch."""
+    def put_rules(self, project: str, text: bytes, origin: Origin = UNKNOWN) -> int:
+        """Replace the rules of a project; return their epoch.
+
+        Other rules than those before are a version of `origin`.
+        """
 
         def put(connection: TimedConnection) -> int:
             connection.execute("BEGIN")
-            ((epoch,),) = rows_of(connection, PUT_RULES, (project, text))
+            connection.execute(_ADD_PROJECT, (project,))
+            ((before,),) = rows_of(connection, _LOCK_RULES, (project,))
             _refuse_moved(connection)
+            if before is None or bytes(before) != text:
+                by = (origin.time, origin.uid, origin.is_admin)
+                connection.execute(_KEEP_UNVERSIONED, (project,))
+                connection.execute(_ADD_VERSION, (project, text, *by, project))
+                connection.execute(_TRIM_VERSIONS, (project, project, RULES_VERSIONS))
+            ((epoch,),) = rows_of(connection, PUT_RULES, (project, text))
             connection.execute(SET_EPOCHS, (epoch, project))
             commit_confirmed(connection)
             return int(epoch)
 
         return self._pool.run(put)
+
+    def list_rules_versions(self, project: str) -> list[RulesVersion]:
+        """Return the versions of the rules that are kept, the newest first."""
+        return self._read(lambda connection: _list_versions(connection, project)[0])
+
+    def read_rules_version(self, project: str, number: int) -> bytes | None:
+        """Return the text of a version; None if it is not kept."""
+
+        def read(connection: TimedConnection) -> bytes | None:
+            found = rows_of(connection, _READ_VERSION, (project, number))
+            if found:
+                return bytes(found[0][0])
+            versions, stored = _list_versions(connection, project)
+            return stored if [each.number for each in versions[:1]] == [number] else None
+
+        return self._read(read)
 
     def look_up(self, project: str, name: str) -> LookedUp:
         """Return a database, and the epoch of the rules of its project."""
@@ -223,6 +275,22 @@ class ProjectStore:
             return result
 
         return self._pool.run(read_and_confirm)
+
+
+def _list_versions(
+    connection: TimedConnection, project: str
+) -> tuple[list[RulesVersion], bytes | None]:
+    """Return the versions of the rules, the newest first, and the text of the rules."""
+    found = rows_of(connection, _READ_RULES, (project,))
+    stored = found[0][0] if found else None
+    versions, current = [], None
+    for number, time_ms, uid, is_admin, size, is_equal in rows_of(
+        connection, _LIST_VERSIONS, (project,)
+    ):
+        versions.append(RulesVersion(number, Origin(time_ms, uid, is_admin), size))
+        current = number if is_equal else current
+    stored = None if stored is None else bytes(stored)
+    return mark_current(versions, current, stored, UNKNOWN), stored
 
 
 def _refuse_moved(connection: TimedConnection) -> None:

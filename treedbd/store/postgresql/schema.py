@@ -2,7 +2,8 @@
 
 - `meta` says which version the tables have, and which cluster they belong to: a random id by which
   a local copy is recognised as one of another cluster; and whether all was moved away (`moving`).
-- `projects` holds the rules of each project and their epoch, which grows with each replacement.
+- `projects` holds the rules of each project and their epoch, which grows with each replacement;
+  `rules_versions` what they were replaced by last, each with its time and who put it.
 - `dbs` has one row for each database, which decides between commits: `rev` counts them, `seq` is
   the number of the last entry of the log, `epoch` repeats that of the project; a database whose
   epoch is negative takes no commits.
@@ -27,7 +28,7 @@ import psycopg
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.postgresql.connection import PostgresqlSettings, Session, TimedConnection
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of the tables that this version of treedb makes and knows."""
 LOCK_CLASS: Final = 0x74726462
 """The first key of all advisory locks.
@@ -38,7 +39,7 @@ MOVED: Final = "moved"
 """The name in `meta` that says that all databases were moved away, and where to."""
 TABLES: Final = (
     *("meta", "projects", "dbs", "kv", "log", "changes", "daemons"),
-    *("owners", "owner_dbs"),
+    *("owners", "owner_dbs", "rules_versions"),
 )
 
 # Not `to_regclass`: it may not see what was committed while this transaction waited for a lock.
@@ -92,7 +93,15 @@ CREATE TABLE treedb.owner_dbs (
 ALTER TABLE treedb.daemons ADD COLUMN has_leases boolean NOT NULL DEFAULT false;
 """
 
-_MIGRATIONS: Final[dict[int, str]] = {2: _LEASES}
+_RULES_VERSIONS: Final = """
+CREATE TABLE treedb.rules_versions (
+    project text NOT NULL, version bigint NOT NULL, rules bytea NOT NULL,
+    at_ms bigint, uid text, is_admin boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (project, version)
+);
+"""
+
+_MIGRATIONS: Final[dict[int, str]] = {2: _LEASES, 3: _RULES_VERSIONS}
 """Statements that make the version of the key from the one before it, all in one transaction."""
 
 
