@@ -37,6 +37,8 @@ RESERVED_PATHS = [
     "/.settings/compact.json",
     "/.inspect/databases.json",
     "/.inspect/activity.json",
+    "/.inspect/connections.json",
+    "/.inspect/requests.json",
     "/.ws",
     "/.lp",
 ]

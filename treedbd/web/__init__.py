@@ -13,6 +13,9 @@ origins           pages that may not send requests (CSRF, DNS rebinding); CORS i
 context           the objects that all handlers share; users whom the application has logged in
 admin             what admins read and change: rules, databases, activity, the change log
 activity          how many requests, how long they take, which are slowest; counts for metrics
+inspection        what admins see as it is: requests, as they come too, and connections
+seen_requests     requests recorded while an admin looks, without tokens; filters of them
+series            requests, errors and commits of each of the last seconds
 request_log       the access log, slow requests, spans of traced ones; the log of development mode
 pages             pages for browsers: front page, documentation; health
 openapi           the OpenAPI document

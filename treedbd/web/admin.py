@@ -37,6 +37,7 @@ from treedbd.web.response import Response, json_response, text_response
 from treedbd.web.write import decode
 
 if TYPE_CHECKING:
+    from treedbd.web.inspection import Inspection
     from treedbd.web.resource import DataHandlers
 
 DEFAULT_ENTRIES: Final = 100
@@ -52,14 +53,21 @@ MAX_SHOWN: Final = 1000
 
 
 class AdminHandlers:
-    """Handles the requests that only an admin of a project may send."""
+    """Handles the requests that only an admin of a project may send.
+
+    Attributes:
+        requests, connections: the handlers of `Inspection`.
+
+    """
 
     def __init__(
         self,
         data: DataHandlers,
         catalog: Catalog,
         sockets: SocketRegistry,
-        activity: Activity | None,
+        activity: Activity,
+        *,
+        inspection: Inspection,
     ) -> None:
         """Serve `catalog`; `activity` counts what clients do with its databases."""
         self._data, context = data, data.context
@@ -67,8 +75,10 @@ class AdminHandlers:
         self._body_limit = context.settings.limits.write_body_bytes
         self._clock = context.clock
         self._slices = context.reads.slices
-        self._activity = activity or Activity(context.clock)
+        self._activity = activity
         self._sockets = sockets
+        self._inspection = inspection
+        self.requests, self.connections = inspection.requests, inspection.connections
 
     async def rules(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
@@ -130,6 +140,7 @@ class AdminHandlers:
                 "for_s": round(activity.for_s, 3),
                 "databases": shown,
                 "slowest": _show_slowest(activity),
+                "series": await self._inspection.show_series(database.project.name),
             },
         )
 

@@ -54,6 +54,7 @@ from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
 from treedbd.web.context import WebContext
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
+from treedbd.web.inspection import Inspection
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.openapi import DeclaredRoute, OpenApi
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, OriginGuard, UnnamedPage
@@ -572,6 +573,7 @@ class TreeResource(Resource):
         realtime: serves the real-time protocol.
         writer: sends responses.
         rates: bounds what callers do; None if nothing does.
+        inspection: shows admins requests and connections.
 
     """
 
@@ -608,7 +610,11 @@ class TreeResource(Resource):
         self.data: Final = DataHandlers(context, self._refuse)
         self.streams: Final = self.data.streams
         self.realtime: Final = RealtimeEndpoint(self.data, catalog, self.find)
-        self._admin = AdminHandlers(self.data, catalog, self.realtime.sockets, activity)
+        sockets, activity = self.realtime.sockets, activity or Activity(context.clock)
+        self.inspection: Final = Inspection(self.data, sockets, activity, catalog.statistics)
+        self._admin = AdminHandlers(
+            self.data, catalog, sockets, activity, inspection=self.inspection
+        )
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
         self._routes = make_routes(self, self.app, self.admin)
@@ -674,7 +680,9 @@ class TreeResource(Resource):
         await self._answer_apart(request, "openapi", self._openapi.answer)
 
     @app.route("/.inspect/activity.json", methods=READ_METHODS, endpoint="activity")
+    @app.route("/.inspect/connections.json", methods=READ_METHODS, endpoint="connections")
     @app.route("/.inspect/databases.json", methods=READ_METHODS, endpoint="databases")
+    @app.route("/.inspect/requests.json", methods=READ_METHODS, endpoint="requests")
     @app.route("/.settings/compact.json", methods=["POST", "OPTIONS"], endpoint="compact")
     @app.route("/.settings/log.json", methods=READ_METHODS, endpoint="log")
     @app.route("/.settings/rules.json", methods=["GET", "HEAD", "PUT", "OPTIONS"], endpoint="rules")
@@ -842,6 +850,8 @@ class TreeResource(Resource):
         if response is None:
             if self._development_log is not None:
                 self._development_log.stream_opened(request)
+            if self.inspection.recorder.is_recording:
+                self.inspection.recorder.opened(request)
             return
         may_store = is_public and wanted.token is None
         may_refuse = wanted.method not in _ECHOING
