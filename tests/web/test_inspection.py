@@ -157,8 +157,10 @@ def test_a_long_or_malformed_body_is_left_out(server: InspectedServer) -> None:
         assert "body" not in each
 
 
-def test_no_token_is_shown(tmp_path: pathlib.Path) -> None:
-    options = attrs.evolve(SETTINGS, network=LocalNetwork("dev-secret", (), ("192.0.2.9",)))
+@pytest.mark.parametrize("secret", [None, "dev-secret"])
+def test_no_token_is_shown(tmp_path: pathlib.Path, secret: str | None) -> None:
+    network = None if secret is None else LocalNetwork(secret, (), ("192.0.2.9",))
+    options = attrs.evolve(SETTINGS, network=network)
     server = InspectedServer(tmp_path, options=options)
     server.follow()
     server.seen()
@@ -172,7 +174,7 @@ def test_no_token_is_shown(tmp_path: pathlib.Path) -> None:
     server.request("GET", "/own.json", headers=[f"User-Agent: {JWT}", f"X-Other: {JWT}"])
     text = json.dumps(server.seen())
     assert len(server.seen()) == 7
-    for token in (JWT, JWT.split(".")[1], token_of(uid="ada"), "dev-secret"):
+    for token in (JWT, JWT.split(".")[1], token_of(uid="ada"), secret or JWT):
         assert token not in text
     assert '"auth=\\u2026"' in text
     assert '"token": "\\u2026"' in text
@@ -222,6 +224,15 @@ def test_a_stream_is_shown_when_it_opens(server: InspectedServer) -> None:
     stream.peer.disconnect()
     server.clock.advance(0)
     assert len(server.seen()) == 2
+
+
+def test_the_end_of_a_stream_is_not_shown_as_another_request(server: InspectedServer) -> None:
+    server.seen()
+    server.open_stream("/open.json")
+    server.resource.streams.end()
+    server.open_stream("/open.json").peer.disconnect()
+    server.clock.advance(0)
+    assert members(server.seen(), "kind", "status") == [("stream", 200)] * 2
 
 
 @pytest.mark.parametrize(
@@ -336,6 +347,14 @@ def test_a_project_has_a_few_feeds_at_most(server: InspectedServer) -> None:
     feeds[0].peer.disconnect()
     server.clock.advance(0)
     assert server.follow().read_events() == [("keep-alive", "null")]
+
+
+def test_the_head_of_a_feed_is_that_of_a_stream(server: InspectedServer) -> None:
+    headers = ["Accept: text/event-stream"]
+    reply = server.request("HEAD", f"{REQUESTS}?auth={token_of()}", headers=headers)
+    assert reply[b"content-type"] == b"text/event-stream; charset=utf-8"
+    assert len(server.resource.streams) == 0
+    assert not server.inspection.recorder.is_recording
 
 
 def test_a_feed_counts_as_a_stream(tmp_path: pathlib.Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -187,8 +188,8 @@ class Inspection:
                 identity=identity,
                 chosen=chosen,
             )
+            await self._follow_others(name.project)
             feed.open()
-            self._follow_others(name.project)
             return None
         own = list(self.recorder.watch(name.project).last)
         answers = await self._ask({"what": "requests", "project": name.project})
@@ -250,29 +251,38 @@ class Inspection:
             return {}
         return await self.ask_others(zlib.compress(compact(question), 1))
 
-    def _follow_others(self, project: str) -> None:
-        """Begin to ask the other processes for the requests of a project, unless that is done."""
+    async def _follow_others(self, project: str) -> None:
+        """Begin to ask the other processes for the requests of a project, unless that is done.
+
+        Returns when they record them, so what follows the head of a feed is in it.
+        """
         if self.ask_others is not None and project not in self._followed:
             self._followed[project] = {}
-            self._poll(project)
+            await self._poll(project)
 
-    def _poll(self, project: str) -> None:
-        if not self.recorder.follows(project):
+    async def _poll(self, project: str) -> None:
+        with suppress(Exception):  # a process that cannot answer now may later
+            await self._poll_once(project)
+        self._clock.callLater(POLL_S, self._poll_again, project)
+
+    def _poll_again(self, project: str) -> None:
+        if self.recorder.follows(project):
+            Deferred.fromCoroutine(self._poll(project))
+        else:
             del self._followed[project]
-            return
-        asked = Deferred.fromCoroutine(self._poll_once(project))
-        # A process that cannot answer now may later.
-        asked.addErrback(lambda _: None)
-        asked.addCallback(lambda _: self._clock.callLater(POLL_S, self._poll, project))
 
     async def _poll_once(self, project: str) -> None:
         after = self._followed[project]
         answers = await self._ask({"what": "requests", "project": project, "after": after})
         for number, packed in answers.items():
             answer = unpack(packed)
-            for shown in answer["requests"]:
-                self.recorder.show(project, SeenRequest.parse(shown))
+            await self._slices.run(self._show_each(project, answer["requests"]))
             after[str(number)] = answer["count"]
+
+    def _show_each(self, project: str, requests: Iterable[Any]) -> Generator[None, None, None]:
+        for shown in requests:
+            self.recorder.show(project, SeenRequest.parse(shown))
+            yield
 
     # Connections.
 
@@ -414,6 +424,8 @@ class RequestFeed:
         self._streams.add(self)
         watched.followers.append(self._follow)
         request.notifyFinish().addBoth(self._close)
+        if not self._is_open:
+            return  # the client has disconnected before
         request.start(200, headers, closes_connection=True)
         request.has_own_timeout = True
         request.registerProducer(self, True)
