@@ -83,7 +83,7 @@ LOOKED_AT_ONCE: Final = 128
 """Connections that are looked at in one step."""
 PACKED_BYTES: Final = 60_000
 """Bytes of an answer to another process."""
-UNPACKED_BYTES: Final = 256 * KIB
+UNPACKED_BYTES: Final = 96 * KIB
 """Bytes of the requests in it before they are compressed."""
 
 AskOthers: TypeAlias = Callable[[bytes], Awaitable[Mapping[int, bytes]]]
