@@ -66,9 +66,11 @@ LARGE_QUESTION: Final = 4 * KIB
 """Bytes of a parsed request beyond which it is printed at once, and not kept."""
 DENIED: Final = "permission_denied"
 
+INSPECTING: Final = b"/.inspect/"
+"""In the paths of requests that only look: they are not shown."""
+
 Kind: TypeAlias = Literal["request", "stream", "socket"]
 
-_INSPECTING: Final = b"/.inspect/"
 _SOCKET: Final = b"/.ws"
 _SAME: Final = (
     *("id", "database", "method", "kind", "status", "code", "ms", "uid", "address"),
@@ -428,7 +430,7 @@ class RequestRecorder:
             self._record_malformed(request, status)
             return
         watched, wanted = self._watched.get(question.name.project), question.wanted
-        if watched is None or (wanted.admin_path and _INSPECTING in wanted.admin_path):
+        if watched is None or (wanted.admin_path and INSPECTING in wanted.admin_path):
             return
         identity = self._identify(request, question)
         seen = self._make(request, question.name, status, identity, wanted)
@@ -438,7 +440,7 @@ class RequestRecorder:
 
     def _record_malformed(self, request: Request, status: int) -> None:
         """Record a request that could not be parsed, but names a database."""
-        if status < 400 or _INSPECTING in request.path:
+        if status < 400 or INSPECTING in request.path:
             return
         try:
             name = self._parser.locate(request).name

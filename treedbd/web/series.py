@@ -23,7 +23,7 @@ from treedbd.names import DatabaseName
 from treedbd.tree.types import Json
 from treedbd.web.activity import Activity
 from treedbd.web.request import Question
-from treedbd.web.seen_requests import format_time
+from treedbd.web.seen_requests import INSPECTING, format_time
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -154,8 +154,11 @@ class SeriesRecorder:
         for memory, _, status, _, _, _ in requests:
             question = memory.question
             if isinstance(question, Question):
-                recorded = self._recorded.get(question.name.project)
-                if recorded is not None:
+                recorded, path = (
+                    self._recorded.get(question.name.project),
+                    question.wanted.admin_path,
+                )
+                if recorded is not None and (path is None or INSPECTING not in path):
                     recorded.now.requests += 1
                     recorded.now.bad += status >= 400
 
