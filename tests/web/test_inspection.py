@@ -173,8 +173,10 @@ def test_no_token_is_shown(tmp_path: pathlib.Path, secret: str | None) -> None:
     server.request("PUT", f"/own/a.json?auth_variable_override=%7B%22a%22:%22{JWT}%22%7D", body)
     server.request("GET", "/own.json", headers=[f"User-Agent: {JWT}", f"X-Other: {JWT}"])
     server.request("GET", f"/own/{JWT.partition('.')[0]}.json")
+    server.request("GET", "/own/%64ev-secret")
     text = json.dumps(server.seen())
-    assert len(server.seen()) == 8
+    assert len(server.seen()) == 9
+    assert secret is None or "%64ev-secret" not in text
     for token in (JWT, JWT.partition(".")[0], token_of(uid="ada"), secret or JWT):
         assert token not in text
     assert '"auth=\\u2026"' in text

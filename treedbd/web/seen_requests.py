@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import attrs
 import orjson
@@ -524,8 +524,11 @@ class RequestRecorder:
 
     def hide(self, text: str) -> str:
         """Return text without tokens, nor the token of an admin that has no recognisable form."""
-        text = hide_tokens(text)
-        return text if self._secret is None else text.replace(self._secret, HIDDEN)
+        text, secret = hide_tokens(text), self._secret
+        if secret is None:
+            return text
+        is_encoded = secret not in text and secret in unquote(text)
+        return HIDDEN if is_encoded else text.replace(secret, HIDDEN)
 
     # What sessions report.
 
