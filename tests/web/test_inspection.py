@@ -210,6 +210,7 @@ def test_the_own_requests_of_a_console_are_left_out(server: InspectedServer) -> 
     server.ask("/.inspect/activity.json")
     server.ask(CONNECTIONS)
     server.request("GET", REQUESTS)
+    server.request("GET", "/.console/none.js")
     server.ask("/.settings/rules.json?format=strict")
     assert members(server.seen(), "path", "admin") == [("/.settings/rules.json", True)]
 

@@ -72,6 +72,7 @@ INSPECTING: Final = b"/.inspect/"
 Kind: TypeAlias = Literal["request", "stream", "socket"]
 
 _SOCKET: Final = b"/.ws"
+_CONSOLE: Final = b"/.console"
 _SAME: Final = (
     *("id", "database", "method", "kind", "status", "code", "ms", "uid", "address"),
     *("sent", "received", "query"),
@@ -440,7 +441,7 @@ class RequestRecorder:
 
     def _record_malformed(self, request: Request, status: int) -> None:
         """Record a request that could not be parsed, but names a database."""
-        if status < 400 or INSPECTING in request.path:
+        if status < 400 or INSPECTING in request.path or _CONSOLE in request.path:
             return
         try:
             name = self._parser.locate(request).name
