@@ -350,3 +350,38 @@ def test_the_activity_of_all_workers_is_shown_by_any_of_them(tmp_path: pathlib.P
         assert (demo["streams"], demo["sockets"]) == (1, 2)
         assert demo["bytes"] > 0
         assert {slow["path"] for slow in each["slowest"]} <= {"/a", "/.inspect/activity.json"}
+
+
+def test_what_an_admin_inspects_is_of_all_workers(tmp_path: pathlib.Path) -> None:
+    admin, requests = "ns=demo&auth=owner", "/.inspect/requests.json"
+    with Daemon(tmp_path, arguments=TWO) as daemon:
+        tree = Client(daemon)
+        first, second = clients_of(tree)
+        assert first.request("GET", f"{requests}?{admin}").json == []
+        with (
+            contextlib.closing(EventStream(tree, f"{requests}?{admin}&path=/a")) as feed,
+            contextlib.closing(EventStream(tree, "/a.json?ns=demo")) as stream,
+            RealtimeClient(tree, "/.ws?v=5&ns=demo") as client,
+        ):
+            first_frame = feed.next_frame()
+            assert first_frame is not None
+            assert first_frame.event == "keep-alive"
+            stream.next_change()
+            first.request("PUT", "/a/first.json?ns=demo", "1")
+            second.request("PUT", "/a/second.json?ns=demo", "1")
+            client.put("a/third", 1)
+            sent: set[str] = set()
+            while not sent >= {"/a/first", "/a/second", "/a/third"}:
+                frame = feed.next_change()
+                assert frame.event == "request"
+                sent.add(frame.path)
+            for each in (first, second):
+                shown = each.request("GET", f"{requests}?{admin}&path=/a").json
+                paths = [request["path"] for request in shown if request["method"] == "PUT"]
+                assert sorted(paths) == ["/a/first", "/a/second", "/a/third"]
+                connections = each.request("GET", f"/.inspect/connections.json?{admin}").json
+                assert connections["streams"]["count"] == 1
+                assert connections["sockets"]["count"] == 1
+                activity = each.request("GET", f"/.inspect/activity.json?{admin}").json
+                assert len(activity["series"]["writes"]) == 120
+    assert "Traceback" not in daemon.log

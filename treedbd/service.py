@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -197,6 +197,8 @@ class TreeService(MultiService):
         resource = TreeResource(context, self.catalog, self.activity, refused)
         if self._cluster is not None and settings.reads == "local":
             resource.writer.lag_ms = self._cluster.lag_ms
+        if process is not None:
+            resource.inspection.ask_others = process.inspect
         return resource
 
     def _make_factory(self) -> Http1Factory:
@@ -216,7 +218,9 @@ class TreeService(MultiService):
             held=self._resource.shared_reads.held,
         )
         limits = attrs.evolve(settings.limits, connections=self._plan.connections)
-        return Http1Factory(self._resource, limits, self._reactor, server)
+        factory = Http1Factory(self._resource, limits, self._reactor, server)
+        self._resource.inspection.attach(factory.connections)
+        return factory
 
     def _make_operations(self, requests: RequestCounts, runtime: Runtime) -> Operations:
         context = self._context
@@ -352,6 +356,7 @@ class TreeService(MultiService):
         return self._operations.endpoints.reload() and is_valid
 
     async def _stop(self) -> None:
+        self._resource.inspection.close()
         end_at = self._reactor.seconds() + STOP_SECONDS
         self._local_access.refusal = SHUTTING_DOWN
         self._operations.is_ending = True
@@ -680,6 +685,10 @@ class WorkerContext(Protocol):
 
     def find_activity(self, project: str) -> Awaitable[list[ProjectActivity]]:
         """Return the activity at the others with the databases of a project."""
+        ...
+
+    def inspect(self, question: bytes) -> Awaitable[Mapping[int, bytes]]:
+        """Return the answers of the others to what an admin wants to see (`web/inspection`)."""
         ...
 
     def report_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:

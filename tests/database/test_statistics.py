@@ -13,6 +13,7 @@ from treedbd.database.group_commit import GroupCommit
 from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.runtime import Runtime, Statistics
 from treedbd.loop import do_nothing
+from treedbd.names import DatabaseName
 from treedbd.operating.metrics import METRICS, Sources, read_samples
 from treedbd.store.changelog import commit_of
 from treedbd.store.engine import DiskFull, Transaction
@@ -33,6 +34,7 @@ def queue(statistics: Statistics, disk: Disk, clock: Clock) -> Callable[[str], o
     engine = MemoryEngine()
     commits = GroupCommit(
         SimpleNamespace(
+            name=DatabaseName("demo"),
             committed=lambda _: None,
             notify=lambda _: iter(()),
             leave=lambda: engine.advance() is not None,
@@ -74,7 +76,7 @@ def test_a_commit_that_fails_is_not_counted() -> None:
         raise DiskFull("full")
 
     with pytest.raises(DiskFull):
-        statistics.time_commit(fail, 1, 0.0)()
+        statistics.time_commit(fail, 1, 0.0, "demo")()
     statistics.count()
     assert (statistics.writes, clock.seconds()) == (0, 0)
 
@@ -88,3 +90,26 @@ def test_without_metrics_nothing_is_measured() -> None:
     disk.finish()
     statistics.count()
     assert statistics.writes == 0
+
+
+def test_commits_are_measured_while_they_are_seen() -> None:
+    statistics, disk, clock = Statistics(), Disk(), Clock()
+    submit = queue(statistics, disk, clock)
+    seen: list[tuple[str, int]] = []
+
+    def see(project: str, writes: int, seconds: float) -> None:
+        assert seconds > 0
+        seen.append((project, writes))
+
+    statistics.show_commits(see)
+    submit("a"), submit("b")
+    clock.advance(0)
+    disk.finish()
+    statistics.count()
+    assert seen == [("demo", 2)]
+    statistics.hide_commits(see)
+    assert statistics.time_commit is None
+    measuring = Statistics(is_measuring=True)
+    measuring.show_commits(see)
+    measuring.hide_commits(see)
+    assert measuring.time_commit is not None

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tests.database.world import TurnClock
 from tests.http1.peer import BODY, GET, ScriptedResource, Server, send_small
 from treedbd.http1.parser import CutOff
-from treedbd.http1.registry import SWEPT_AT_ONCE, Connections
+from treedbd.http1.registry import SWEPT_AT_ONCE, Connections, RequestLogging
 from treedbd.limits import Limits
 
 LIMITS = Limits(connections=3, connections_per_address=2)
@@ -72,6 +72,9 @@ class SweptConnection:
 
     def sweep(self, now: float) -> None:
         self.swept.append(now)
+
+    def set_logs(self, logs: RequestLogging) -> None:
+        raise AssertionError
 
     def drain(self) -> None:
         pass

@@ -41,6 +41,8 @@ RESERVED_PATHS = [
     "/.inspect/caller.json",
     "/.inspect/databases.json",
     "/.inspect/activity.json",
+    "/.inspect/connections.json",
+    "/.inspect/requests.json",
     "/.ws",
     "/.lp",
 ]

@@ -117,6 +117,7 @@ class Catalog:
 
     Attributes:
         rules_work: the work on the rules documents of all projects.
+        statistics: count what all databases do.
         moment: in which a request may read at once.
         written: the databases that have data, as far as this process knows.
 
@@ -154,6 +155,7 @@ class Catalog:
         self._kept_rules: list[ActiveRules] = []
         self._unreadable: set[str] = set()
         self._runtime = runtime
+        self.statistics: Final = runtime.statistics
         self._retain_events = retain_events
         self.written: Final = WrittenDatabases(max_databases)
         self._has_created = False

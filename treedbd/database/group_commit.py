@@ -475,7 +475,8 @@ class GroupCommit:
         self._engine.pin()
         self._transaction = State.COMMITTING
         commit, time = transaction.commit, self._runtime.statistics.time_commit
-        commit = commit if time is None else time(commit, len(batch), self._began)
+        if time is not None:
+            commit = time(commit, len(batch), self._began, self._database.name.project)
         traces = [trace for queued in batch if (trace := queued.write.trace) is not None]
         committing = self._lock.commit(commit, self._is_checkpoint_due, batch)
         if traces:

@@ -34,8 +34,13 @@ BATCH_WRITES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_NOTED: Final = 65_536
 """Commits that wait to be counted; more in a second are forgotten."""
 
-TimeCommit: TypeAlias = Callable[[Callable[[], None], int, float], Callable[[], None]]
-"""Returns a commit that measures itself; with the writes of its batch, and when that began."""
+TimeCommit: TypeAlias = Callable[[Callable[[], None], int, float, str], Callable[[], None]]
+"""Returns a commit that measures itself.
+
+It is called with the writes of its batch, when that began, and its project.
+"""
+SeeCommit: TypeAlias = Callable[[str, int, float], None]
+"""Is called with the project of a commit, its writes, and the seconds that it took."""
 RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
 """Runs what blocks in another thread; fires in the reactor's thread when it is done."""
 MeasureRules: TypeAlias = Callable[[DatabaseName], SlowRulesReport]
@@ -56,6 +61,7 @@ class Statistics:
         sync_seconds: what of that is spent in the commit itself, which waits for the disk.
         rule_seconds: how long each evaluation of rules takes that depends on data or the time.
         time_commit: makes a commit measure itself; None if none is measured.
+        seen: what is called with the project, writes and seconds of each commit that is counted.
         observe_rules: counts the seconds of one evaluation; None if none is measured.
         queues: the queues of writes that wait for a batch.
         count_open: returns how many databases are open.
@@ -74,7 +80,8 @@ class Statistics:
         self.commit_writes: Final = Histogram(BATCH_WRITES)
         self.sync_seconds: Final = Histogram()
         self.rule_seconds: Final = Histogram()
-        self.time_commit: Final[TimeCommit | None] = self._time_commit if is_measuring else None
+        self.time_commit: TimeCommit | None = self._time_commit if is_measuring else None
+        self.seen: Final[list[SeeCommit]] = []
         self.observe_rules: Final = self.rule_seconds.observe if is_measuring else None
         self.queues: Final[WeakSet[Sized]] = WeakSet()
         self.count_open: Callable[[], int] = int
@@ -83,25 +90,39 @@ class Statistics:
         self.disconnect_sessions = 0
         self.disconnect_writes = 0
         self.disconnect_refusals = 0
-        self._commits: deque[tuple[int, float, float]] = deque(maxlen=MAX_NOTED)
+        self._is_measuring = is_measuring
+        self._commits: deque[tuple[int, float, float, str]] = deque(maxlen=MAX_NOTED)
 
     @property
     def waiting_writes(self) -> int:
         """How many writes wait for a batch."""
         return sum(map(len, self.queues))
 
+    def show_commits(self, see: SeeCommit) -> None:
+        """Call `see` with each commit that is counted, which are measured meanwhile."""
+        self.seen.append(see)
+        self.time_commit = self._time_commit
+
+    def hide_commits(self, see: SeeCommit) -> None:
+        """Call `see` no longer."""
+        self.seen.remove(see)
+        if not (self.seen or self._is_measuring):
+            self.time_commit = None
+
     def count(self) -> None:
         """Count the commits since the last time."""
         commits = self._commits
         while commits:
-            writes, seconds, sync_seconds = commits.popleft()
+            writes, seconds, sync_seconds, project = commits.popleft()
+            for see in self.seen:
+                see(project, writes, seconds)
             self.writes += writes
             self.commit_writes.observe(writes)
             self.commit_seconds.observe(seconds)
             self.sync_seconds.observe(sync_seconds)
 
     def _time_commit(
-        self, commit: Callable[[], None], writes: int, began: float
+        self, commit: Callable[[], None], writes: int, began: float, project: str
     ) -> Callable[[], None]:
         if not writes:
             return commit  # maintenance
@@ -111,7 +132,7 @@ class Statistics:
             before = perf_counter()
             commit()
             now = perf_counter()
-            note((writes, now - began, now - before))
+            note((writes, now - began, now - before, project))
 
         return timed_commit
 

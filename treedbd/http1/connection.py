@@ -78,7 +78,13 @@ from treedbd.http1.parser import (
     Http1Parser,
     ProtocolError,
 )
-from treedbd.http1.registry import NOTED_AT_ONCE, Connections, HeldBody, log_request
+from treedbd.http1.registry import (
+    NOTED_AT_ONCE,
+    Connections,
+    HeldBody,
+    RequestLogging,
+    log_request,
+)
 from treedbd.http1.request import Request
 from treedbd.http1.senders import (
     ContentSender,
@@ -573,8 +579,7 @@ class Http1Connection(protocol.Protocol):
         self.site = connections.site
         self.registry = connections
         self._noted = connections.noted
-        self._logs = options.logs
-        self._log_least_s = options.logs.least_s
+        self.set_logs(connections.logs)
         self._byte_rates = options.byte_rates
         self.date_lines = connections.date_lines
         self._limits = connections.limits
@@ -737,6 +742,10 @@ class Http1Connection(protocol.Protocol):
             self._request.persistent = False
         elif not self._parser.in_body and not self._parser.unread_bytes:
             self._close(linger=False)
+
+    def set_logs(self, logs: RequestLogging) -> None:
+        """Log the requests by `logs` from now on."""
+        self._logs, self._log_least_s = logs, logs.least_s
 
     def abort(self, reason: CutOff = "failed") -> None:
         """Drop the connection."""

@@ -228,6 +228,9 @@ class TrackedConnection(Protocol):
     def abort(self, reason: CutOff = "failed") -> None:
         """Drop the connection."""
 
+    def set_logs(self, logs: RequestLogging) -> None:
+        """Log its requests by `logs` from now on."""
+
 
 class Connections:
     """The registry of open connections.
@@ -239,6 +242,7 @@ class Connections:
         header_blocks: the header blocks that clients sent last.
         takes_oversized: whether it also gets requests whose body was too large to be received.
         options: what the server does beside answering requests.
+        logs: logs the requests; at first those of the options.
         limits: the bounds that they share.
         clock: what time limits are counted with.
         now: the time of the last sweep, in seconds of the clock; for what need not be exact.
@@ -270,6 +274,7 @@ class Connections:
         self.header_blocks: Final = HeaderBlocks(limits)
         self.takes_oversized = IHttp1Resource.providedBy(resource)
         self.options = options
+        self.logs = options.logs
         self.limits = limits
         self.clock = clock
         self.now = clock.seconds()
@@ -394,6 +399,14 @@ class Connections:
         change(CONNECTIONS)
         if address:
             change(_FROM + address)
+
+    def log_by(self, logs: RequestLogging) -> None:
+        """Log the requests of all connections by `logs`, soon also those of open ones."""
+        self.logs = logs
+        in_slices(self.clock, list(self._addresses), SWEPT_AT_ONCE, self._set_logs)
+
+    def _set_logs(self, connection: TrackedConnection) -> None:
+        connection.set_logs(self.logs)  # the present ones: another call may have come first
 
     def count_answered(self) -> None:
         """Count what was noted: until then it keeps what was made of heads, which may be long."""

@@ -384,6 +384,7 @@ class Request(StockRequest):
         has_own_timeout: whether its resource closes slow readers by itself.
         reply_began: when a reply that is not sent at once began, in seconds of `perf_counter`.
         cut_off: why the reply ended before its end, None while it did not.
+        refused_as: the code of the error that it was answered with, None unless that is recorded.
 
     """
 
@@ -395,6 +396,7 @@ class Request(StockRequest):
     has_own_timeout = False
     reply_began: float | None = None
     cut_off: CutOff | None = None
+    refused_as: str | None = None
     _content_begins: int | None = None  # after so many bytes of the connection
     _declared: int | None = None
     _only_head = False

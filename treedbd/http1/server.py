@@ -41,7 +41,7 @@ from zope.interface import implementer
 from treedbd.http1.connection import Http1Connection
 from treedbd.http1.parser import CutOff
 from treedbd.http1.proxies import InvalidProxyHeader, read_proxy_header
-from treedbd.http1.registry import DEFAULT_OPTIONS, Connections, ServerOptions
+from treedbd.http1.registry import DEFAULT_OPTIONS, Connections, RequestLogging, ServerOptions
 from treedbd.limits import Limits
 
 PROTOCOL: Final = b"http/1.1"
@@ -246,6 +246,9 @@ class ProxiedConnection(Protocol):
     def abort(self, _: CutOff = "failed") -> None:
         """Drop the connection."""
         self.transport.abortConnection()
+
+    def set_logs(self, _: RequestLogging) -> None:
+        """Do nothing: the connection proper has requests, and its logs from the registry."""
 
     def _hand_over(self, protocol: IProtocol, peer: IAddress, host: IAddress, rest: bytes) -> None:
         """Give the transport to the protocol of the connection proper."""

@@ -14,6 +14,9 @@ context           the objects that all handlers share; users whom the applicatio
 rules             the rules of a project: read, checked, put; their versions; trials of rules
 admin             what admins read and change besides: databases, activity, the change log
 activity          how many requests, how long they take, which are slowest; counts for metrics
+inspection        what admins see as it is: requests, as they come too, and connections
+seen_requests     requests recorded while an admin looks, without tokens; filters of them
+series            requests, errors and commits of each of the last seconds
 request_log       the access log, slow requests, spans of traced ones; the log of development mode
 pages             pages for browsers: front page, documentation; health
 console           the files of the console, below /.console/

@@ -93,6 +93,7 @@ class Activity:
 
     Attributes:
         answered: those that were not counted yet.
+        see: what is called with the answered requests too; None if nothing is.
 
     """
 
@@ -109,6 +110,7 @@ class Activity:
         `count_too` is called with the answered requests before they are counted here.
         """
         self._count_too = count_too
+        self.see: Callable[[Iterable[AnsweredRequest]], None] | None = None
         self.answered: Final[deque[AnsweredRequest]] = deque(maxlen=MAX_NOTED)
         self._clock = clock
         self._measure = measure
@@ -128,6 +130,8 @@ class Activity:
         answered = self.answered
         if self._count_too is not None:
             self._count_too(answered)
+        if self.see is not None:
+            self.see(answered)
         is_slow = False
         while answered:
             memory, method, status, seconds, _, _ = answered.popleft()

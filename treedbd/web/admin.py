@@ -41,6 +41,7 @@ from treedbd.web.rules import RulesHandlers, explain_without_rules
 from treedbd.web.write import decode
 
 if TYPE_CHECKING:
+    from treedbd.web.inspection import Inspection
     from treedbd.web.resource import DataHandlers
 
 DEFAULT_ENTRIES: Final = 100
@@ -59,14 +60,21 @@ _log = Logger()
 
 
 class AdminHandlers:
-    """Handles the requests that only an admin of a project may send."""
+    """Handles the requests that only an admin of a project may send.
+
+    Attributes:
+        requests, connections: the handlers of `Inspection`.
+
+    """
 
     def __init__(
         self,
         data: DataHandlers,
         catalog: Catalog,
         sockets: SocketRegistry,
-        activity: Activity | None,
+        activity: Activity,
+        *,
+        inspection: Inspection,
     ) -> None:
         """Serve `catalog`; `activity` counts what clients do with its databases."""
         self._data, context = data, data.context
@@ -74,12 +82,14 @@ class AdminHandlers:
         self._slices = context.reads.slices
         self._authenticator = context.authenticator
         self._is_development = context.settings.development
-        self._activity = activity or Activity(context.clock)
-        self._sockets = sockets
         of_rules = RulesHandlers(data, catalog)
         self.rules: Final = of_rules.rules
         self.rules_versions: Final = of_rules.versions
         self.rules_trial: Final = of_rules.trial
+        self._activity = activity
+        self._sockets = sockets
+        self._inspection = inspection
+        self.requests, self.connections = inspection.requests, inspection.connections
 
     async def databases(
         self, _: IHttp1Request, wanted: DataRequest, database: Database
@@ -120,6 +130,7 @@ class AdminHandlers:
                 "for_s": round(activity.for_s, 3),
                 "databases": shown,
                 "slowest": _show_slowest(activity),
+                "series": await self._inspection.show_series(database.project.name),
             },
         )
 

@@ -247,7 +247,12 @@ NoteRefusal: TypeAlias = Callable[[IHttp1Request, BaseException, str], None]
 
 
 class ErrorSender:
-    """Answers with errors, each in the dialect of its request."""
+    """Answers with errors, each in the dialect of its request.
+
+    Attributes:
+        watchers: are called with each error that is answered, and its code, while an admin looks.
+
+    """
 
     def __init__(
         self,
@@ -260,6 +265,7 @@ class ErrorSender:
 
         `note` is called with each error that is answered, and its code.
         """
+        self.watchers: Final[list[NoteRefusal]] = []
         self._note = note
         self._parser = parser
         self._writer = writer
@@ -273,6 +279,8 @@ class ErrorSender:
             return
         if self._note is not None:
             self._note(request, error, code_of(error))
+        for watch in self.watchers:
+            watch(request, error, code_of(error))
         dialect = (
             self._parser.dialect_of(request, self._setting_of) if wanted is None else wanted.dialect
         )

@@ -142,6 +142,11 @@ class ListenerRegistry(ABC, Generic[_Listener]):
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def listeners(self) -> list[_Listener]:
+        """Those that are open in this process, the newest last."""
+        return list(self._open)
+
     def count_of(self, name: DatabaseName) -> int:
         """Return how many listeners of a database are open in all processes together."""
         return self._counts.total(f"{self._kind} of {name.label}")
@@ -359,6 +364,8 @@ class SocketRegistry(ListenerRegistry["RealtimeSession"]):
         messages_in, messages_out: counters since the start.
         refused: refused messages and closed sockets, by the setting of the limit.
         listens: how many listens the sessions have.
+        observe: is called with each session that is added; None while no admin looks.
+        denied: are called with the database of each denial by the rules.
 
     """
 
@@ -370,6 +377,8 @@ class SocketRegistry(ListenerRegistry["RealtimeSession"]):
         self.messages_in = 0
         self.messages_out = 0
         self.listens = 0
+        self.observe: Callable[[RealtimeSession], None] | None = None
+        self.denied: Final[list[Callable[[DatabaseName], None]]] = []
         self._sessions: dict[str, RealtimeSession] = {}
 
     def check(self, address: str) -> None:
@@ -394,6 +403,8 @@ class SocketRegistry(ListenerRegistry["RealtimeSession"]):
         """Register a session that has been admitted."""
         super().add(listener)
         self._sessions[listener.id] = listener
+        if self.observe is not None:
+            self.observe(listener)
 
     def remove(self, listener: RealtimeSession) -> bool:
         """Remove a session that has ended; return whether it was registered."""

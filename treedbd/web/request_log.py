@@ -168,7 +168,7 @@ class RequestLog:
             "status": status,
             "ms": round(seconds * 1000, 1),
             "sent": request.sentLength,
-            "received": _bytes_received(request),
+            "received": bytes_received(request),
         }
         if head.token is not None and head.name is not None:
             identity = self._find_identity(head.name.project, head.token)
@@ -267,7 +267,7 @@ def _add_caller(fields: dict[str, object], identity: Identity) -> None:
         fields["admin"] = True
 
 
-def _bytes_received(request: Request) -> int:
+def bytes_received(request: Request) -> int:
     """Return the bytes of the body of a request, as far as it was received."""
     length = request.headers.get(b"content-length")
     if length is not None:
@@ -475,8 +475,8 @@ MAX_PARAMETERS: Final = 64
 """Parameters of a request that are examined."""
 MAX_UNKNOWN: Final = 4
 """Unknown parameters of a request that are named."""
-_OTHER_PARAMETERS: Final = frozenset({b"/.ws", b"/.lp"})
-"""Paths whose requests have parameters of another protocol."""
+_OTHER_PARAMETERS: Final = frozenset({b"/.ws", b"/.lp", b"/.inspect/requests.json"})
+"""Paths whose requests have parameters of their own."""
 _ENDED: Final = {OK: "stream ended after", SWITCHING: "WebSocket closed after"}
 """How the line of a stream or WebSocket begins at its end, by its status."""
 _STANDARD_OUTPUT: Final = 1

@@ -55,6 +55,7 @@ from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, requir
 from treedbd.web.console import SAFE_HEADERS, Console
 from treedbd.web.context import WebContext
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
+from treedbd.web.inspection import Inspection
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.openapi import DeclaredRoute, OpenApi
 from treedbd.web.origins import CONSOLE, SENT_FOR_PAGES, ForeignOrigin, OriginGuard, UnnamedPage
@@ -580,6 +581,7 @@ class TreeResource(Resource):
         console_files: serves the console.
         writer: sends responses.
         rates: bounds what callers do; None if nothing does.
+        inspection: shows admins requests and connections.
 
     """
 
@@ -617,7 +619,11 @@ class TreeResource(Resource):
         self.data: Final = DataHandlers(context, self._refuse)
         self.streams: Final = self.data.streams
         self.realtime: Final = RealtimeEndpoint(self.data, catalog, self.find)
-        self._admin = AdminHandlers(self.data, catalog, self.realtime.sockets, activity)
+        sockets, activity = self.realtime.sockets, activity or Activity(context.clock)
+        self.inspection: Final = Inspection(self.data, sockets, activity, catalog.statistics)
+        self._admin = AdminHandlers(
+            self.data, catalog, sockets, activity, inspection=self.inspection
+        )
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
         self._routes = make_routes(self, self.app, self.admin)
@@ -702,7 +708,9 @@ class TreeResource(Resource):
 
     @app.route("/.inspect/activity.json", methods=READ_METHODS, endpoint="activity")
     @app.route("/.inspect/caller.json", methods=READ_METHODS, endpoint="caller")
+    @app.route("/.inspect/connections.json", methods=READ_METHODS, endpoint="connections")
     @app.route("/.inspect/databases.json", methods=READ_METHODS, endpoint="databases")
+    @app.route("/.inspect/requests.json", methods=READ_METHODS, endpoint="requests")
     @app.route("/.settings/compact.json", methods=["POST", "OPTIONS"], endpoint="compact")
     @app.route("/.settings/log.json", methods=READ_METHODS, endpoint="log")
     @app.route("/.settings/rules.json", methods=["GET", "HEAD", "PUT", "OPTIONS"], endpoint="rules")
@@ -875,6 +883,8 @@ class TreeResource(Resource):
         if response is None:
             if self._development_log is not None:
                 self._development_log.stream_opened(request)
+            if self.inspection.recorder.is_recording:
+                self.inspection.recorder.opened(request)
             return
         may_store = is_public and wanted.token is None
         may_refuse = wanted.method not in _ECHOING

@@ -479,7 +479,13 @@ class StreamWrites:
 
 @implementer(IPushProducer)
 class Stream:
-    """A watcher that writes to its request; also the producer of the request's transport."""
+    """A watcher that writes to its request; also the producer of the request's transport.
+
+    Attributes:
+        request, wanted: the request that has opened it, and its parsed form.
+        events: how many it was notified of.
+
+    """
 
     __slots__ = (
         "_account",
@@ -495,15 +501,16 @@ class Stream:
         "_reads",
         "_refused",
         "_registry",
-        "_request",
         "_resumption",
         "_subscription",
-        "_wanted",
         "_with_ids",
         "_writes",
         "address",
+        "events",
         "identity",
         "name",
+        "request",
+        "wanted",
     )
     _log = Logger()
 
@@ -519,8 +526,9 @@ class Stream:
         self.identity: Final = identity
         self.address: Final = counted_address_of(request)
         self.name: Final = database.name
-        self._request = request
-        self._wanted = wanted
+        self.request: Final = request
+        self.wanted: Final = wanted
+        self.events = 0
         self._data = data
         self._database = database
         self._reads = data.context.reads
@@ -541,7 +549,7 @@ class Stream:
 
     async def open(self) -> None:
         """Begin when what the stream writes at its end is stored; raise why it is refused."""
-        request, wanted, data = self._request, self._wanted, self._data
+        request, wanted, data = self.request, self.wanted, self._data
         request.head_memory.identity = self.identity  # for the log: its token may expire meanwhile
         _shorten_question(request)
         try:
@@ -570,7 +578,7 @@ class Stream:
 
         Nothing is stored for a stream that would be refused.
         """
-        data, database, wanted = self._data, self._database, self._wanted
+        data, database, wanted = self._data, self._database, self.wanted
         limits = data.context.settings.limits
         if self.identity.is_read_only:
             raise ReadOnlyToken
@@ -578,15 +586,15 @@ class Stream:
         read = admit(data, wanted, database, self.identity, self.address)
         database.check_read(read)
         writes = StreamWrites(database, edit, read.caller, data.streams.track)
-        store = writes.judge if self._request.method == b"HEAD" else writes.store
+        store = writes.judge if self.request.method == b"HEAD" else writes.store
         await store(data.now_ms(), limits.disconnect_writes_per_connection)
         self._writes = writes
 
     def _watch(self, read: ReadRequest) -> None:
         """Subscribe to the place or query; the first value is judged later."""
-        reads, database, path = self._reads, self._database, self._wanted.place.path
+        reads, database, path = self._reads, self._database, self.wanted.place.path
         self._queue = SendQueue(
-            request=self._request,
+            request=self.request,
             limit=self._registry.buffer_bytes,
             owner=self,
             clock=self._data.context.clock,
@@ -629,7 +637,7 @@ class Stream:
 
         Raises `PermissionDenied` or `WaitingBytesRefused` before anything is sent.
         """
-        wanted, request = self._wanted, self._request
+        wanted, request = self.wanted, self.request
         request.notifyFinish().addBoth(self._close)
         if self._is_over:
             return  # the client has disconnected before
@@ -673,7 +681,7 @@ class Stream:
         self._queue.resume()
 
     def _start_sending(self, headers: tuple[Header, ...]) -> None:
-        request, writes = self._request, self._writes
+        request, writes = self.request, self._writes
         if writes is not None:
             writes.has_begun = True
         request.start(200, headers, closes_connection=True)
@@ -699,7 +707,9 @@ class Stream:
             if data is None:
                 data = content_of(notification, self._reads.memory, with_ids)
             registry = self._registry
-            registry.events_sent += len(notification.events)
+            count = len(notification.events)
+            registry.events_sent += count
+            self.events += count
             registry.event_bytes += data.size
             if data.size and not queue.send(data):
                 registry.overflowed += 1
@@ -730,7 +740,7 @@ class Stream:
         """Drop the connection."""
         if not self._is_over:
             self._close(None)
-            self._request.abort(reason)
+            self.request.abort(reason)
 
     def fail(self) -> None:
         """End after an error of the server, so that the client connects again."""
@@ -756,10 +766,10 @@ class Stream:
 
     def _finish(self, last_frame: bytes) -> None:
         self._close(None)
-        self._request.unregisterProducer()
+        self.request.unregisterProducer()
         if last_frame:
-            self._request.write(last_frame)
-        self._request.finish()
+            self.request.write(last_frame)
+        self.request.finish()
 
     def _close(self, _: object) -> None:
         if self._is_over:
@@ -903,7 +913,7 @@ class Stream:
     def _not_rendered(self, failure: Failure) -> None:
         if self._is_ending or self._is_over:
             return
-        error, has_begun = failure.value, self._request.startedWriting
+        error, has_begun = failure.value, self.request.startedWriting
         if isinstance(error, PermissionDenied) or (
             has_begun and isinstance(error, InvalidQuery | HeldBytesRefused)
         ):
@@ -920,8 +930,8 @@ class Stream:
             if self._writes is not None:
                 self._writes.has_begun = False
             self._close(None)
-            self._request.unregisterProducer()
-            self._data.refuse(self._request, error)
+            self.request.unregisterProducer()
+            self._data.refuse(self.request, error)
         else:
             self._log.failure("A stream failed.", failure)
             self.abort("failed")

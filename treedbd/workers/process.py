@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import attrs
 from twisted.internet.abstract import FileDescriptor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.task import LoopingCall
@@ -146,6 +146,7 @@ class OtherWorkers:
         others = [_adopt_socket(descriptor) for descriptor in start.others]
         self.hints: Final = Hints(reactor, _adopt_socket(protocol.RECEIVER), others)
         self.parent: protocol.Channel | None = None
+        self._number, self._workers = start.number, start.workers
         self._reactor = reactor
         self.samples: Final = SampleBoard(protocol.SAMPLES, start.number, start.workers)
         clients = settings.client_endpoints
@@ -191,6 +192,17 @@ class OtherWorkers:
         """Return the activity of the other workers with the databases of a project."""
         response = await self.call(protocol.FindActivity, project=project)
         return [protocol.decode_activity(each) for each in response["activity"]]
+
+    async def inspect(self, question: bytes) -> dict[int, bytes]:
+        """Return the answers of the other workers to a question of an admin, by their numbers."""
+        others = [number for number in range(self._workers) if number != self._number]
+        calls = [self.call(protocol.Inspect, number=each, question=question) for each in others]
+        responses = await DeferredList(calls, consumeErrors=True)
+        return {
+            number: response["answer"]
+            for number, (is_answered, response) in zip(others, responses, strict=True)
+            if is_answered and response["answer"]
+        }
 
     def report_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
         """Report a damaged database to the others, which refuse it then."""
@@ -366,6 +378,11 @@ class Worker(protocol.Channel):
         return {
             "activity": [protocol.encode_activity(self._service.activity.of_this_process(project))]
         }
+
+    @protocol.Inspect.responder
+    async def inspect(self, number: int, question: bytes) -> dict[str, object]:
+        """Answer a question that an admin has asked another worker."""
+        return {"answer": await self._service.resource().inspection.answer(question, number)}
 
     def _end(self, _: object) -> None:
         if self._service.has_given_up:

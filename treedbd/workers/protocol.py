@@ -152,6 +152,17 @@ class FindActivity(amp.Command):
     response: ClassVar = [(b"activity", amp.ListOf(amp.String()))]
 
 
+class Inspect(amp.Command):
+    """To the parent, which sends it to worker `number`: answer a question of an admin.
+
+    The answer is empty if that worker does not serve at present. Each is asked by itself, because
+    one value of AMP has no room for the answers of all.
+    """
+
+    arguments: ClassVar = [(b"number", amp.Integer()), (b"question", amp.String())]
+    response: ClassVar = [(b"answer", amp.String())]
+
+
 def encode_activity(activity: ProjectActivity) -> bytes:
     """Return activity as AMP carries it, of the databases with the most requests."""
     totals = heapq.nlargest(_MAX_TOTALS, activity.totals.items(), key=_requests)

@@ -276,6 +276,10 @@ class _WorkerChannel(protocol.Channel):
     async def find_activity(self, project: str) -> dict[str, object]:
         return await self._supervisor.find_activity(self._worker, project)
 
+    @protocol.Inspect.responder
+    async def inspect(self, number: int, question: bytes) -> dict[str, object]:
+        return await self._supervisor.inspect(number, question)
+
 
 def ignore_end(failure: Failure) -> None:
     """Ignore that a worker has ended before it could respond."""
@@ -514,6 +518,16 @@ class Supervisor(Service):
         ]
         # One value of AMP has no room for those of many workers.
         return {"activity": [protocol.encode_activity(add_up(found))] if found else []}
+
+    async def inspect(self, number: int, question: bytes) -> dict[str, object]:
+        """Return the answer of a worker to a question of an admin; empty if it does not serve."""
+        worker = self._workers[number]
+        if not worker.is_ready:
+            return {"answer": b""}
+        answer: dict[str, object] = await worker.call(
+            protocol.Inspect, number=number, question=question
+        )
+        return answer
 
     async def _call_others(
         self, worker: WorkerProcess, command: type[Command], **arguments: object

@@ -42,6 +42,8 @@ from treedbd.web.resource import (
 )
 
 PROBES = {"live", "ready"}
+FILTERS = {"path", "status", "uid", "slower", "database"}
+"""Parameters of `/.inspect/requests.json`, which the parser of requests for data ignores."""
 METHODS = {"get", "head", "put", "post", "patch", "delete", "options"}
 
 
@@ -133,7 +135,7 @@ def test_it_has_every_parameter_that_the_parser_knows_and_no_other() -> None:
         if scheme.get("in") == "query"
     }
     assert tokens == {"auth", "access_token"}
-    assert used | tokens == KNOWN | PROBES
+    assert used | tokens == KNOWN | PROBES | FILTERS
 
 
 def test_it_has_the_headers_of_the_settings() -> None:

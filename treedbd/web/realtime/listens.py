@@ -582,6 +582,9 @@ class SessionListens:
         self._session = session
         self._listens: dict[ListenKey, Listen] = {}
 
+    def __len__(self) -> int:
+        return len(self._listens)
+
     def find_behind(self) -> SharedWindow | None:
         """Return the window of a query that has not caught up with the last commit."""
         for each in self._listens.values():

@@ -14,6 +14,7 @@ or until a listen of the session is about to send a later event.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -163,6 +164,7 @@ class _WaitingAnswer:
     is_sent: bool = False
 
 
+_SDK: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _WRITING_ACTIONS: Final = frozenset({"p", "m", "o", "om"})
 
 _Awaited: TypeAlias = Coroutine[Any, Any, None] | None
@@ -188,6 +190,7 @@ class RealtimeSession:
         caller: the identity as the rules see it; another object after each change.
         can_expire: whether the identity ends with time.
         is_over: whether the connection has ended.
+        sdk: the SDK that the client says it uses; empty if it does not.
         ended: fires when the connection has ended and the writes that the client set for its end
             are done.
 
@@ -213,6 +216,7 @@ class RealtimeSession:
         self.address = address
         self.account = context.reads.held.account(address)
         self.is_over = False
+        self.sdk = ""
         self.ended: Final[Deferred[None]] = Deferred()
         self.inbox: Inbox
         self.outbox: Outbox
@@ -533,7 +537,7 @@ class RealtimeSession:
             if waiting is not None:
                 self._block(request, waiting)
         except Exception as error:
-            self.answer(request.number, *status_of(error))
+            self._answer_failed(request, error)
 
     def _block(self, request: RealtimeRequest, work: Coroutine[Any, Any, None]) -> None:
         """Do work that may wait; the messages after it wait, too."""
@@ -542,9 +546,13 @@ class RealtimeSession:
             try:
                 await work
             except Exception as error:
-                self.answer(request.number, *status_of(error))
+                self._answer_failed(request, error)
 
         self.inbox.block(run())
+
+    def _answer_failed(self, request: RealtimeRequest, error: Exception) -> None:
+        self._note_denial(error)
+        self.answer(request.number, *status_of(error))
 
     async def _write_long(self, long: LongWrite) -> None:
         self._count(is_write=True)
@@ -567,6 +575,14 @@ class RealtimeSession:
             self.answer(number, TOO_BIG, f"This request may have at most {most} bytes.")
 
     def _acknowledge(self, request: RealtimeRequest) -> None:
+        self.acknowledge(request.number)
+
+    def _note_client(self, request: RealtimeRequest) -> None:
+        """Note which SDK the client is, which is the first counter that it sends."""
+        counters = request.body.get("c")
+        name = next(iter(counters), "") if isinstance(counters, dict) else ""
+        if _SDK.fullmatch(name):
+            self.sdk = name
         self.acknowledge(request.number)
 
     def _write(self, request: RealtimeRequest) -> _Awaited:
@@ -670,6 +686,16 @@ class RealtimeSession:
         self._explain_denial(error, lambda: explain_read(self.database, read))
         self.answer(number, *status_of(error))
 
+    @property
+    def listen_count(self) -> int:
+        """How many listens it has."""
+        return 0 if self.is_over else len(self._listens)
+
+    @property
+    def writes_at_end(self) -> bool:
+        """Whether the client has set writes for its end."""
+        return not self.is_over and self._writes.may_write_at_end
+
     def in_order(self, notification: Notification) -> Iterable[Notification]:
         """Return a notification in parts; before each, send the answers that precede it."""
         return self._in_parts(notification) if self._answers else (notification,)
@@ -725,8 +751,14 @@ class RealtimeSession:
             first.is_sent = True
             first.send()
 
+    def _note_denial(self, error: BaseException | None) -> None:
+        if isinstance(error, PermissionDenied):
+            for note in self.context.registry.denied:
+                note(self.name)
+
     def _explain_denial(self, error: BaseException | None, explain: Callable[[], str]) -> None:
         """Send the reason of a denial, if the client may know it."""
+        self._note_denial(error)
         may_explain = self.context.explains_denials or self._is_overridden
         if not isinstance(error, PermissionDenied) or not may_explain:
             return
@@ -766,7 +798,7 @@ _ACTIONS: Final[dict[str, _Act]] = {
     "auth": RealtimeSession._sign_in,
     "gauth": RealtimeSession._sign_in,
     "unauth": RealtimeSession._sign_out,
-    "s": RealtimeSession._acknowledge,
+    "s": RealtimeSession._note_client,
     "appcheck": RealtimeSession._acknowledge,
     "unappcheck": RealtimeSession._acknowledge,
     "unappeck": RealtimeSession._acknowledge,

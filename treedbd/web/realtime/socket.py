@@ -486,6 +486,11 @@ class Pending:
         self._count = 0
         self._none_left: Deferred[None] | None = None
 
+    @property
+    def is_none(self) -> bool:
+        """Whether none is pending."""
+        return not self._count
+
     def begin(self) -> None:
         """Count a request."""
         self._count += 1

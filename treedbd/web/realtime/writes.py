@@ -55,15 +55,16 @@ class SessionWrites:
 
     Attributes:
         pending: those that are not answered yet.
+        may_write_at_end: whether writes for the end may be stored.
 
     """
 
-    __slots__ = ("_may_write_at_end", "_session", "pending")
+    __slots__ = ("_session", "may_write_at_end", "pending")
 
     def __init__(self, session: RealtimeSession) -> None:
         self.pending: Final = Pending()
         self._session = session
-        self._may_write_at_end = False
+        self.may_write_at_end = False
 
     def write(self, request: RealtimeRequest) -> None:
         """Do a put or a merge; raise if the request is malformed."""
@@ -106,7 +107,7 @@ class SessionWrites:
         value = value_of(body)
         check_nodes(value)
         edit = make_edit(method, target_of(body, method), value, context.limits.string_bytes)
-        self._may_write_at_end = True
+        self.may_write_at_end = True
         now = context.now_ms()
         write = Write(
             edit=edit,
@@ -123,7 +124,7 @@ class SessionWrites:
         """Cancel the writes at a path and below; raise if the request is malformed."""
         session = self._session
         place = place_of(request.body)
-        if not self._may_write_at_end:
+        if not self.may_write_at_end:
             session.answer_when_notified(request.number)
             return
         cancelled = session.database.disconnect_writes.cancel(session.id, place.path)
@@ -131,9 +132,9 @@ class SessionWrites:
 
     def write_at_end(self) -> Deferred[None]:
         """Do the stored writes: the session has ended."""
-        if not self._may_write_at_end:
+        if not self.may_write_at_end:
             return succeed(None)
-        self._may_write_at_end = False
+        self.may_write_at_end = False
         return self._session.database.disconnect_writes.run(self._session.id)
 
     def _answer_at_end(self, number: int, storing: Deferred[None], write: Write | None) -> None:

@@ -1,0 +1,556 @@
+"""Requests as an admin sees them: the last ones of a project, recorded while an admin looks.
+
+A `RequestRecorder` records the requests of the projects whose admins have asked for them within the
+last `WATCHED_S`, or follow them. Only then do connections report what they have answered, and are
+sessions of the real-time protocol replaced by observed ones: at other times a request costs
+nothing here.
+
+A `SeenRequest` refers to its parsed request until it is printed. Of many that come in a second few
+are ever printed, because a ring keeps the last `KEPT` of a project. Nothing here shows a token:
+paths are `shown_path`, and in queries, bodies and claims what may be a token is hidden.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from urllib.parse import quote, unquote
+
+import attrs
+import orjson
+from twisted.web.http import OK, SWITCHING
+
+from treedbd.http1.registry import RequestLogging
+from treedbd.http1.request import (
+    HIDDEN,
+    IHttp1Request,
+    Request,
+    hide_tokens,
+    shown_path,
+    size_of_body,
+)
+from treedbd.limits import KIB
+from treedbd.names import DatabaseName
+from treedbd.tree.path import format_path
+from treedbd.tree.types import PRIORITY, InvalidQuery, Json
+from treedbd.tree.value import compact
+from treedbd.web.auth.identity import ANONYMOUS, Identity
+from treedbd.web.listeners import TooManyStreams
+from treedbd.web.request import DataRequest, Parameters, Question, find_parameter
+from treedbd.web.request_log import CLIENT_CLOSED, bytes_received
+from treedbd.web.response import address_of
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+    from treedbd.web.context import WebContext
+
+KEPT: Final = 200
+"""Requests of a project that are kept."""
+WATCHED_S: Final = 60.0
+"""For so many seconds the requests of a project are recorded after an admin has asked for them."""
+MAX_WATCHED: Final = 32
+"""Projects whose requests are recorded."""
+MAX_SHOWN: Final = 2000
+"""Characters of a path or a query that are shown."""
+MAX_AGENT: Final = 300
+"""Bytes of the name of a client that are shown."""
+DENIED_BYTES: Final = 4 * KIB
+"""Bytes of JSON of a denied body, and of the `auth` that was denied; more is left out."""
+LARGE_QUESTION: Final = 4 * KIB
+"""Bytes of a parsed request beyond which it is printed at once, and not kept."""
+DENIED: Final = "permission_denied"
+
+INSPECTING: Final = b"/.inspect/"
+"""In the paths of requests that only look: they are not shown."""
+
+Kind: TypeAlias = Literal["request", "stream", "socket"]
+
+_SOCKET: Final = b"/.ws"
+_CONSOLE: Final = b"/.console"
+_SAME: Final = (
+    *("id", "database", "method", "kind", "status", "code", "ms", "uid", "address"),
+    *("sent", "received", "query"),
+)
+"""Members that have the same name as JSON."""
+_STATUS: Final = re.compile(r"[1-5](?:[0-9]{2}|xx)|denied")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_TOKENS: Final = ("auth", "access_token")
+_LEFT_OUT: Final = frozenset({"ns"})
+_PLAIN: Final = "\"'$/:,!*()[]{}@<>.~;?"
+"""Characters that are not escaped in a query, which is shown to people."""
+
+
+def format_time(seconds: float) -> str:
+    """Return a time since 1970 as JSON shows it, to the millisecond."""
+    shown = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return shown.removesuffix("+00:00") + "Z"
+
+
+def show_query(parameters: Parameters) -> str:
+    """Return the parameters of a request, with tokens hidden, as they could be sent again."""
+    shown = [
+        f"{name}={HIDDEN if name in _TOKENS else quote(hide_tokens(text), safe=_PLAIN + HIDDEN)}"
+        for name, text in parameters.items()
+        if name not in _LEFT_OUT
+    ]
+    return cut("&".join(shown))
+
+
+def cut(text: str) -> str:
+    """Return text that is short enough to be shown."""
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+
+
+def show_path(source: DataRequest | str) -> str:
+    """Return the path of a request, as admins see it."""
+    if isinstance(source, str):
+        return source
+    path = source.admin_path
+    if path is None:
+        keys, is_priority = source.place
+        path = format_path((*keys, PRIORITY) if is_priority else keys).encode()
+    return cut(shown_path(path[: 2 * MAX_SHOWN]))
+
+
+@attrs.define(eq=False, kw_only=True)
+class SeenRequest:
+    """One request: answered, or opened if it is a stream or a socket.
+
+    Attributes:
+        number: its number among those of its project that this process has recorded.
+        at: when, in seconds since 1970.
+        database: the label of the database.
+        source: the path, or the request that it is made of when it is needed.
+        query: the parameters as they are shown; None if they are those of the source.
+        denied: of a denied request what was denied: `auth`, and `body` if it is short.
+
+    """
+
+    at: float
+    id: str
+    database: str
+    method: str
+    kind: Kind
+    status: int
+    code: str | None
+    ms: float
+    uid: str | None
+    is_admin: bool
+    address: str
+    sent: int = 0
+    received: int = 0
+    source: DataRequest | str
+    query: str | None = None
+    denied: dict[str, Json] = attrs.field(factory=dict)
+    number: int = 0
+    _printed: bytes = b""
+
+    @property
+    def path(self) -> str:
+        """Its path, as admins see it."""
+        if not isinstance(self.source, str):
+            if self.query is None:
+                self.query = show_query(self.source.parameters)
+            self.source = show_path(self.source)
+        return self.source
+
+    def printed(self) -> bytes:
+        """Return it as JSON; it is printed once."""
+        if not self._printed:
+            self._printed = compact(self._show())
+        return self._printed
+
+    def _show(self) -> Json:
+        path = self.path
+        return {
+            "id": self.id,
+            "time": format_time(self.at),
+            "database": self.database,
+            "method": self.method,
+            "path": path,
+            "kind": self.kind,
+            "status": self.status,
+            "code": self.code,
+            "ms": round(self.ms, 1),
+            "uid": self.uid,
+            "admin": self.is_admin,
+            "address": self.address,
+            "sent": self.sent,
+            "received": self.received,
+            "query": self.query or "",
+            **self.denied,
+        }
+
+    @classmethod
+    def parse(cls, shown: dict[str, Any]) -> SeenRequest:
+        """Return what another process shows."""
+        return cls(
+            at=datetime.fromisoformat(shown["time"]).timestamp(),
+            is_admin=shown["admin"],
+            source=shown["path"],
+            denied={name: shown[name] for name in ("auth", "body") if name in shown},
+            **{name: shown[name] for name in _SAME},
+        )
+
+
+@attrs.frozen
+class RequestFilter:
+    """Which requests are shown: those that have all that is not None.
+
+    Attributes:
+        path: a path; those below it count too.
+        status: a status, a class of them such as `4xx`, or `denied`, whatever its status.
+        uid: a user's id; empty for callers without one.
+        slower_ms: the fewest milliseconds.
+        database: the label of a database.
+
+    """
+
+    path: str | None = None
+    status: str | None = None
+    uid: str | None = None
+    slower_ms: float | None = None
+    database: str | None = None
+
+    @classmethod
+    def parse(cls, uri: bytes) -> RequestFilter:
+        """Return the filter in the query of a target; raise `InvalidQuery`."""
+        path, status, slower = _find(uri, "path"), _find(uri, "status"), _find(uri, "slower")
+        if status is not None and not _STATUS.fullmatch(status):
+            raise InvalidQuery(
+                "status must be a status such as 403, a class such as 4xx, or denied."
+            )
+        if slower is not None and not _NUMBER.fullmatch(slower):
+            raise InvalidQuery("slower must be a number of milliseconds.")
+        if path is not None:
+            path = format_path(tuple(key for key in path.split("/") if key))
+        return cls(
+            path=None if path == "/" else path,
+            status=status,
+            uid=_find(uri, "uid"),
+            slower_ms=None if slower is None else float(slower),
+            database=_find(uri, "database"),
+        )
+
+    def shows(self, seen: SeenRequest) -> bool:
+        """Return whether a request is shown."""
+        if self.database is not None and seen.database != self.database:
+            return False
+        if self.uid is not None and (seen.uid or "") != self.uid:
+            return False
+        if self.slower_ms is not None and seen.ms < self.slower_ms:
+            return False
+        if self.status is not None and self.status not in (
+            str(seen.status),
+            f"{seen.status // 100}xx",
+            "denied" if seen.code == DENIED else "",
+        ):
+            return False
+        path = self.path
+        return path is None or seen.path == path or seen.path.startswith(path + "/")
+
+
+def _find(uri: bytes, name: str) -> str | None:
+    found = find_parameter(uri, name.encode())
+    if len(found) > 1:
+        raise InvalidQuery(f"The parameter {name} is given twice.")
+    return found[0] if found else None
+
+
+Follow: TypeAlias = Callable[[SeenRequest], None]
+
+
+class WatchedProject:
+    """The last requests of a project, and who follows them.
+
+    Attributes:
+        last: those that were recorded last.
+        count: how many were recorded.
+        until: when the recording ends unless it is asked for again, in seconds of the clock.
+        followers: what is called with each request.
+
+    """
+
+    def __init__(self) -> None:
+        self.last: Final[deque[SeenRequest]] = deque(maxlen=KEPT)
+        self.count = 0
+        self.until = 0.0
+        self.followers: Final[list[Follow]] = []
+
+    def add(self, seen: SeenRequest) -> None:
+        """Keep a request, and show it to those who follow."""
+        self.count += 1
+        seen.number = self.count
+        self.last.append(seen)
+        for follow in self.followers:
+            follow(seen)
+
+    def after(self, number: int) -> list[SeenRequest]:
+        """Return the kept requests with a higher number."""
+        return [each for each in self.last if each.number > number]
+
+
+class RequestRecorder:
+    """Records the requests of projects whose admins look at them.
+
+    Attributes:
+        is_recording: whether the requests of any project are recorded.
+
+    """
+
+    def __init__(self, context: WebContext, switch: Callable[[bool], None]) -> None:
+        """`switch` is called with whether anything is recorded from now on, when that changes."""
+        self.is_recording = False
+        self._clock: IReactorTime = context.clock
+        self._wall_clock = context.wall_clock
+        self._recall = context.authenticator.recall
+        self._parser = context.parser
+        self._secret = context.settings.admin_token
+        self._switch = switch
+        self._watched: dict[str, WatchedProject] = {}
+        self._due: IDelayedCall | None = None
+
+    def watch(self, project: str) -> WatchedProject:
+        """Record the requests of a project, for `WATCHED_S` from now on; return the last ones.
+
+        If too many projects are recorded, the one that was asked for longest ago is dropped,
+        unless requests of it are followed; raises `TooManyStreams` if those of all are.
+        """
+        watched = self._watched.pop(project, None)
+        if watched is None:
+            watched = WatchedProject()
+            self._make_room()
+        self._watched[project] = watched
+        watched.until = self._clock.seconds() + WATCHED_S
+        self._record_any(True)
+        if self._due is None:
+            self._due = self._clock.callLater(WATCHED_S, self._end_idle)
+        return watched
+
+    def close(self) -> None:
+        """Record nothing from now on."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        self._watched.clear()
+        self._record_any(False)
+
+    def _record_any(self, is_on: bool) -> None:
+        if self.is_recording is not is_on:
+            self.is_recording = is_on
+            self._switch(is_on)
+
+    def _make_room(self) -> None:
+        """Drop the project that was asked for longest ago if there are too many."""
+        if len(self._watched) >= MAX_WATCHED:
+            idle = [name for name, each in self._watched.items() if not each.followers]
+            if not idle:
+                raise TooManyStreams("The requests of too many projects are followed.")
+            del self._watched[idle[0]]
+
+    def _end_idle(self) -> None:
+        """Record no longer what is not asked for."""
+        self._due = None
+        now = self._clock.seconds()
+        for project, watched in list(self._watched.items()):
+            if watched.followers:
+                watched.until = now + WATCHED_S
+            elif watched.until <= now:
+                del self._watched[project]
+        if self._watched:
+            until = min(each.until for each in self._watched.values())
+            self._due = self._clock.callLater(until - now, self._end_idle)
+        else:
+            self._record_any(False)
+
+    def follows(self, project: str) -> bool:
+        """Return whether the requests of a project are followed."""
+        watched = self._watched.get(project)
+        return watched is not None and bool(watched.followers)
+
+    def unfollow(self, project: str, follow: Follow) -> None:
+        """Call `follow` no longer; the requests are recorded for a while."""
+        watched = self._watched.get(project)
+        if watched is not None and follow in watched.followers:
+            watched.followers.remove(follow)
+
+    def show(self, project: str, seen: SeenRequest) -> None:
+        """Show a request of another process to those who follow."""
+        watched = self._watched.get(project)
+        for follow in watched.followers if watched else ():
+            follow(seen)
+
+    # What connections report.
+
+    def logging(self, base: RequestLogging) -> RequestLogging:
+        """Return the callbacks that record requests, and log them as `base` does."""
+
+        def answered(request: Request) -> None:
+            if perf_counter() - request.began >= base.least_s:
+                base.answered(request)
+            self._answered(request)
+
+        def lost(request: Request) -> None:
+            if base.lost is not None:
+                base.lost(request)
+            if not request.startedWriting:
+                self._record(request, CLIENT_CLOSED)
+
+        return RequestLogging(answered, lost, sends_ids=base.sends_ids)
+
+    def note_refusal(self, request: IHttp1Request, _: BaseException, code: str) -> None:
+        """Note why a request is refused."""
+        if isinstance(request, Request):
+            request.refused_as = code
+
+    def opened(self, request: IHttp1Request) -> None:
+        """Record a stream that has begun."""
+        if isinstance(request, Request) and request.startedWriting and request.channel is not None:
+            self._record(request, request.code)
+
+    def _answered(self, request: Request) -> None:
+        question = request.head_memory.question
+        is_open = request.code == SWITCHING or (
+            request.code == OK
+            and isinstance(question, Question)
+            and question.wanted.accepts_events
+            and request.method != b"HEAD"
+        )
+        if not is_open:  # else it was recorded when it was opened
+            self._record(request, request.code)
+
+    def _record(self, request: Request, status: int) -> None:
+        question = request.head_memory.question
+        if not isinstance(question, Question):
+            self._record_malformed(request, status)
+            return
+        watched, wanted = self._watched.get(question.name.project), question.wanted
+        if watched is None or (wanted.admin_path and INSPECTING in wanted.admin_path):
+            return
+        identity = self._identify(request, question)
+        seen = self._make(request, question.name, status, identity, wanted)
+        if question.size > LARGE_QUESTION:
+            seen.printed()
+        watched.add(seen)
+
+    def _record_malformed(self, request: Request, status: int) -> None:
+        """Record a request that could not be parsed, but names a database."""
+        if status < 400 or INSPECTING in request.path or _CONSOLE in request.path:
+            return
+        try:
+            name = self._parser.locate(request).name
+        except (ValueError, LookupError):
+            return
+        watched = self._watched.get(name.project)
+        if watched is not None:
+            watched.add(self._make(request, name, status, None, None))
+
+    def _make(
+        self,
+        request: Request,
+        name: DatabaseName,
+        status: int,
+        identity: Identity | None,
+        wanted: DataRequest | None,
+    ) -> SeenRequest:
+        code, method, source = request.refused_as, request.method, wanted
+        kind: Kind = "request"
+        if wanted is not None:
+            kind, method = ("stream" if wanted.accepts_events else kind), wanted.method
+        elif request.path == _SOCKET:
+            kind = "socket"
+        seen = SeenRequest(
+            at=self._wall_clock(),
+            id=request.request_id,
+            database=name.label,
+            method=method.decode("latin-1"),
+            kind=kind,
+            status=status,
+            code=code,
+            ms=(perf_counter() - request.began) * 1000,
+            uid=None if identity is None else uid_of(identity),
+            is_admin=identity is not None and identity.is_admin,
+            address=address_of(request),
+            sent=request.sentLength,
+            received=bytes_received(request),
+            source=cut(shown_path(request.path)) if source is None else source,
+            denied=self._show_denied(request, identity) if code == DENIED else {},
+        )
+        if self._secret is not None:
+            seen.source, seen.query = self.hide(seen.path), self.hide(seen.query or "")
+        return seen
+
+    def _identify(self, request: Request, question: Question) -> Identity | None:
+        """Return the caller as the rules see it, None if its token is not valid."""
+        wanted = question.wanted
+        if question.identity is not None and request.code < 400:  # as for most of many
+            return question.identity
+        identity: Identity | None = wanted.identity
+        if identity is None:
+            kept = request.head_memory.identity  # of a stream
+            if isinstance(kept, Identity):
+                return kept
+            if wanted.token is None:
+                return ANONYMOUS
+            identity = self._recall(question.name.project, wanted.token)
+        if identity is not None and wanted.override is not None:
+            return attrs.evolve(identity, is_admin=False, auth=wanted.override.auth)
+        return identity
+
+    def _show_denied(self, request: Request, identity: Identity | None) -> dict[str, Json]:
+        shown: dict[str, Json] = {}
+        if identity is not None:
+            self.add_short(shown, "auth", identity.auth)
+        is_coded = b"content-encoding" in request.headers
+        if not is_coded and 0 < size_of_body(request) <= DENIED_BYTES:
+            request.content.seek(0)
+            self.add_text(shown, "body", request.content.read())
+        return shown
+
+    def add_short(self, shown: dict[str, Json], name: str, json: Json) -> None:
+        """Add JSON as a member, with tokens hidden, if it is short."""
+        self.add_text(shown, name, compact(json))
+
+    def add_text(self, shown: dict[str, Json], name: str, text: bytes) -> None:
+        """Add JSON text as a member, with tokens hidden, if it is short and valid."""
+        if len(text) <= DENIED_BYTES:
+            with suppress(ValueError):
+                shown[name] = orjson.loads(self.hide(text.decode()))
+
+    def hide(self, text: str) -> str:
+        """Return text without tokens, nor the token of an admin that has no recognisable form."""
+        text, secret = hide_tokens(text), self._secret
+        if secret is None:
+            return text
+        is_encoded = secret not in text and secret in unquote(text)
+        return HIDDEN if is_encoded else text.replace(secret, HIDDEN)
+
+    # What sessions report.
+
+    def watches(self, name: DatabaseName) -> bool:
+        """Return whether the requests for a database are recorded."""
+        return name.project in self._watched
+
+    def record_message(self, seen: SeenRequest, name: DatabaseName) -> None:
+        """Record a request that a session has answered."""
+        watched = self._watched.get(name.project)
+        if watched is not None:
+            watched.add(seen)
+
+
+def shown_agent(request: IHttp1Request) -> str:
+    """Return what a client calls itself, without a token."""
+    values = request.headers.get(b"user-agent") or [b""]
+    return hide_tokens(values[0][:MAX_AGENT].decode("utf-8", "backslashreplace"))
+
+
+def uid_of(identity: Identity) -> str | None:
+    """Return the uid that the rules see, None without one."""
+    uid = (identity.auth or {}).get("uid")
+    return cut(uid) if isinstance(uid, str) else None
