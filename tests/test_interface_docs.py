@@ -204,6 +204,7 @@ def test_the_fixed_limits_are_those_of_the_page() -> None:
         limits.MAX_UID_CHARACTERS,
         limits.MAX_TIMEOUT_S,
         limits.MAX_RESUMED_WRITES,
+        limits.MAX_CHANGED_KEYS,
     ]
 
 

@@ -113,6 +113,24 @@ def test_a_long_patch_is_a_patch_at_every_process(several: Several, size: int) -
             assert change(stream.next_change()) == ("patch", "/", expected)
 
 
+def test_changes_are_named_at_every_process(several: Several) -> None:
+    clients, streams = several.clients(), several.streams("/a.json?describe=true")
+    members = {f"k{at:03}": "x" * 1000 for at in range(100)}
+    for client in clients:
+        client.put("/a/b.json", members)
+        for target, body in (("/a.json", {"b/c": 1, "d": None}), ("/.json", {"a/e": 1, "f": 2})):
+            assert client.request("PATCH", target, json.dumps(body)).status == 200
+        client.put("/.json", {"a": 1})
+    for stream in streams:
+        for _ in clients:
+            assert [stream.next_change().json for _ in range(4)] == [
+                {"path": "/b"},
+                {"path": "/", "keys": ["b/c", "d"]},
+                {"path": "/", "keys": ["e"]},
+                {"path": "/"},
+            ]
+
+
 def test_queries_are_followed_at_every_process(several: Several) -> None:
     clients = several.clients()
     clients[0].put("/list.json", {"a": 1, "b": 2, "c": 3})

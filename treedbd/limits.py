@@ -77,6 +77,9 @@ MAX_RESUMED_BYTES: Final = 16 * MIB
 MAX_RESUMED_PATHS: Final = 50_000
 """Writes, bytes of change log, and paths written with those above them, that a resumed stream
 replays; beyond, it starts again."""
+MAX_CHANGED_KEYS: Final = 100
+MAX_CHANGED_KEY_BYTES: Final = 8 * KIB
+"""Keys of a PATCH, and bytes of them as JSON, that an event without values names."""
 
 # Fixed: what the interpreter's stack allows.
 MAX_RULES_NESTING: Final = 200

@@ -344,6 +344,13 @@ class Database:
             self.watching, path, query, stream, is_export=is_export, group=group, account=account
         )
 
+    def subscribe_to_changes(self, path: Path, stream: QueryStream) -> Subscription:
+        """Return what a stream shows of a path if it names the places that change, and no values.
+
+        It watches nothing yet.
+        """
+        return NodeSubscription(self.watching, path, stream, of_changes=True)
+
     async def compact(self) -> tuple[int, int]:
         """Give free space back; return the bytes that the database occupied before and after.
 

@@ -501,6 +501,10 @@ def _make_comparison(
     return lambda rank: rank[0] in kinds and compare(rank, wanted)
 
 
+DESCRIBE: Final = "describe"
+AT: Final = "at"
+
+
 Version: TypeAlias = Literal[1, 2]
 
 _PAGING = frozenset({"limitToFirst", "startAfter"})

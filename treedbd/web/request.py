@@ -61,8 +61,17 @@ from treedbd.rules.context import NullBound, QueryBound, QueryFacts
 from treedbd.traces import Trace
 from treedbd.tree.hashes import NULL_ETAG, ETagSet, has_bare_tag, parse_etags
 from treedbd.tree.path import make_place
+from treedbd.tree.query import (
+    AT,
+    DESCRIBE,
+    WHERE,
+    Bound,
+    Query,
+    Shallow,
+    parse_query,
+    parse_shallow,
+)
 from treedbd.tree.query import PARAMETERS as QUERY_PARAMETERS
-from treedbd.tree.query import WHERE, Bound, Query, Shallow, parse_query, parse_shallow
 from treedbd.tree.types import ROOT, VALUE, Chunks, InvalidPath, InvalidQuery, Json, Place
 from treedbd.tree.value import compact, indent, pretty, space_colons
 from treedbd.web.auth.identity import AuthOverride, Identity, ReadOnlyToken, parse_override
@@ -83,7 +92,7 @@ KNOWN: Final = frozenset(
         *("auth", "access_token", "auth_variable_override", "ns", "timeout", METHOD_OVERRIDE),
         *("shallow", "v", "format", "print", "callback", "download", "resume"),
         *QUERY_PARAMETERS,
-        WHERE,
+        *(WHERE, DESCRIBE),
         ON_DISCONNECT,
         *("dryRun", "writeSizeLimit", "disableTriggers"),
     }
@@ -474,6 +483,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 """Parameters that do not change what is read."""
 _NOT_OF_STREAMS: Final = ("shallow", "print", "callback", "download")
+_NOT_OF_CHANGES: Final = ("format", *QUERY_PARAMETERS, WHERE, AT)
 EDGE_KEYS: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
 """What clients send for a key before all others and for one after them; neither can be a key.
 
@@ -549,9 +559,18 @@ def check_stream(parameters: Parameters, place: Place) -> None:
     for name in _NOT_OF_STREAMS:
         if name in parameters:
             raise InvalidQuery(f"{name} does not work with a stream.")
-    parse_choice(parameters, "resume", "true", "false")
+    resumes = parse_choice(parameters, "resume", "true", "false") == "true"
+    if names_changes(parameters):
+        for name in (*_NOT_OF_CHANGES, "resume") if resumes else _NOT_OF_CHANGES:
+            if name in parameters:
+                raise InvalidQuery(f"{name} does not work with describe=true on a stream.")
     if place.is_priority:
         raise InvalidPath("A priority cannot be watched; watch its node.")
+
+
+def names_changes(parameters: Parameters) -> bool:
+    """Return whether a stream is to name the places that change; raise `InvalidQuery`."""
+    return parse_choice(parameters, DESCRIBE, "true", "false") == "true"
 
 
 def index_of(query: Query) -> str | None:

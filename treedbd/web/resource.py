@@ -84,11 +84,12 @@ from treedbd.web.request import (
     Question,
     check_method,
     check_stream,
+    names_changes,
     parse_callback,
 )
 from treedbd.web.request_log import DevelopmentLog
 from treedbd.web.response import Response, counted_address_of, json_response
-from treedbd.web.streams import Stream
+from treedbd.web.streams import ChangesStream, Stream
 from treedbd.web.write import FREE_BYTES, WriteHandlers
 
 if TYPE_CHECKING:
@@ -267,7 +268,8 @@ class DataHandlers:
             check_stream(wanted.parameters, wanted.place)
         identity = await self.identify(wanted, database)
         if wanted.accepts_events:
-            stream = Stream(
+            kind = ChangesStream if names_changes(wanted.parameters) else Stream
+            stream = kind(
                 request=request, wanted=wanted, data=self, database=database, identity=identity
             )
             await stream.open()
