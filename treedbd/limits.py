@@ -60,7 +60,7 @@ MAX_DESCRIBED_CHARACTERS: Final = 200
 """Characters of a string that a description shows."""
 MAX_COUNTED_BYTES: Final = 96 * MIB
 """Stored bytes that one description reads to count the children of its place; the next goes on."""
-MAX_COUNTED_CHILD_BYTES: Final = 256 * KIB
+MAX_COUNTED_CHILD_BYTES: Final = MIB
 """Stored bytes that a description reads to count what is below one of the children that it shows,
 and for all of them at most these:"""
 MAX_COUNTED_CHILDREN_BYTES: Final = 16 * MIB

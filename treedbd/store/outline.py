@@ -9,9 +9,10 @@ A segment has about `SEGMENT_BYTES` of rows. If there are more than `MAX_SEGMENT
 joined, so the memory of an outline is bounded however large the container is.
 
 Rows are counted page by page, from the heads of the pages; no value is parsed unless it has a
-priority. A child that is itself spread is printed to be counted, but only up to a bound: beyond, it
-`is_least`, and its bytes are a lower bound. The number of children is always exact. One request has
-a `Budget`; where that is spent, counting ends, and the next request goes on there (`tail`).
+priority. A child that is itself spread is printed to be counted, but only up to a bound; beyond,
+its segment has that `bound`, and its bytes are a lower bound. The number of children is always
+exact. One request has a `Budget`; where that is spent, counting ends, and the next request goes on
+there (`tail`), or counts with a higher bound.
 
 A write does not make a kept outline worthless: `note` marks the segment of the child that was
 written, and the next request counts this segment again (`renew`). Marks are numbers of writes,
@@ -59,7 +60,7 @@ SEGMENT_BYTES: Final = 128 * KIB
 MAX_SEGMENTS: Final = 4096
 LARGEST_CHILD_BYTES: Final = 4 * MIB
 """Bytes up to which a spread child is counted; less if that is more than a part of the budget:"""
-_CHILD_SHARE: Final = 8
+_CHILD_SHARE: Final = 32
 _LEAST_CHILD_BYTES: Final = 4 * KIB
 _ROW_COST: Final = 512
 _LOOKUP_COST: Final = 8 * KIB
@@ -84,6 +85,11 @@ class Budget:
         """Whether nothing more is to be read, unless it is needed."""
         return self.left <= 0
 
+    @property
+    def child_bytes(self) -> int:
+        """Bytes up to which a spread child is counted."""
+        return min(LARGEST_CHILD_BYTES, max(_LEAST_CHILD_BYTES, self.left // _CHILD_SHARE))
+
 
 @attrs.define(eq=False)
 class Segment:
@@ -94,7 +100,8 @@ class Segment:
         text: their bytes as members of an object, with a comma each.
         values: the bytes of their values alone; only if they are `indexed`.
         last: the last index; -1 unless all keys are indices (`tree.path.as_index`).
-        is_least: whether the bytes are a lower bound.
+        bound: beyond how many bytes a spread child was not counted, so that the bytes are a lower
+            bound; 0 if all was counted.
         sequence: the number of the state in which they were counted.
         changed: the number of the last write that is known to have changed one.
 
@@ -106,7 +113,7 @@ class Segment:
     text: int = 0
     values: int = 0
     last: int = -1
-    is_least: bool = False
+    bound: int = 0
     changed: int = 0
 
     @property
@@ -157,12 +164,16 @@ class Segment:
             text=self.text + other.text,
             values=self.values + other.values,
             last=_later(self.last, other.last),
-            is_least=self.is_least or other.is_least,
+            bound=_least(self.bound, other.bound),
             changed=max(self.changed, other.changed) if is_stale else 0,
         )
 
 
 _NO_ARRAY: Final = -2
+
+
+def _least(one: int, other: int) -> int:
+    return min(one, other) if one and other else one or other
 
 
 def _later(one: int, other: int) -> int:
@@ -231,7 +242,7 @@ class Outline:
             text += segment.text
             values += segment.values
             last = _later(last, segment.last)
-            is_least = is_least or segment.is_least
+            is_least = is_least or segment.bound > 0
             is_stale = is_stale or segment.is_stale
         if 0 <= last < 2 * count and self.tail is None:
             size = 1 + values + (last + 1 - count) * len("null") + last + 1
@@ -265,13 +276,16 @@ class Outline:
             yield
 
     def renew(self, nodes: Nodes, find: FindOutline, budget: Budget) -> Steps:
-        """Count the segments again that have changed, within the budget."""
+        """Count the segments again that have changed, or can be counted further, in the budget."""
         sequence = nodes.rows.sequence()
-        for segment in [each for each in self._segments if each.is_stale]:
+        for segment in [each for each in self._segments if each.is_stale or each.bound]:
             if budget.is_spent:
                 return
-            if segment.sequence >= sequence:
-                continue  # it was counted in a later state than this one
+            if segment.is_stale:
+                if segment.sequence >= sequence:
+                    continue  # it was counted in a later state than this one
+            elif budget.child_bytes < 2 * segment.bound or segment.sequence > sequence:
+                continue
             following: bytes | None
             following, high = self._range(segment)
             counted: list[Segment] = []
@@ -400,12 +414,12 @@ class _Counting:
         if known is not None and known.is_exact:
             segment.add_child(key, known.totals.size)
             return _LOOKUP_COST
-        most = min(LARGEST_CHILD_BYTES, max(_LEAST_CHILD_BYTES, self._budget.left // _CHILD_SHARE))
+        most = self._budget.child_bytes
         size = 0
         for chunk in self._nodes.chunks(path):
             size += len(chunk)
             if size > most:
-                segment.is_least = True
+                segment.bound = _least(segment.bound, most)
                 break
             yield
         segment.add_child(key, size)

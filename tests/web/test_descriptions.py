@@ -1,0 +1,331 @@
+"""Descriptions show what a reader of the whole value would count, whatever was written before."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.expected import compact, rank_key
+from tests.web.tree_server import SETTINGS, TreeServer
+from treedbd.limits import MAX_DESCRIBED_CHARACTERS, MAX_DESCRIBED_CHILDREN
+from treedbd.rules.ruleset import parse_rules
+from treedbd.store.rows import parse_stored
+from treedbd.web import descriptions
+from treedbd.web.descriptions import count_characters
+
+KEYS = [*("a", "b", 'é"', "0", "1", "2", "10", "-1", "01"), "k" * 300, "k" * 300 + "1", "z" * 700]
+LEAVES: st.SearchStrategy[Any] = st.sampled_from(
+    [True, False, 0, 1.5, "", "x", 'é\n"\\', "w" * 200, "é" * 201, "\\" * 300, "y" * 5000]
+)
+CHILDREN: st.SearchStrategy[Any] = (
+    LEAVES
+    | st.builds(lambda v, p: {".value": v, ".priority": p}, LEAVES, st.integers(0, 2))
+    | st.dictionaries(st.sampled_from(KEYS), LEAVES, min_size=1, max_size=4)
+    | st.lists(LEAVES, min_size=1, max_size=4)
+    | st.builds(lambda v, p: {"v": v, ".priority": p}, LEAVES, st.sampled_from(["p", 7]))
+    | st.builds(lambda n: {f"m{at}": "t" * 60 for at in range(n)}, st.integers(50, 150))
+)
+BODIES = (
+    st.dictionaries(st.sampled_from(KEYS), CHILDREN, min_size=1, max_size=8)
+    | st.builds(lambda n: {f"c{at}": {"v": at} for at in range(n)}, st.integers(100, 600))
+    | st.builds(lambda n: ["item" * 9 for _ in range(n)], st.integers(5, 200))
+    | LEAVES
+)
+WRITES = st.tuples(st.sampled_from([*KEYS, "c50", "c51", "a/b", ""]), CHILDREN | BODIES | st.none())
+
+
+class Service:
+    """A service in memory, and what it shows at `/p`."""
+
+    def __init__(self, folder: pathlib.Path, kept_answer_bytes: int = 1 << 24) -> None:
+        limits = attrs.evolve(SETTINGS.limits, kept_answer_bytes=kept_answer_bytes)
+        self.server = TreeServer(folder, options=attrs.evolve(SETTINGS, limits=limits))
+
+    def put(self, path: str, value: Any) -> None:
+        self.server.write("PUT", f"/{quote(path)}", value)
+
+    def get(self, target: str) -> Any:
+        return self.server.request("GET", target)
+
+    def describe(self, path: str = "p", **parameters: Any) -> Any:
+        """Return the description of a place."""
+        query = "".join(f"&{name}={quote(str(text))}" for name, text in parameters.items())
+        reply = self.get(f"/{quote(path)}.json?describe=true{query}")
+        assert reply.status == 200, reply.body
+        return json.loads(reply.body)
+
+    def expected(self, path: str = "p") -> Any:
+        """Return the description of all of a place, from what reads of it print."""
+        exported = json.loads(self.get(f"/{quote(path)}.json?format=export").body)
+        size = len(self.get(f"/{quote(path)}.json").body)
+        if exported is None:
+            return {"type": "null"}
+        members = children_of(exported)
+        if members is None:
+            return {**leaf_facts(exported), "bytes": size}
+        plain = json.loads(self.get(f"/{quote(path)}.json").body)
+        if isinstance(plain, list):
+            plain = {str(at): value for at, value in enumerate(plain)}
+        shown = [
+            self._child(key, members[key], plain[key]) for key in sorted(members, key=rank_key)
+        ]
+        return {
+            "type": "object",
+            "count": len(members),
+            "bytes": size,
+            **priority_of(exported),
+            "children": shown,
+        }
+
+    def _child(self, key: str, exported: Any, plain: Any) -> dict[str, Any]:
+        members = children_of(exported)
+        if members is None:
+            return {"key": key, **leaf_facts(exported)}
+        counted = {"count": len(members), "bytes": len(compact(plain))}
+        return {"key": key, "type": "object", **counted, **priority_of(exported)}
+
+
+def children_of(exported: Any) -> dict[str, Any] | None:
+    """Return the children of a value in export form, None if it is a leaf."""
+    if not isinstance(exported, dict) or ".value" in exported:
+        return None
+    return {key: value for key, value in exported.items() if key != ".priority"}
+
+
+def priority_of(exported: Any) -> dict[str, Any]:
+    has_one = isinstance(exported, dict) and ".priority" in exported
+    return {"priority": exported[".priority"]} if has_one else {}
+
+
+def leaf_facts(exported: Any) -> dict[str, Any]:
+    leaf = exported[".value"] if isinstance(exported, dict) else exported
+    kind = {bool: "boolean", str: "string"}.get(type(leaf), "number")
+    facts = {"type": kind, "value": leaf, **priority_of(exported)}
+    if kind == "string" and len(leaf) > MAX_DESCRIBED_CHARACTERS:
+        facts |= {"value": leaf[:MAX_DESCRIBED_CHARACTERS], "length": len(leaf)}
+    return facts
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    body=BODIES,
+    writes=st.lists(WRITES, max_size=5),
+    kept=st.sampled_from([0, 1 << 24]),
+    page=st.sampled_from([1, 3, 50, 1000]),
+    at=st.integers(0, 700),
+)
+def test_a_description_is_what_a_reader_of_all_would_count(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    body: Any,
+    writes: list[tuple[str, Any]],
+    kept: int,
+    page: int,
+    at: int,
+) -> None:
+    monkeypatch.setattr(descriptions, "MAX_COUNTED_CHILD_BYTES", 1 << 40)
+    monkeypatch.setattr(descriptions, "MAX_COUNTED_CHILDREN_BYTES", 1 << 40)
+    service = Service(tmp_path_factory.mktemp("data"), kept)
+    for key, value in [("", body), *writes]:
+        service.put(f"p/{key}" if key else "p", value)
+        whole = service.expected()
+        children = whole.pop("children", None)
+        if children is None:
+            assert service.describe(limitToFirst=page) == whole
+            continue
+        shown = service.describe(limitToFirst=page)
+        assert shown == {**whole, "first": 0, "children": children[:page]}
+        shown = service.describe(limitToFirst=page, at=at)
+        first = min(at, len(children))
+        assert shown == {**whole, "first": first, "children": children[at : at + page]}
+        shown = service.describe(limitToLast=page)
+        first = max(0, len(children) - page)
+        assert shown == {**whole, "first": first, "children": children[-page:]}
+        middle = len(children) // 2
+        shown = service.describe(limitToFirst=page, startAt=json.dumps(children[middle]["key"]))
+        expected = children[middle : middle + page]
+        assert shown == {**whole, "first": middle, "children": expected}
+
+
+@pytest.fixture
+def service(tmp_path: pathlib.Path) -> Service:
+    """A service with 400 children at `/p`."""
+    service = Service(tmp_path)
+    service.put("p", {f"c{at:03}": {"v": at, "text": "x" * 40} for at in range(400)})
+    return service
+
+
+def test_a_page_has_50_children_unless_it_says_otherwise(service: Service) -> None:
+    assert len(service.describe()["children"]) == 50
+    assert len(service.describe(limitToFirst=1000)["children"]) == 400
+
+
+@pytest.mark.parametrize(
+    ("parameters", "keys"),
+    [
+        ({"startAfter": "c100", "limitToFirst": 2}, ["c101", "c102"]),
+        ({"startAt": '"c100"', "endAt": "c101"}, ["c100", "c101"]),
+        ({"startAt": "c100", "endBefore": "c101"}, ["c100"]),
+        ({"endAt": "c100", "limitToLast": 2}, ["c099", "c100"]),
+        ({"startAfter": "c399"}, []),
+        ({"at": 400}, []),
+    ],
+)
+def test_bounds_select_a_page(
+    service: Service, parameters: dict[str, Any], keys: list[str]
+) -> None:
+    shown = service.describe(**parameters)
+    assert [child["key"] for child in shown["children"]] == keys
+    assert shown["count"] == 400
+    assert shown.get("first") == (int(keys[0][1:]) if keys else parameters.get("at"))
+
+
+def test_a_query_is_described_in_its_order(service: Service) -> None:
+    shown = service.describe(orderBy='"v"', startAt="7", limitToFirst=2)
+    size = len(service.get("/p/c007.json").body)
+    assert shown == {
+        "type": "object",
+        "children": [
+            {"key": key, "type": "object", "count": 2, "bytes": size} for key in ("c007", "c008")
+        ],
+        "index": {"missing": True, "rule": '"p": {".indexOn": ["v"]}'},
+    }
+    shown = service.describe(where='{"v":{">=":398}}')
+    assert [child["key"] for child in shown["children"]] == ["c398", "c399"]
+    assert "index" not in shown
+    shown = service.describe(orderBy='"v"', limitToLast=1)
+    assert [child["key"] for child in shown["children"]] == ["c399"]
+    assert service.describe("p/c001", orderBy='"v"', startAt=1)["children"] == []
+    assert service.describe("p/c001/v", orderBy='"$value"') == {"type": "null"}
+    assert len(service.describe(orderBy='"v"')["children"]) == 50
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("shallow=true", "shallow"),
+        ("format=export", "format"),
+        ("download=a", "download"),
+        (f"limitToFirst={MAX_DESCRIBED_CHILDREN + 1}", "at most 1000"),
+        (f'orderBy="v"&limitToLast={MAX_DESCRIBED_CHILDREN + 1}', "at most 1000"),
+        ("limitToFirst=0", "limitToFirst"),
+        ("at=-1", "at must be"),
+        ("at=x", "at must be"),
+        ("at=", "at must be"),
+        ("at=1&startAt=a", "startAt"),
+        ("at=1&limitToLast=3", "limitToLast"),
+        ('at=1&orderBy="v"', "query"),
+        ('equalTo="a"', "orderBy"),
+        ("startAt=a.b", "startAt is not a key"),
+        ("startAt=a&startAfter=b", "cannot be combined"),
+        ("limitToFirst=1&limitToLast=1", "cannot be combined"),
+        ('orderBy="v', "orderBy"),
+        ("v=3", "v must be 2"),
+    ],
+)
+def test_parameters_that_exclude_it_are_refused(service: Service, query: str, reason: str) -> None:
+    reply = service.get(f"/p.json?describe=true&{query}")
+    error = json.loads(reply.body)
+    assert (reply.status, error["error"]) == (400, "invalid_query")
+    assert reason in error["message"]
+
+
+def test_it_must_be_true_or_false(service: Service) -> None:
+    assert service.get("/p.json?describe=yes").status == 400
+    assert service.get("/p.json?describe=false").body == service.get("/p.json").body
+    assert service.get("/p.json?at=7").body == service.get("/p.json").body
+
+
+def test_it_has_no_tag_and_is_wrapped_and_indented(service: Service) -> None:
+    reply = service.server.request(
+        "GET", "/p/c001.json?describe=true", headers=["X-Firebase-ETag: true"]
+    )
+    assert b"etag" not in dict(reply.fields)
+    pretty = service.get("/p/c001.json?describe=true&print=pretty").body
+    assert pretty.startswith(b'{\n  "type": "object",\n')
+    assert service.get("/p/c001.json?describe=true&callback=f").body.startswith(b"/**/f({")
+    assert service.get("/p.json?describe=true&print=silent").status == 204
+    reply = service.server.request("HEAD", "/p.json?describe=true")
+    assert (reply.status, reply.body) == (200, b"")
+    length = dict(reply.fields)[b"content-length"]
+    assert int(length) == len(service.get("/p.json?describe=true").body)
+
+
+def test_a_priority_is_described_as_a_leaf(service: Service) -> None:
+    service.put("p/c001/.priority", 7)
+    assert service.describe("p/c001/.priority") == {"type": "number", "value": 7, "bytes": 1}
+    assert service.describe("p/c002/.priority") == {"type": "null"}
+
+
+def test_a_database_without_data_is_null(service: Service) -> None:
+    service.put("p", None)
+    assert service.describe("") == {"type": "null"}
+
+
+RULES = {
+    "first": {".read": "query.orderByKey && query.limitToFirst <= 50"},
+    "last": {".read": "query.orderByKey && query.limitToLast <= 10"},
+    "mine": {".read": "query.orderByKey && query.startAt == 'a' && query.endAt == 'a'"},
+    "by_age": {".read": "query.orderByChild == 'age'"},
+    ".write": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("first.json?describe=true", 200),
+        ("first.json?describe=true&at=1", 200),
+        ("first.json?describe=true&startAfter=a", 200),
+        ("first.json?describe=true&limitToFirst=51", 403),
+        ("first.json?describe=true&limitToLast=1", 403),
+        ("first.json", 403),
+        ("last.json?describe=true&limitToLast=10", 200),
+        ("last.json?describe=true", 403),
+        ("mine.json?describe=true&startAt=a&endAt=a", 403),
+        ("by_age.json?describe=true", 403),
+        ('by_age.json?describe=true&orderBy="age"', 200),
+    ],
+)
+def test_rules_see_a_query_by_key_without_bounds(
+    tmp_path: pathlib.Path, target: str, status: int
+) -> None:
+    server = TreeServer(tmp_path, parse_rules(json.dumps({"rules": RULES})))
+    for name in ("first", "last", "mine", "by_age"):
+        server.write("PUT", f"/{name}", {"a": {"age": 1}, "b": 2})
+    assert server.request("GET", f"/{target}").status == status
+
+
+def test_characters_are_counted_in_parts() -> None:
+    text = 'é\\\\"\n\x01\U0001f600' * 50 + "\\" * 7
+    row = compact(text)[1:-1]
+    for size in (7, 16, 64):
+        at = total = 0
+        while at < len(row):
+            piece = descriptions._without_cut_escape(row[at : at + size])
+            total += count_characters(piece)
+            at += len(piece)
+        assert total == len(text)
+
+
+def test_a_long_string_is_cut_without_being_parsed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = 'é\n"\\\U0001f600' * 100_000
+    for value in (long, {".value": long, ".priority": "p"}):
+        service.put("p/c001", value)
+        monkeypatch.setattr(descriptions, "load_row", None)
+        monkeypatch.setattr(descriptions, "parse_stored", parse_stored)
+        shown = service.describe("p/c001")
+        assert shown["value"] == long[:MAX_DESCRIBED_CHARACTERS]
+        assert shown["length"] == len(long)
+        monkeypatch.undo()
