@@ -198,7 +198,7 @@ def large() -> Tree:
 
 def test_each_step_reads_some_pages_and_a_kept_outline_some_more(large: Tree) -> None:
     rows = CountedRows(large.transaction)
-    nodes = Nodes(rows)  # type: ignore[arg-type]
+    nodes = Nodes(rows)
     outline = Outline(PATH)
     steps = []
     for _ in outline.extend(nodes, find_nothing, Budget(1 << 40)):
@@ -264,7 +264,7 @@ def test_what_is_known_of_a_child_is_not_counted_again() -> None:
         count(tree, each)
     rows = CountedRows(tree.transaction)
     outline = Outline(PATH)
-    run(outline.extend(Nodes(rows), known.get, Budget(1 << 40)))  # type: ignore[arg-type]
+    run(outline.extend(Nodes(rows), lambda path: known.get(path), Budget(1 << 40)))
     assert rows.read < 30
     check_exact(tree, outline)
 

@@ -36,7 +36,7 @@ _AT_ONCE: Final = 32
 _SHARE: Final = 8
 """An answer of more than one of this many parts of the pool is not kept."""
 OUTLINE: Final = "outline"
-"""The form of an outline: it stays when something below its place changes, and is told what."""
+"""The form of an outline, which stays when something below its place changes, and notes that."""
 
 
 class Answer:

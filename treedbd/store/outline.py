@@ -248,7 +248,13 @@ class Outline:
             size = 1 + values + (last + 1 - count) * len("null") + last + 1
         else:
             size = max(2, 1 + text)
-        return Totals(count, size, self.tail is None, is_least, is_stale)
+        return Totals(
+            count=count,
+            size=size,
+            is_counted=self.tail is None,
+            is_least=is_least,
+            is_about=is_stale,
+        )
 
     def note(self, key: str, sequence: int) -> None:
         """Record that the write with this number has changed the child `key`."""
