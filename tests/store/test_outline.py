@@ -259,12 +259,12 @@ def test_what_is_known_of_a_child_is_not_counted_again() -> None:
     tree = Tree(4096)
     for name in "abc":
         tree.write((*PATH, name), {f"k{at:05}": "y" * 50 for at in range(3000)})
-    known = {(*PATH, name): Outline((*PATH, name)) for name in "abc"}
+    known: dict[Path, Outline] = {(*PATH, name): Outline((*PATH, name)) for name in "abc"}
     for each in known.values():
         count(tree, each)
     rows = CountedRows(tree.transaction)
     outline = Outline(PATH)
-    run(outline.extend(Nodes(rows), lambda path: known.get(path), Budget(1 << 40)))
+    run(outline.extend(Nodes(rows), known.get, Budget(1 << 40)))
     assert rows.read < 30
     check_exact(tree, outline)
 
@@ -284,6 +284,29 @@ def test_a_stale_segment_is_about_until_a_later_state_is_read() -> None:
     outline.note("k7", tree.write((*PATH, "k7"), None))
     tree.transaction.commit()
     engine.advance()
+    count(tree, outline)
+    assert (outline.totals.count, outline.totals.is_about) == (50, True)
+    tree.nodes = Nodes(engine.snapshot())
+    count(tree, outline)
+    check_exact(tree, outline)
+    held.close()
+
+
+def test_what_is_counted_in_an_older_state_than_it_notes_writes_from_is_counted_again() -> None:
+    engine = MemoryEngine()
+    tree = Tree(200)
+    tree.transaction = engine.begin()
+    tree.write(PATH, {f"k{at}": "y" * 50 for at in range(50)})
+    tree.transaction.commit()
+    engine.advance()
+    held = engine.snapshot()
+    tree.transaction = engine.begin()
+    tree.write((*PATH, "k7"), None)
+    tree.transaction.commit()
+    engine.advance()
+    outline = Outline(PATH)
+    outline.since = 2
+    tree.nodes = Nodes(held)
     count(tree, outline)
     assert (outline.totals.count, outline.totals.is_about) == (50, True)
     tree.nodes = Nodes(engine.snapshot())

@@ -16,7 +16,9 @@ from tests.expected import compact, rank_key
 from tests.web.tree_server import SETTINGS, TreeServer
 from treedbd.limits import MAX_DESCRIBED_CHARACTERS, MAX_DESCRIBED_CHILDREN
 from treedbd.rules.ruleset import parse_rules
+from treedbd.store import outline as outline_module
 from treedbd.store.rows import parse_stored
+from treedbd.tree.types import Path
 from treedbd.web import descriptions
 from treedbd.web.descriptions import count_characters
 
@@ -303,6 +305,105 @@ def test_rules_see_a_query_by_key_without_bounds(
     for name in ("first", "last", "mine", "by_age"):
         server.write("PUT", f"/{name}", {"a": {"age": 1}, "b": 2})
     assert server.request("GET", f"/{target}").status == status
+
+
+def counted_segments(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return a list to which the path of each segment that is counted from now on is added."""
+    counted: list[Path] = []
+    count = outline_module._Counting.count
+
+    def note(self: Any, *arguments: Any) -> Any:
+        counted.append(self._path)
+        return count(self, *arguments)
+
+    monkeypatch.setattr(outline_module._Counting, "count", note)
+    return counted
+
+
+def test_what_was_counted_is_kept_until_it_is_written(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outline_module, "SEGMENT_BYTES", 4096)
+    counted = counted_segments(monkeypatch)
+    assert service.describe()["count"] == 400
+    assert len(counted) > 4
+    counted.clear()
+    assert service.describe(at=200)["first"] == 200
+    assert service.describe(limitToLast=1)["first"] == 399
+    assert not counted
+    service.put("q", {"elsewhere": 1})
+    service.describe(at=200)
+    assert not counted
+    service.put("p/c150", None)
+    service.put("p/c151/v", 7)
+    assert service.describe(at=200)["count"] == 399
+    assert counted == [("p",)]
+    counted.clear()
+    service.server.write("PATCH", "/p", {f"c{at:03}": None for at in range(300)})
+    assert service.describe()["count"] == 100
+    assert len(counted) > 1  # a write of so many places is not followed
+
+
+def test_a_large_child_is_counted_a_bit_and_further_once_it_was_described(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descriptions, "MAX_COUNTED_CHILD_BYTES", 20_000)
+    monkeypatch.setattr(outline_module, "SEGMENT_BYTES", 4096)
+    (child,) = service.describe("")["children"]
+    assert child["least"]
+    assert 0 < child["count"] < 400
+    whole = service.describe("p")
+    (child,) = service.describe("")["children"]
+    assert child == {
+        **{name: whole[name] for name in ("type", "count", "bytes")},
+        "key": "p",
+    }
+    service.put("p/c000", None)
+    (child,) = service.describe("")["children"]
+    assert (child["count"], "least" in child) == (399, False)
+
+
+def test_one_request_counts_a_part_and_the_next_goes_on(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descriptions, "MAX_COUNTED_BYTES", 4000)
+    monkeypatch.setattr(outline_module, "SEGMENT_BYTES", 4096)
+    first, second = service.describe(), service.describe()
+    assert first["least"]
+    assert second["least"]
+    assert first["count"] < second["count"] < 400
+    assert "first" not in service.describe(limitToLast=1)
+    far = service.describe(at=390, limitToFirst=1)
+    assert (far["first"], far["children"][0]["key"]) == (390, "c390")
+    for _ in range(8):
+        shown = service.describe()
+    assert (shown["count"], "least" in shown) == (400, False)
+
+
+def test_large_children_leave_the_count_exact(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outline_module, "LARGEST_CHILD_BYTES", 5000)
+    for at in range(3):
+        service.put(f"rooms/r{at}", {f"m{n}": "x" * 600 for n in range(200)})
+    shown = service.describe("rooms")
+    assert (shown["count"], shown["least"], shown["counted"]) == (3, True, True)
+    assert 15_000 < shown["bytes"] < len(service.get("/rooms.json").body)
+
+
+def test_reads_of_many_children_wait_for_no_other(service: Service) -> None:
+    """It is rendered in slices of a turn, as a large read is; others are answered in between."""
+    service.put("p", {f"c{at:05}": {"text": "x" * 90} for at in range(20_000)})
+    service.server.clock.lag = 0.001  # each look at the clock takes as long
+    slow = service.server.get("/p.json?describe=true")
+    turns = 0
+    while not slow.transport.value():
+        reply = service.server.get("/p/c00007/text.json").read(b"GET")
+        assert [each.status for each in reply] == [200]
+        service.server.clock.take_turn()
+        turns += 1
+    assert turns > 3
+    assert json.loads(slow.read(b"GET")[0].body)["count"] == 20_000
 
 
 def test_characters_are_counted_in_parts() -> None:

@@ -206,12 +206,14 @@ class Outline:
     Attributes:
         tail: the row key from which nothing is counted yet; None if all is.
         changed: the number of the last write that is known to have changed a child.
+        since: the number of the state from which on it notes all writes; 0 if it is not kept.
 
     """
 
     def __init__(self, path: Path) -> None:
         self.tail: bytes | None = below(encode_path(path))[0]
         self.changed = 0
+        self.since = 0
         self._path = path
         self._container = encode_path(path)
         self._segments: list[Segment] = []
@@ -335,14 +337,8 @@ class Outline:
         return segment.low, self._lows[at] if at < len(self._lows) else end
 
     def _append(self, segment: Segment, following: bytes | None) -> None:
-        segment.changed = max(
-            self._all_late,
-            *(
-                self._late.pop(key)
-                for key in [key for key in self._late if following is None or key < following]
-            ),
-            0,
-        )
+        late = [key for key in self._late if following is None or key < following]
+        self._mark(segment, max([self._all_late, *map(self._late.pop, late)]))
         self.tail = following
         self._count += segment.count
         if segment.count or not self._segments:
@@ -359,11 +355,16 @@ class Outline:
         if counted:
             counted[0].low = segment.low
         for each in counted:
-            each.changed = segment.changed
+            self._mark(each, segment.changed)
         self._count += sum(each.count for each in counted) - segment.count
         self._segments[at : at + 1] = counted
         self._lows[at : at + 1] = [each.low for each in counted]
         self._join_if_many()
+
+    def _mark(self, segment: Segment, changed: int) -> None:
+        """Record by which write a segment was changed last, as far as that can be known."""
+        is_older = segment.sequence < self.since  # what was written in between was not noted
+        segment.changed = max(changed, self.since) if is_older else changed
 
     def _join_if_many(self) -> None:
         if len(self._segments) <= MAX_SEGMENTS:
@@ -423,10 +424,10 @@ class _Counting:
         most = self._budget.child_bytes
         size = 0
         for chunk in self._nodes.chunks(path):
-            size += len(chunk)
             if size > most:
                 segment.bound = _least(segment.bound, most)
                 break
+            size += len(chunk)
             yield
         segment.add_child(key, size)
         return size + _LOOKUP_COST

@@ -75,7 +75,7 @@ def describe(
     elif isinstance(source, Spread):
         yield from _Spread(database, nodes, path).describe(description)
     elif is_container:
-        yield from _describe_whole(database, nodes, path, description, source)
+        yield from _describe_whole(description, source)
     else:
         size = len(print_row(source)) if isinstance(source, bytes) else len(compact(plain(source)))
         facts = yield from _describe_source(source)
@@ -91,23 +91,21 @@ def _is_container(source: _RowSource) -> bool:
     return not is_string(source) and isinstance(leaf_of(load_row(source)), Container)
 
 
-def _describe_whole(
-    database: Database, nodes: Nodes, path: Path, description: Description, source: _RowSource
-) -> Iterator[bytes]:
+def _describe_whole(description: Description, source: _RowSource) -> Iterator[bytes]:
     """Describe a container that is in one row."""
     facts = yield from _describe_source(source)
-    page: Query | None = description.page
-    first = description.at
-    keys = list(nodes.keys(path))
-    if first is not None:
-        first = min(first, len(keys))
-        page = _page_from(description.page, keys[first] if first < len(keys) else None)
-    children, key = (b"", None)
-    if page is not None:
-        children, key = yield from _describe_children(database, nodes, path, page)
-    if key is not None:
-        first = keys.index(key)
-    yield b'{%b%b,"children":[%b]}' % (facts, _first(first), children)
+    value = load_row(source) if isinstance(source, bytes) else source
+    yield b""
+    children = list(members(value))
+    chosen = description.page.select(children)
+    first = None
+    if description.at is not None:
+        first = min(description.at, len(children))
+        chosen = children[first:][: description.page.limit_to_first]
+    elif chosen:
+        first = children.index(chosen[0])
+    shown = b",".join(_print_child(key, _describe_value(child)) for key, child in chosen)
+    yield b'{%b%b,"children":[%b]}' % (facts, _first(first), shown)
 
 
 class _Spread:
@@ -148,6 +146,7 @@ class _Spread:
         if outline is None:
             outline = Outline(path)
             if isinstance(nodes, PresentNodes):  # else others may have written since
+                outline.since = nodes.rows.sequence()
                 database.keep_outline(path, outline)
         budget = Budget(MAX_COUNTED_BYTES)
         for _ in outline.renew(nodes, database.find_outline, budget):
@@ -183,7 +182,7 @@ def _describe_children(
             facts = yield from counting.describe(budget)
         else:
             facts = yield from _describe_source(source)
-        shown.append(b'{"key":%b,%b}' % (compact(child.key), facts))
+        shown.append(_print_child(child.key, facts))
     return b",".join(shown), first
 
 
@@ -216,6 +215,7 @@ class _ChildCount:
             yield b""
         budget.left -= before - own.left
         if is_new and self._may_keep():
+            outline.since = self._nodes.rows.sequence()
             database.keep_outline(path, outline)
         return b'"type":"object",%b%b' % (
             _print_totals(outline.totals),
@@ -230,7 +230,7 @@ class _ChildCount:
         above = self._above
         if above is None or self._database.find_outline(self._path[:-1]) is not above:
             return False
-        return above.changed <= self._nodes.rows.sequence()
+        return max(above.since, above.changed) <= self._nodes.rows.sequence()
 
 
 def _print_totals(totals: Totals) -> bytes:
@@ -243,6 +243,10 @@ def _print_totals(totals: Totals) -> bytes:
 
 def _print_priority(priority: Priority | None) -> bytes:
     return b"" if priority is None else b',"priority":%b' % compact(priority)
+
+
+def _print_child(key: str, facts: bytes) -> bytes:
+    return b'{"key":%b,%b}' % (compact(key), facts)
 
 
 def _first(first: int | None) -> bytes:
