@@ -128,9 +128,8 @@ class Segment:
 
     def add_page(self, page: Page) -> None:
         """Add all members of a page of children."""
-        keys = page.member_keys()
-        is_indexed = keys[0][0] == INT_TAG
-        if page.is_marked or (is_indexed and self.last >= -1):
+        if page.is_marked or (page.has_integers and self.last != _NO_ARRAY):
+            keys = page.member_keys()
             sizes = [len(print_row(raw)) if page.is_marked else len(raw) for raw in page.raws()]
             names = sum(len(print_key(key)) for key in keys)
             self.add(names + sum(sizes) + 2 * len(keys), len(keys))

@@ -701,6 +701,11 @@ class Page:
         return self.content[self._keys : self.entries_at]
 
     @property
+    def has_integers(self) -> bool:
+        """Whether the encoded keys are integers, not text."""
+        return self.content[self._keys] == INT_TAG
+
+    @property
     def last_key(self) -> bytes:
         """The encoded key of the last member within the container."""
         content, start, end = self.content, self._keys, self.entries_at
@@ -894,14 +899,16 @@ class PagedRows:
         before = self._page_around(low)
         if before is not None:
             yield from [row for row in before if low <= row[0] < high]
+        last: Row | None = None  # only the last page can have members beyond the range
         for key, stored in self.stored.scan(low, high):
-            content = unseal(key, stored)
-            if is_page(key):
-                page = Page(key, content)
-                if page.container + page.last_key >= high:
-                    yield from [row for row in page.rows() if row[0] < high]
-                    continue
-            yield key, content
+            if last is not None:
+                yield last
+            last = key, unseal(key, stored)
+        if last is not None:
+            if not is_page(last[0]) or (page := Page(*last)).container + page.last_key < high:
+                yield last
+            else:
+                yield from [row for row in page.rows() if row[0] < high]
 
     def scan_stored(self, low: bytes, high: bytes) -> Iterator[Row]:
         """Iterate over the stored rows and pages of a range, without their check sums."""
