@@ -274,9 +274,8 @@ def test_a_database_without_data_is_null(service: Service) -> None:
 
 
 RULES = {
-    "first": {".read": "query.orderByKey && query.limitToFirst <= 50"},
-    "last": {".read": "query.orderByKey && query.limitToLast <= 10"},
-    "mine": {".read": "query.orderByKey && query.startAt == 'a' && query.endAt == 'a'"},
+    "all": {".read": "query.orderByKey == false && query.limitToFirst == null"},
+    "first": {".read": "query.orderByKey && query.limitToFirst <= 2 && query.startAt == null"},
     "by_age": {".read": "query.orderByChild == 'age'"},
     ".write": True,
 }
@@ -285,26 +284,30 @@ RULES = {
 @pytest.mark.parametrize(
     ("target", "status"),
     [
-        ("first.json?describe=true", 200),
-        ("first.json?describe=true&at=1", 200),
-        ("first.json?describe=true&startAfter=a", 200),
-        ("first.json?describe=true&limitToFirst=51", 403),
-        ("first.json?describe=true&limitToLast=1", 403),
-        ("first.json", 403),
-        ("last.json?describe=true&limitToLast=10", 200),
-        ("last.json?describe=true", 403),
-        ("mine.json?describe=true&startAt=a&endAt=a", 403),
+        ("all.json?describe=true", 200),
+        ("all.json?describe=true&at=1&limitToFirst=2", 200),
+        ("all.json?describe=true&startAfter=a&limitToLast=1", 200),
+        ('all.json?describe=true&orderBy="$key"', 403),
+        ("first.json?describe=true", 403),
+        ("first.json?describe=true&limitToFirst=2", 403),
+        ("first.json?describe=true&limitToFirst=2&at=1", 403),
+        ('first.json?describe=true&orderBy="$key"&limitToFirst=2', 200),
+        ('first.json?describe=true&orderBy="$key"&limitToFirst=3', 403),
+        ('first.json?describe=true&orderBy="$key"', 403),
+        ('first.json?describe=true&orderBy="$key"&limitToFirst=2&startAt="b"', 403),
         ("by_age.json?describe=true", 403),
         ('by_age.json?describe=true&orderBy="age"', 200),
     ],
 )
-def test_rules_see_a_query_by_key_without_bounds(
+def test_rules_see_the_query_and_without_one_a_read_of_all(
     tmp_path: pathlib.Path, target: str, status: int
 ) -> None:
     server = TreeServer(tmp_path, parse_rules(json.dumps({"rules": RULES})))
-    for name in ("first", "last", "mine", "by_age"):
+    for name in ("all", "first", "by_age"):
         server.write("PUT", f"/{name}", {"a": {"age": 1}, "b": 2})
-    assert server.request("GET", f"/{target}").status == status
+    reply = server.request("GET", f"/{target}")
+    assert reply.status == status
+    assert (b'"count":2,"bytes"' in reply.body) == (status == 200 and "orderBy" not in target)
 
 
 def counted_segments(monkeypatch: pytest.MonkeyPatch) -> list[Path]:

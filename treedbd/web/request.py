@@ -523,9 +523,10 @@ class ReadOptions:
 
     @cached_property
     def facts(self) -> QueryFacts | None:
-        """What rules can read of the query; None for a read without one."""
-        if self.description is not None and not self.description.is_query:
-            return _page_facts(self.description.page)
+        """What rules can read of the query; None for a read without one.
+
+        A description without a query is none: beside its page it shows how much there is in all.
+        """
         return _query_facts(self.shallow, self.query)
 
 
@@ -615,15 +616,6 @@ def _query_facts(shallow: Shallow | None, query: Query | None) -> QueryFacts | N
         limit_to_last=query.limit_to_last,
         has_where=query.where is not None,
     )
-
-
-def _page_facts(page: Query) -> QueryFacts:
-    """Return what rules can read of a page of a description: a query by key with its limit.
-
-    Its bounds are none of it, because beside the children within them it shows how many there are
-    in all.
-    """
-    return QueryFacts(True, limit_to_first=page.limit_to_first, limit_to_last=page.limit_to_last)
 
 
 def _without_edges(query: Query | None) -> Query | None:
