@@ -92,11 +92,10 @@ class _Branch:
 
         The write with the number `sequence` has changed the child `key`, or what is below it.
         """
-        outline = self.forms.pop(OUTLINE, None)
+        outline = self.forms.pop(OUTLINE)
         taken = self.detach(with_children=False)
-        if outline is not None:
-            outline.move(self.forms)
-            outline.content.note(key, sequence)
+        outline.move(self.forms)
+        outline.content.note(key, sequence)
         return taken
 
     def leave(self, pool: AnswerPool) -> None:
@@ -233,7 +232,10 @@ class Answers:
         detached: list[_Branch] = []
         for key in path:
             if node.forms:
-                detached.append(node.detach_above(key, sequence))
+                if OUTLINE in node.forms:
+                    detached.append(node.detach_above(key, sequence))
+                else:
+                    detached.append(node.detach(with_children=False))
             below = node.children.get(key)
             if below is None:
                 break
