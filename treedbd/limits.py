@@ -54,6 +54,16 @@ MAX_WHERE_CONDITIONS: Final = 16
 """Conditions of `where`: each operator is one, and each plain value."""
 MAX_WHERE_ITEMS: Final = 1000
 """Values in a list of `in`."""
+MAX_DESCRIBED_CHILDREN: Final = 1000
+"""Children that one description shows."""
+MAX_DESCRIBED_CHARACTERS: Final = 200
+"""Characters of a string that a description shows."""
+MAX_COUNTED_BYTES: Final = 96 * MIB
+"""Stored bytes that one description reads to count the children of its place; the next goes on."""
+MAX_COUNTED_CHILD_BYTES: Final = MIB
+"""Stored bytes that a description reads to count what is below one of the children that it shows,
+and for all of them at most these:"""
+MAX_COUNTED_CHILDREN_BYTES: Final = 16 * MIB
 MAX_TIMEOUT_S: Final = 900.0
 """The largest `timeout`, in seconds."""
 MAX_CALLBACK_CHARACTERS: Final = 128

@@ -538,8 +538,11 @@ def _keep(
     database: Database, wanted: DataRequest, rendered: bytes | Rendered, tag: str | None
 ) -> Answer | None:
     """Keep a rendering for later reads, if it is the whole text and still current."""
-    if isinstance(rendered, Flow) or wanted.read_options.callback is not None:
+    options = wanted.read_options
+    if isinstance(rendered, Flow) or options.callback is not None:
         return None
+    if options.description is not None:
+        return None  # the same state may be counted further the next time
     if wanted.print == "silent":
         return None
     content = None
