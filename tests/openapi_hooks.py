@@ -69,6 +69,9 @@ _queries = st.one_of(
     st.fixed_dictionaries(
         {"shallow": _TRUE}, optional={"v": st.just("2"), "limitToFirst": _limits}
     ),
+    st.fixed_dictionaries(
+        {"describe": _TRUE}, optional={"at": st.just("1"), "limitToFirst": _limits}
+    ),
     st.fixed_dictionaries({"format": st.just("export")}, optional={"print": st.just("pretty")}),
     st.fixed_dictionaries(
         {}, optional={"callback": st.just("show"), "download": st.just("a.json")}

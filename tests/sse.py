@@ -208,6 +208,26 @@ class Listener(Closing):
             return
         with self.changed:
             self.received.append(frame)
-            if frame.event in ("put", "patch"):
-                self.replica.apply(*change(frame))
+            self._follow_change(frame)
             self.changed.notify_all()
+
+    def _follow_change(self, frame: Frame) -> None:
+        if frame.event in ("put", "patch"):
+            self.replica.apply(*change(frame))
+
+
+class ReadingListener(Listener):
+    """Follows a stream with `describe=true`: it reads again whatever place an event names."""
+
+    def __init__(self, client: Client, reader: Client, path: str) -> None:
+        """Follow the changes of a path; `reader` reads for this listener alone."""
+        self._reader = reader
+        self._path = path
+        super().__init__(client, f"{path}.json?describe=true")
+
+    def _follow_change(self, frame: Frame) -> None:
+        assert frame.event == "changed", frame
+        path = frame.path.rstrip("/")
+        for key in frame.json.get("keys", [""]):
+            place = f"{path}/{key}".rstrip("/")
+            self.replica.apply("put", place, self._reader.get(f"{self._path}{place}.json"))

@@ -203,7 +203,9 @@ def test_the_fixed_limits_are_those_of_the_page() -> None:
         limits.MAX_CLAIM_LEVELS,
         limits.MAX_UID_CHARACTERS,
         limits.MAX_TIMEOUT_S,
+        limits.MAX_DESCRIBED_CHILDREN,
         limits.MAX_RESUMED_WRITES,
+        limits.MAX_CHANGED_KEYS,
     ]
 
 

@@ -194,6 +194,23 @@ def test_data_elsewhere_that_a_rule_reads_is_watched(shop: Tree, alice: str) -> 
         stream.expect_end(CANCEL)
 
 
+def test_a_stream_of_changes_is_ended_too(shop: Tree, alice: str) -> None:
+    allow(shop, "alice")
+    with (
+        shop.listen(at("/watched.json", alice, describe="true")) as stream,
+        shop.listen(at("/watched.json", shop.admin, describe="true")) as of_admin,
+    ):
+        for each in (stream, of_admin):
+            each.expect(Event("changed", {"path": "/"}))
+        shop.seed("/watched/a.json", 1)
+        for each in (stream, of_admin):
+            each.expect(Event("changed", {"path": "/a"}))
+        patch = json.dumps({"allowed/alice": False, "watched/b": "secret"})
+        assert shop.status("PATCH", at("/.json", shop.admin), patch) == 200
+        stream.expect_end(CANCEL)
+        of_admin.expect(Event("changed", {"path": "/", "keys": ["b"]}))
+
+
 def test_a_right_that_is_granted_again_needs_a_new_stream(shop: Tree, alice: str) -> None:
     for number in range(3):
         allow(shop, "alice")
@@ -303,14 +320,19 @@ def test_a_token_that_expires_ends_its_streams(frequent: Tree) -> None:
         frequent.listen(at("/mine/alice.json", user("shop", "alice", exp=soon))) as of_alice,
         frequent.listen(at("/mine/bob.json", token("shop", admin=True, exp=soon))) as of_admin,
         frequent.listen(at("/mine/carol.json", user("shop", "carol"))) as kept,
+        frequent.listen(
+            at("/mine/dora.json", user("shop", "dora", exp=soon), describe="true")
+        ) as of_changes,
     ):
         for stream in (of_alice, of_admin, kept):
             stream.expect(put_event("/", None))
+        of_changes.expect(Event("changed", {"path": "/"}))
         frequent.seed("/mine/alice.json", 1)
         of_alice.expect(put_event("/", 1))
         of_alice.expect_end(AUTH_REVOKED)
         assert time.time() >= soon + 10
         of_admin.expect_end(AUTH_REVOKED)
+        of_changes.expect_end(AUTH_REVOKED)
         frequent.seed("/mine/carol.json", 1)
         kept.expect(put_event("/", 1))
 

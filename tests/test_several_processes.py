@@ -40,6 +40,19 @@ def test_what_one_process_acknowledges_all_show(several: Several) -> None:
         assert reader.get("/.json?shallow=true") == {"a": True}
 
 
+def test_a_description_counts_what_each_process_wrote(several: Several) -> None:
+    clients = several.clients()
+    clients[0].put("/a.json", {f"k{number:04}": {"text": "x" * 50} for number in range(2000)})
+    for number in range(40):
+        writer, reader = clients[number % 2], clients[number // 2 % 2]
+        writer.put(f"/a/k{number * 50:04}x.json", number)
+        shown = reader.get(f"/a.json?describe=true&at={number * 51 + 1}&limitToFirst=1")
+        size = len(reader.request("GET", "/a.json").body)
+        assert (shown["count"], shown["bytes"]) == (2001 + number, size)
+        expected = {"key": f"k{number * 50:04}x", "type": "number", "value": number}
+        assert shown["children"] == [expected]
+
+
 def test_a_database_that_one_process_creates_exists_at_all(several: Several) -> None:
     first, second = several.clients()
     assert [each.get("/.json") for each in (first, second)] == [None, None]
@@ -111,6 +124,24 @@ def test_a_long_patch_is_a_patch_at_every_process(several: Several, size: int) -
         for stream in streams:
             expected = members | {"none": None}
             assert change(stream.next_change()) == ("patch", "/", expected)
+
+
+def test_changes_are_named_at_every_process(several: Several) -> None:
+    clients, streams = several.clients(), several.streams("/a.json?describe=true")
+    members = {f"k{at:03}": "x" * 1000 for at in range(100)}
+    for client in clients:
+        client.put("/a/b.json", members)
+        for target, body in (("/a.json", {"b/c": 1, "d": None}), ("/.json", {"a/e": 1, "f": 2})):
+            assert client.request("PATCH", target, json.dumps(body)).status == 200
+        client.put("/.json", {"a": 1})
+    for stream in streams:
+        for _ in clients:
+            assert [stream.next_change().json for _ in range(4)] == [
+                {"path": "/b"},
+                {"path": "/", "keys": ["b/c", "d"]},
+                {"path": "/", "keys": ["e"]},
+                {"path": "/"},
+            ]
 
 
 def test_queries_are_followed_at_every_process(several: Several) -> None:

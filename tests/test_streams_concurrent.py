@@ -17,7 +17,7 @@ import pytest
 
 from tests.daemon import Daemon
 from tests.rest import Client
-from tests.sse import EventStream, Frame, Listener, change, put
+from tests.sse import EventStream, Frame, Listener, ReadingListener, change, put
 
 WRITERS: Final = 8
 ROUNDS: Final = 6
@@ -145,6 +145,29 @@ def test_streams_equal_the_value_after_each_round_of_concurrent_writes(daemon: D
     received = tokens(plain.received)
     for number, writer in enumerate(writers):
         assert received[number] == writer.tokens
+
+
+def test_readers_of_what_changes_have_the_value_after_concurrent_writes(daemon: Daemon) -> None:
+    writers = [TokenWriter(daemon, number) for number in range(WRITERS)]
+    paths = ("/shared", "/shared/a", "/shared/a/b", "/shared/a/b/c")
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(WRITERS) as pool:
+        for writer in writers:
+            stack.callback(writer.close)
+        client = stack.enter_context(Client(daemon))
+        readers = [stack.enter_context(Client(daemon)) for _ in paths]
+        listeners = [
+            stack.enter_context(ReadingListener(client, reader, path))
+            for path, reader in zip(paths, readers, strict=True)
+        ]
+        for _ in range(ROUNDS):
+            list(pool.map(lambda writer: writer.write(WRITES_A_ROUND), writers))
+            for path, listener in zip(paths, listeners, strict=True):
+                present = client.get(f"{path}.json")
+                is_equal = lambda: listener.replica.equals(present)  # noqa: E731, B023
+                assert listener.wait_until(is_equal), (path, listener.replica.tree, present)
+        top = listeners[0]
+        written = sum(writer.acknowledged for writer in writers)
+        assert top.wait_until(lambda: len(top.received) == 1 + written)
 
 
 def count_up(daemon: Daemon, number: int, written: dict[int, int], stop: threading.Event) -> None:

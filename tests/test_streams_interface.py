@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.daemon import Daemon
+from tests.replica import Replica
 from tests.rest import Client, check_error, configured
 from tests.sse import EVENTS, EventStream, Frame, change, put
 
@@ -356,6 +357,9 @@ def test_all_streams_of_one_query_receive_its_changes(tree: Client) -> None:
         ("/a.json?callback=f", "invalid_query"),
         ("/a.json?download=f", "invalid_query"),
         ("/a.json?resume=maybe", "invalid_query"),
+        ("/a.json?describe=maybe", "invalid_query"),
+        ("/a.json?describe=true&resume=true", "invalid_query"),
+        ("/a.json?describe=true&orderBy=%22$key%22", "invalid_query"),
         ("/a.json?limitToFirst=1", "invalid_query"),
         ("/a.json?orderBy=a", "invalid_query"),
         ("/a.json?timeout=0s", "invalid_query"),
@@ -559,13 +563,63 @@ def test_an_id_of_a_lost_database_is_unknown(tmp_path: pathlib.Path) -> None:
                 assert change(stream.next_frame()) == put("/", 2)
 
 
+# Changes without values.
+
+
+def changes_of(stream: EventStream, count: int) -> list[Any]:
+    """Return the data of the next events of a stream, which are `changed`."""
+    frames = [stream.next_change() for _ in range(count)]
+    assert {frame.event for frame in frames} == {"changed"}
+    return [frame.json for frame in frames]
+
+
+def test_a_stream_of_changes_names_what_was_written_and_a_reader_follows_it(tree: Client) -> None:
+    write(tree, "PUT", "/a.json", {"b": {"c": 1}, "e": "x" * 10_000})
+    with EventStream(tree, "/a.json?describe=true") as stream:
+        assert stream.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        assert changes_of(stream, 1) == [{"path": "/"}]
+        replica = Replica()
+        replica.apply("put", "/", tree.get("/a.json"))
+        write(tree, "PUT", "/a/b/c.json", {"d": 2})
+        write(tree, "PATCH", "/a.json", {"b/f": [1, 2], "e": None})
+        write(tree, "PATCH", "/.json", {"a/g": 3, "z": 1})
+        key = write(tree, "POST", "/a/list.json", "item")["name"]
+        write(tree, "PUT", "/z.json", 2)
+        write(tree, "DELETE", "/a/b.json")
+        named = changes_of(stream, 5)
+        assert named == [
+            {"path": "/b/c"},
+            {"path": "/", "keys": ["b/f", "e"]},
+            {"path": "/", "keys": ["g"]},
+            {"path": f"/list/{key}"},
+            {"path": "/b"},
+        ]
+        for each in named:
+            for below in each.get("keys", [""]):
+                place = f"{each['path']}/{below}"
+                replica.apply("put", place, tree.get(f"/a{place.rstrip('/')}.json"))
+        assert replica.equals(tree.get("/a.json"))
+        write(tree, "PUT", "/.json", None)
+        assert changes_of(stream, 1) == [{"path": "/"}]
+
+
+def test_a_write_too_large_for_memory_is_one_short_event(tree: Client) -> None:
+    with EventStream(tree, "/a/b.json?describe=true") as stream:
+        assert changes_of(stream, 1) == [{"path": "/"}]
+        write(tree, "PUT", "/a.json", {"b": {f"k{n:04}": "x" * 100 for n in range(4000)}})
+        write(tree, "PATCH", "/a/b.json", {f"k{n:04}": n for n in range(3000)})
+        write(tree, "PUT", "/a/b/c.json", 1)
+        assert changes_of(stream, 3) == [{"path": "/"}, {"path": "/"}, {"path": "/c"}]
+
+
 # Settings.
 
 
 def test_keep_alives_are_sent_while_nothing_is_written(tmp_path: pathlib.Path) -> None:
     settings = "[streams]\nkeep_alive_s = 0.2\n"
     with configured(tmp_path, OPEN_PROJECT + settings) as daemon, Client(daemon) as client:
-        for target in ("/a.json", "/a.json?resume=true", "/a.json?orderBy=%22$key%22"):
+        queries = ("", "?resume=true", "?orderBy=%22$key%22", "?describe=true")
+        for target in (f"/a.json{query}" for query in queries):
             with EventStream(client, target) as stream:
                 assert stream.next_change().path == "/"
                 for _ in range(3):

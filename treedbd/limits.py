@@ -54,6 +54,16 @@ MAX_WHERE_CONDITIONS: Final = 16
 """Conditions of `where`: each operator is one, and each plain value."""
 MAX_WHERE_ITEMS: Final = 1000
 """Values in a list of `in`."""
+MAX_DESCRIBED_CHILDREN: Final = 1000
+"""Children that one description shows."""
+MAX_DESCRIBED_CHARACTERS: Final = 200
+"""Characters of a string that a description shows."""
+MAX_COUNTED_BYTES: Final = 96 * MIB
+"""Stored bytes that one description reads to count the children of its place; the next goes on."""
+MAX_COUNTED_CHILD_BYTES: Final = MIB
+"""Stored bytes that a description reads to count what is below one of the children that it shows,
+and for all of them at most these:"""
+MAX_COUNTED_CHILDREN_BYTES: Final = 16 * MIB
 MAX_TIMEOUT_S: Final = 900.0
 """The largest `timeout`, in seconds."""
 MAX_CONSOLE_FILES: Final = 256
@@ -85,6 +95,9 @@ RULES_VERSIONS: Final = 50
 """Versions of the rules of a project that are kept, that in force included."""
 MAX_TRIAL_BYTES: Final = 2 * MIB + 512 * KIB
 """Bytes of a request to try rules: a draft of a mebibyte and a value, both escaped."""
+MAX_CHANGED_KEYS: Final = 100
+MAX_CHANGED_KEY_BYTES: Final = 8 * KIB
+"""Keys of a PATCH, and bytes of them as JSON, that an event without values names."""
 
 # Fixed: what the interpreter's stack allows.
 MAX_RULES_NESTING: Final = 200

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import normal
 from tests.tree.value_view import ValueView
-from treedbd.store.changelog import commit_of
+from treedbd.limits import MAX_CHANGED_KEY_BYTES, MAX_CHANGED_KEYS
+from treedbd.store.changelog import commit_of, large_commit_of
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove, set_value
 from treedbd.tree.event import Event, complete
-from treedbd.tree.types import Json, Path, Place, Value
-from treedbd.tree.value import plain
+from treedbd.tree.types import STORED, Change, Json, Path, Place, Value
+from treedbd.tree.value import compact, plain
 
 PUT_DEEP = make_put(Place(("a", "b")), {"c": 1})
 PATCH_A = make_patch(("a",), {"b": {"c": 1}, "/d/e": 2, "f": {}})
@@ -98,6 +99,70 @@ def test_an_event_prints_its_path_before_its_data() -> None:
         Event("patch", ("é", "b"), {"x": 1.0}).print()
         == '{"path":"/é/b","data":{"x":1.0}}'.encode()
     )
+
+
+def changed_of(edit: Edit, watched: Path) -> list[tuple[Path, Json]]:
+    event = commit_of(7, edit).changed_at(watched)
+    return [] if event is None else [(event.path, event.data)]
+
+
+MANY_KEYS = make_patch((), {f"k{number:03}": 1 for number in range(MAX_CHANGED_KEYS + 1)})
+
+
+@pytest.mark.parametrize(
+    ("edit", "watched", "expected"),
+    [
+        (PUT_DEEP, (), [(("a", "b"), None)]),
+        (PUT_DEEP, ("a",), [(("b",), None)]),
+        (PUT_DEEP, ("a", "b"), [((), None)]),
+        (PUT_DEEP, ("a", "b", "x", "y"), [((), None)]),
+        (PUT_DEEP, ("a", "x"), []),
+        (make_remove(Place(("a",))), ("a", "b"), [((), None)]),
+        (PATCH_A, (), [(("a",), ["b", "d/e", "f"])]),
+        (PATCH_A, ("a",), [((), ["b", "d/e", "f"])]),
+        (PATCH_A, ("a", "b"), [((), None)]),
+        (PATCH_A, ("a", "b", "c"), [((), None)]),
+        (PATCH_A, ("a", "d"), [((), ["e"])]),
+        (PATCH_A, ("a", "d", "x"), []),
+        (make_patch((), {"a/b": 1, "x": 3, "a/c/d": {}}), ("a",), [((), ["b", "c/d"])]),
+        (make_put(Place(("a",), is_priority=True), 5), (), [(("a",), None)]),
+        (make_put(Place(("a",), is_priority=True), 5), ("a",), [((), None)]),
+        (make_put(Place(("a",), is_priority=True), 5), ("a", "b"), []),
+        (make_patch(("a",), {".priority": 5, "b": 2}), (), [(("a",), [".priority", "b"])]),
+        (make_patch((), {"a/.priority": 5, "c": 2}), ("a",), [((), [".priority"])]),
+        (make_patch((), {"a/.priority": 5, "c": 2}), ("a", "b"), []),
+        (MANY_KEYS, (), [((), None)]),
+        (MANY_KEYS, ("k007",), [((), None)]),
+    ],
+)
+def test_a_watcher_of_changes_receives_the_places_without_values(
+    edit: Edit, watched: Path, expected: list[tuple[Path, Json]]
+) -> None:
+    assert changed_of(edit, watched) == expected
+
+
+@pytest.mark.parametrize("character", ["x", "ä", '"'])
+def test_a_changed_names_keys_up_to_a_number_and_a_length(character: str) -> None:
+    fits: dict[str, Json] = {f"k{number}": 1 for number in range(MAX_CHANGED_KEYS)}
+    assert changed_of(make_patch((), fits), ()) == [((), [*fits])]
+    size = len(compact(character)) - 2
+    long: dict[str, Json] = {f"{number}{character * (700 // size)}": 1 for number in range(11)}
+    whole = len(compact([*long]))
+    room = "x" * (MAX_CHANGED_KEY_BYTES - whole - len(',""'))
+    assert changed_of(make_patch((), long | {room: 1}), ()) == [((), [*long, room])]
+    assert changed_of(make_patch((), long | {f"{room}x": 1}), ()) == [((), None)]
+
+
+def test_the_keys_of_a_patch_that_the_log_no_longer_has_are_left_out() -> None:
+    edit = Edit("patch", Place(("a",)), None, (Change(Place(("a",)), STORED),))
+    commit = large_commit_of(7, edit)
+    for watched, path in (((), ("a",)), (("a",), ()), (("a", "b"), ())):
+        assert commit.changed_at(watched) == Event("changed", path, None)
+
+
+def test_a_changed_prints_its_path_and_then_the_keys_if_they_are_known() -> None:
+    assert Event("changed", ("a", "b"), None).print() == b'{"path":"/a/b"}'
+    assert Event("changed", (), ["b", "c/d"]).print() == b'{"path":"/","keys":["b","c/d"]}'
 
 
 KEYS = st.sampled_from(["a", "b", "1", "10"])

@@ -8,7 +8,8 @@ render, and no answer is older than an acknowledged write. Rules are not part of
 evaluated for each request, on the same state.
 
 What many answers are made from is kept in the same way (`keep_content`): the children of a small
-collection in the order of a query.
+collection in the order of a query, and outlines (`store.outline`). An outline is not dropped by a
+write below its place, but notes which child has changed.
 
 Detaching them takes a few steps for each place that was written, however many answers are below it.
 They are removed from memory in slices afterwards; until then they still count towards the
@@ -34,6 +35,8 @@ _AT_ONCE: Final = 32
 """Answers and places that are removed from memory between two looks at the clock."""
 _SHARE: Final = 8
 """An answer of more than one of this many parts of the pool is not kept."""
+OUTLINE: Final = "outline"
+"""The form of an outline, which stays when something below its place changes, and notes that."""
 
 
 class Answer:
@@ -60,6 +63,11 @@ class Answer:
         self._form = form
         self._forms = node.forms  # which the node may replace by an empty one
 
+    def move(self, forms: dict[str, Answer]) -> None:
+        """Be among other answers of the same place."""
+        forms[self._form] = self
+        self._forms = forms
+
     def drop(self) -> None:
         """Leave the tree, and the places that are empty then."""
         del self._forms[self._form]
@@ -78,6 +86,17 @@ class _Branch:
         self.size: Final = getsizeof(key) + ANSWER_BYTES
         self.forms: dict[str, Answer] = {}
         self.children: dict[str, _Branch] = {}
+
+    def detach_above(self, key: str, sequence: int) -> _Branch:
+        """Return what was here as a place of its own; an outline stays, and notes a change.
+
+        The write with the number `sequence` has changed the child `key`, or what is below it.
+        """
+        outline = self.forms.pop(OUTLINE)
+        taken = self.detach(with_children=False)
+        outline.move(self.forms)
+        outline.content.note(key, sequence)
+        return taken
 
     def leave(self, pool: AnswerPool) -> None:
         """Stop counting the memory of this place."""
@@ -196,23 +215,27 @@ class Answers:
         for commit in commits:
             if not (self._root.forms or self._root.children):
                 return
+            sequence = commit.position.sequence
             if len(commit.changes) > _MAX_CHANGES:
-                self._drop_at(commit.path)
+                self._drop_at(commit.path, sequence)
             else:
                 for change in commit.changes:
-                    self._drop_at(change.path)
+                    self._drop_at(change.path, sequence)
 
     def clear(self) -> None:
         """Drop all answers."""
-        self._drop_at(ROOT)
+        self._drop_at(ROOT, 0)
 
-    def _drop_at(self, path: Path) -> None:
-        """Drop the answers at a path, above and below it."""
+    def _drop_at(self, path: Path, sequence: int) -> None:
+        """Drop the answers at a path, above and below it, which the write `sequence` changed."""
         node = self._root
         detached: list[_Branch] = []
         for key in path:
             if node.forms:
-                detached.append(node.detach(with_children=False))
+                if OUTLINE in node.forms:
+                    detached.append(node.detach_above(key, sequence))
+                else:
+                    detached.append(node.detach(with_children=False))
             below = node.children.get(key)
             if below is None:
                 break

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from treedbd.counting import HeldAccount
 from treedbd.database.active_rules import ActiveRules
-from treedbd.database.answers import Answers
+from treedbd.database.answers import OUTLINE, Answers
 from treedbd.database.apply import Indexes, WriteApplier, find_tag, keep_tag, make_quotas
 from treedbd.database.disconnect import DisconnectWrites
 from treedbd.database.group_commit import GroupCommit, MaintenanceList
@@ -49,6 +49,7 @@ from treedbd.rules.evaluate import Verdict
 from treedbd.store import changelog
 from treedbd.store.engine import Engine, PresentView, StoreDamaged
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
+from treedbd.store.outline import Outline
 from treedbd.store.select import SortedChildren, sort_children
 from treedbd.tree.edit import resolve
 from treedbd.tree.event import Commit
@@ -257,6 +258,18 @@ class Database:
             answers.keep_content(path, form, children, children.size)
         return children if children.is_small else None
 
+    def find_outline(self, path: Path) -> Outline | None:
+        """Return the outline of a path that is kept, None if none is."""
+        outline: Outline | None = self.answers.find_content(path, OUTLINE)
+        return outline
+
+    def keep_outline(self, path: Path, outline: Outline) -> None:
+        """Keep an outline, which from now on notes what is written below its path.
+
+        It must have noted, or counted, all that was written until now.
+        """
+        self.answers.keep_content(path, OUTLINE, outline, outline.size)
+
     def known_tag(self, place: Place) -> str | None:
         """Return the entity tag of what is at a place now, if it is kept."""
         return None if place.is_priority else find_tag(self.kept_reads, place.path)
@@ -343,6 +356,13 @@ class Database:
         return QuerySubscription(
             self.watching, path, query, stream, is_export=is_export, group=group, account=account
         )
+
+    def subscribe_to_changes(self, path: Path, stream: QueryStream) -> Subscription:
+        """Return what a stream shows of a path if it names the places that change, and no values.
+
+        It watches nothing yet.
+        """
+        return NodeSubscription(self.watching, path, stream, of_changes=True)
 
     async def compact(self) -> tuple[int, int]:
         """Give free space back; return the bytes that the database occupied before and after.

@@ -11,7 +11,8 @@ in order (`Delivery`).
 Each write is at most one event to an *audience*: those who watch a path, or a query of it. What a
 write means to an audience is computed once, however many watchers it has. A watcher is notified
 only of writes newer than the state it started from; one that raises is removed and disturbs no
-other.
+other. Those who watch the *changes* of a path, without values, are another audience of it
+(`Event` of the kind `changed`): nothing is read or printed of what was written for them.
 
 A watcher is called once for a batch, with an event for each write that concerns it. What several
 watchers of one client receive has one order, that of the writes, if they were added with that
@@ -150,16 +151,19 @@ class Watching:
         watcher: Watcher,
         work: Callable[[PresentNodes], T],
         group: object | None = None,
+        *,
+        of_changes: bool = False,
     ) -> tuple[T, int]:
         """Notify `watcher` of what concerns `path` from now on, as one of a `group`.
 
-        Returns what `work` made of the present state, and its sequence number: the watcher is
-        notified of every later write and no earlier one. A second call replaces the first.
+        Of changes it is notified without their values. Returns what `work` made of the present
+        state, and its sequence number: the watcher is notified of every later write and no earlier
+        one. A second call replaces the first.
         """
         result, sequence = self._engine.read(
             lambda view: (work(PresentNodes(view)), view.sequence())
         )
-        self.watchers.add(path, watcher, sequence, group)
+        self.watchers.add(path, watcher, sequence, group, of_changes=of_changes)
         return result, sequence
 
     def notify(self, commits: Sequence[Commit]) -> Steps:
@@ -201,7 +205,7 @@ class Watching:
         """Find what one write means to the watchers that it concerns."""
         sequence = commit.position.sequence
         replay = self._moments.replay_to(sequence - 1)
-        concerned = yield from self._concerned(commit)
+        concerned, events = yield from self._concerned(commit)
         before: list[dict[str, Facts] | None] = []
         for each in concerned:
             collection = each.node.collection
@@ -211,7 +215,6 @@ class Watching:
         replay = self._moments.add(commit)
         yield from self._grants.follow(commit, replay, delivery.finish, is_last=is_last)
         completed = yield from self._completed(commit, replay)
-        events: list[tuple[Audience, Event]] = []
         for number, (each, facts) in enumerate(zip(concerned, before, strict=True), 1):
             node, part = each.node, each.commit
             part = completed if part is commit else (yield from self._completed(part, replay))
@@ -225,17 +228,26 @@ class Watching:
         yield from delivery.add(commit.position, events)
         self.followed_through = sequence
 
-    def _concerned(self, commit: Commit) -> Generator[None, None, list[Concerned]]:
-        found = []
+    def _concerned(
+        self, commit: Commit
+    ) -> Generator[None, None, tuple[list[Concerned], list[tuple[Audience, Event]]]]:
+        """Return where values are watched, and what the write means to those without values."""
+        found: list[Concerned] = []
+        changed: list[tuple[Audience, Event]] = []
         for each in self.watchers.concerned(commit):
             if each is not None:
-                found.append(each)
+                audience = each.node.changes
+                event = None if audience is None else each.commit.changed_at(each.path)
+                if audience is not None and event is not None:
+                    changed.append((audience, event))
+                if audience is None or each.node.shows_values:
+                    found.append(each)
             yield
-        return found
+        return found, changed
 
     def _completed(self, commit: Commit, replay: Replay | None) -> Generator[None, None, Commit]:
         """Return a write with what watchers receive of it that only the rows hold."""
-        is_watched = self.watchers.has_at_or_above
+        is_watched = self.watchers.shows_at_or_above
         if commit.is_large:
             if not is_watched(commit.path):
                 return commit
@@ -301,26 +313,34 @@ class Subscription(Protocol):
 
 @attrs.define(eq=False, repr=False)
 class NodeSubscription:
-    """All of a node; the streams of a `group` are notified in the order of the writes."""
+    """All of a node; the streams of a `group` are notified in the order of the writes.
+
+    One of changes is notified without their values.
+    """
 
     _watching: Watching
     _path: Path
     _stream: Watcher
-    _group: object | None
+    _group: object | None = None
+    _of_changes: bool = False
 
     behind = None
 
     def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
         """Notify the stream from now on; return what `work` made of the present state."""
-        return self._watching.watch(self._path, self._stream, work, self._group)
+        return self._watching.watch(
+            self._path, self._stream, work, self._group, of_changes=self._of_changes
+        )
 
     def watch_from(self, state: int) -> None:
         """Notify the stream of what comes after a state."""
-        self._watching.watchers.add(self._path, self._stream, state, self._group)
+        self._watching.watchers.add(
+            self._path, self._stream, state, self._group, of_changes=self._of_changes
+        )
 
     def unwatch(self) -> None:
         """Stop notifying the stream."""
-        self._watching.watchers.remove(self._path, self._stream)
+        self._watching.watchers.remove(self._path, self._stream, of_changes=self._of_changes)
 
     def end(self) -> None:
         """Stop notifying the stream, and forget it."""
@@ -346,20 +366,37 @@ class Watchers:
         self._dropped = self._count_down
         self._root = _Node(self._dropped)
 
-    def add(self, path: Path, watcher: Watcher, since: int, group: object | None = None) -> None:
+    def add(
+        self,
+        path: Path,
+        watcher: Watcher,
+        since: int,
+        group: object | None = None,
+        *,
+        of_changes: bool = False,
+    ) -> None:
         """Notify `watcher` of writes that concern `path` and are newer than the number `since`.
 
-        All watchers of a `group` are notified in the order of the writes.
+        All watchers of a `group` are notified in the order of the writes. Of changes it is notified
+        without their values.
         """
-        audience = self._make_node(path).audience
+        node = self._make_node(path)
+        audience = node.audience
+        if of_changes:
+            audience = node.changes = node.changes or Audience(self._dropped)
         self.count += watcher not in audience.watchers
         audience.add(watcher, since, group)
 
-    def remove(self, path: Path, watcher: Watcher) -> None:
-        """Stop notifying `watcher` of `path`; no error if it is not there."""
+    def remove(self, path: Path, watcher: Watcher, *, of_changes: bool = False) -> None:
+        """Stop notifying `watcher` of `path`, or of its changes; no error if it is not there."""
         trail = self._trail(path)
         if len(trail) > len(path):
-            trail[-1].audience.drop(watcher)
+            node = trail[-1]
+            audience = node.changes if of_changes else node.audience
+            if audience is not None:
+                audience.drop(watcher)
+            if of_changes and not (audience and audience.watchers):
+                node.changes = None
             _prune(trail, path)
 
     def collection(self, path: Path) -> WatchedCollection | None:
@@ -374,9 +411,9 @@ class Watchers:
         node.collection = collection
         _prune(self._trail(path), path)
 
-    def has_at_or_above(self, path: Path) -> bool:
-        """Return whether `path` or a node above it is watched."""
-        return any(node.is_watched for node in self._trail(path))
+    def shows_at_or_above(self, path: Path) -> bool:
+        """Return whether the value at `path` or above it is watched."""
+        return any(node.shows_values for node in self._trail(path))
 
     def concerned(self, commit: Commit) -> Iterator[Concerned | None]:
         """Yield the watched nodes on the way to a write and below it; None at a pause."""
@@ -450,17 +487,23 @@ class Concerned:
 
 
 class _Node:
-    """A watched path, or one above a watched path."""
+    """A watched path, or one above a watched path; `changes` are watched without values."""
 
-    __slots__ = ("audience", "children", "collection")
+    __slots__ = ("audience", "changes", "children", "collection")
 
     def __init__(self, dropped: Callable[[], None]) -> None:
         self.children: dict[str, _Node] = {}
         self.audience = Audience(dropped)
+        self.changes: Audience | None = None
         self.collection: WatchedCollection | None = None
 
     @property
     def is_watched(self) -> bool:
+        is_shown = bool(self.audience.watchers) or self.collection is not None
+        return is_shown or self.changes is not None
+
+    @property
+    def shows_values(self) -> bool:
         return bool(self.audience.watchers) or self.collection is not None
 
 

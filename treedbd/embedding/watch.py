@@ -153,7 +153,8 @@ class WaitingEvents:
 
 
 def _print(position: Position, event: Event) -> _Printed:
-    return _Printed(event.kind, event.print(), print_id(position))
+    kind: Literal["put", "patch"] = "patch" if event.kind == "patch" else "put"
+    return _Printed(kind, event.print(), print_id(position))
 
 
 def _parse(printed: _Printed) -> WatchEvent:

@@ -7,6 +7,7 @@ rows              one row: its key, how a value is encoded in it, check sums, th
 pages             rows put together to pages, and changed in them
 nodes             which rows a node is stored in; values, children, printed JSON, tags and hashes
 select            the children that a query selects, in its order: by key, index, rank or `where`
+outline           how many children a large container has, and which is at a position; kept
 indexes           indexes as rows: keys, how far each is built, kept by writes; ranks of children
 node_writer       the tree changed in a transaction: rows put, split, merged and removed
 bulk              documents of any size, written or merged fragment by fragment

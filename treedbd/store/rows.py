@@ -388,6 +388,13 @@ def priority_of_part(raw: bytes, below: Path, charge: Charge) -> Priority | None
     return priority_of(load_part(raw, below))
 
 
+def string_in(raw: bytes) -> tuple[int, int, Priority | None]:
+    """Return where the text of a row that holds a string begins and ends, and its priority."""
+    if raw[0] == _QUOTE:
+        return 1, len(raw) - 1, None
+    return len(_MARKED_STRING), _end_of_string(raw), _priority_of_string(raw)
+
+
 def _load_string(raw: bytes) -> Value:
     """Return what the row of a long string holds, with pauses."""
     is_marked = raw[0] == _MARK
@@ -694,6 +701,11 @@ class Page:
         return self.content[self._keys : self.entries_at]
 
     @property
+    def has_integers(self) -> bool:
+        """Whether the encoded keys are integers, not text."""
+        return self.content[self._keys] == INT_TAG
+
+    @property
     def last_key(self) -> bytes:
         """The encoded key of the last member within the container."""
         content, start, end = self.content, self._keys, self.entries_at
@@ -881,6 +893,22 @@ class PagedRows:
                 yield key
         if reverse:
             yield from reversed(before)
+
+    def scan_whole(self, low: bytes, high: bytes) -> Iterator[Row]:
+        """Iterate as `scan_stored` does; of pages that are partly outside come single rows."""
+        before = self._page_around(low)
+        if before is not None:
+            yield from [row for row in before if low <= row[0] < high]
+        last: Row | None = None  # only the last page can have members beyond the range
+        for key, stored in self.stored.scan(low, high):
+            if last is not None:
+                yield last
+            last = key, unseal(key, stored)
+        if last is not None:
+            if not is_page(last[0]) or (page := Page(*last)).container + page.last_key < high:
+                yield last
+            else:
+                yield from [row for row in page.rows() if row[0] < high]
 
     def scan_stored(self, low: bytes, high: bytes) -> Iterator[Row]:
         """Iterate over the stored rows and pages of a range, without their check sums."""

@@ -14,16 +14,19 @@ A `put` shows a value as a plain GET does: no priorities, arrays where the keys 
 `patch` has the members as they were sent; only server values are resolved, and what is empty is
 null. A write to a priority is a `put` of the node that has it. The same in export form, with
 priorities and without arrays, is for clients of the real-time protocol.
+
+For those who read the values themselves the same event is a `changed`: it names what was written,
+and neither has nor needs a value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import attrs
 
-from treedbd.limits import MIB
+from treedbd.limits import MAX_CHANGED_KEY_BYTES, MAX_CHANGED_KEYS, MIB
 from treedbd.tree.edit import Method
 from treedbd.tree.path import format_path, is_at_or_above
 from treedbd.tree.types import PRIORITY, Chunks, Json, Path, Value, View
@@ -32,18 +35,21 @@ from treedbd.tree.value import as_json, compact, plain, value_at
 EVENT_BYTES: Final = 16 * MIB
 """The longest value, or PATCH, of a large write that watchers are sent as one event."""
 
+EventKind: TypeAlias = Literal[Method, "changed"]
+
 
 @attrs.frozen
 class Event:
     """At `path`, relative to the watched path, `data` was set or merged.
 
-    `exported` is the same in export form.
+    `exported` is the same in export form. Of a `changed` the data are the keys that were merged
+    there, None if it was set, or if they are unknown or too many.
     Of a large write there is only what its data prints as, in `printed` and, in export form, in
     `printed_export`; or it `is_missed`: then what was written is too large for an event, and a
     watcher has to read its value again.
     """
 
-    kind: Method
+    kind: EventKind
     path: Path
     data: Json
     printed: Chunks | None = None
@@ -65,6 +71,9 @@ class Event:
     def chunks(self) -> Chunks:
         """Print the same in chunks."""
         path = compact(format_path(self.path))
+        if self.kind == "changed":
+            keys = b"" if self.data is None else b',"keys":%b' % compact(self.data)
+            return (b'{"path":%b%b}' % (path, keys),)
         if self.printed is None:
             return (b'{"path":%s,"data":%s}' % (path, compact(self.data)),)
         return (b'{"path":%s,"data":' % path, *self.printed, b"}")
@@ -156,6 +165,24 @@ class Commit:
             return put_event((), below[0].value)  # its priority was set
         return patch_event((), below, len(watched)) if below else None
 
+    def changed_at(self, watched: Path) -> Event | None:
+        """Return the `changed` at any path, None if the write does not reach it."""
+        if is_at_or_above(watched, self.path):
+            is_patch = self.method == "patch"
+            keys = name_keys(self.changes, len(self.path)) if is_patch else None
+            return Event("changed", self.path[len(watched) :], keys)
+        if not is_at_or_above(self.path, watched):
+            return None
+        below: list[CommittedChange] = []
+        for change in self.changes:
+            if is_at_or_above(watched, change.path):
+                below.append(change)
+            elif is_at_or_above(change.path, watched) and not change.is_priority:
+                return Event("changed", (), None)
+            if len(below) > MAX_CHANGED_KEYS:  # of which none is named, whatever follows
+                break
+        return Event("changed", (), name_keys(below, len(watched))) if below else None
+
     def written_at(self, watched: Path) -> CommittedChange | None:
         """Return the change that sets all of `watched`, or a node above it; None if none does."""
         for change in self.changes:
@@ -191,11 +218,31 @@ def members_of(
     members: dict[str, Json] = {}
     exported: dict[str, Json] = {}
     for change in changes:
-        below = change.path[depth:]
-        name = "/".join((*below, PRIORITY) if change.is_priority else below)
+        name = _name(change, depth)
         members[name] = None if change.sent in ({}, []) else change.sent
         exported[name] = change.sent if change.is_priority else as_json(change.value)
     return members, exported
+
+
+def name_keys(changes: Iterable[CommittedChange], depth: int) -> Json:
+    """Return the keys from a depth on of the members of a PATCH.
+
+    None if they are more, or longer, than a `changed` names, or if they are not known.
+    """
+    names: list[Json] = []
+    size = 0
+    for change in changes:
+        name = _name(change, depth)
+        size += len(name)
+        if not name or len(names) == MAX_CHANGED_KEYS or size > MAX_CHANGED_KEY_BYTES:
+            return None
+        names.append(name)
+    return names if len(compact(names)) <= MAX_CHANGED_KEY_BYTES else None
+
+
+def _name(change: CommittedChange, depth: int) -> str:
+    below = change.path[depth:]
+    return "/".join((*below, PRIORITY) if change.is_priority else below)
 
 
 def complete(commit: Commit, after: View) -> Commit:

@@ -1,4 +1,4 @@
-"""Queries: which children of a node a read selects, and in which order; also shallow reads.
+"""Queries: which children a read selects, in which order; shallow reads, descriptions.
 
 All children have one total order: by the value that the query orders by, ties by key. Bounds select
 a range of that order; `where` leaves out the children that do not meet its conditions; a limit
@@ -12,8 +12,9 @@ of these conditions must be met. A condition compares the rank of what is there
 (`path.rank_value`), so it knows no rows either.
 
 A shallow read shows the keys of a node's children, without what is below them. Version 1 shows
-`true` for each child; version 2 (`v=2`) shows leaves as they are and the size of containers. The
-caller reads the rows.
+`true` for each child; version 2 (`v=2`) shows leaves as they are and the size of containers. A
+description shows of each child its type and size, and leaves cut to what fits a line. The caller
+reads the rows.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ import attrs
 import orjson
 
 from treedbd.caches import bounded_cache
-from treedbd.limits import MAX_WHERE_CONDITIONS, MAX_WHERE_ITEMS, Limits
+from treedbd.limits import (
+    MAX_DESCRIBED_CHILDREN,
+    MAX_WHERE_CONDITIONS,
+    MAX_WHERE_ITEMS,
+    Limits,
+)
 from treedbd.tree.path import (
     SAME_RANK,
     KeyRank,
@@ -279,6 +285,11 @@ def check_combination(
     for name in PARAMETERS:
         if name in parameters and "orderBy" not in parameters and name not in may_be_unordered:
             raise InvalidQuery(f"{name_of(name)} needs {name_of('orderBy')}.")
+    check_exclusive(parameters, name_of)
+
+
+def check_exclusive(parameters: Mapping[str, object], name_of: Callable[[str], str] = str) -> None:
+    """Raise `InvalidQuery` for two parameters that exclude each other."""
     for one, other in _EXCLUSIVE:
         if one in parameters and other in parameters:
             raise InvalidQuery(f"{name_of(one)} and {name_of(other)} cannot be combined.")
@@ -501,6 +512,85 @@ def _make_comparison(
     return lambda rank: rank[0] in kinds and compare(rank, wanted)
 
 
+DESCRIBE: Final = "describe"
+AT: Final = "at"
+_DEFAULT_DESCRIBED: Final = 50
+_POSITION = re.compile(r"[0-9]{1,15}")
+_NOT_WITH_AT: Final = ("limitToLast", "startAt", "startAfter", "endAt", "endBefore")
+
+
+@attrs.frozen
+class Description:
+    """Which children a description shows, of a read that is one.
+
+    Attributes:
+        page: the query that selects them: by key, unless the read `is_query`.
+        at: the position of the first of them; None if `page` alone says which they are.
+        is_query: whether it describes what a query selects.
+
+    """
+
+    page: Query
+    at: int | None = None
+    is_query: bool = False
+
+
+def parse_description(
+    parameters: Mapping[str, str], query_of: Callable[[], Query | None]
+) -> Description | None:
+    """Return the description in decoded request parameters, None if there is none.
+
+    `query_of` parses the query that they have. Raises `InvalidQuery`.
+    """
+    wanted = parameters.get(DESCRIBE, "false")
+    if wanted not in ("true", "false"):
+        raise InvalidQuery("describe must be true or false.")
+    if wanted == "false":
+        return None
+    if "orderBy" in parameters or WHERE in parameters:
+        query = query_of() or Query(BY_KEY)
+        if AT in parameters:
+            raise InvalidQuery("at does not work with a query.")
+        return Description(_limit_described(query), is_query=True)
+    if "equalTo" in parameters:
+        raise InvalidQuery("equalTo needs orderBy.")
+    check_exclusive(parameters)
+    page = Query(
+        BY_KEY,
+        low=_key_bound(parameters, "startAt", True) or _key_bound(parameters, "startAfter", False),
+        high=_key_bound(parameters, "endAt", True) or _key_bound(parameters, "endBefore", False),
+        limit_to_first=parse_limit(parameters, "limitToFirst"),
+        limit_to_last=parse_limit(parameters, "limitToLast"),
+    )
+    return Description(_limit_described(page), _parse_position(parameters))
+
+
+def _limit_described(query: Query) -> Query:
+    limit = query.limit_to_first or query.limit_to_last
+    if limit is None:
+        return attrs.evolve(query, limit_to_first=_DEFAULT_DESCRIBED)
+    if limit > MAX_DESCRIBED_CHILDREN:
+        raise InvalidQuery(f"describe shows at most {MAX_DESCRIBED_CHILDREN} children.")
+    return query
+
+
+def _parse_position(parameters: Mapping[str, str]) -> int | None:
+    text = parameters.get(AT)
+    if text is None:
+        return None
+    for name in _NOT_WITH_AT:
+        if name in parameters:
+            raise InvalidQuery(f"at and {name} cannot be combined.")
+    if not _POSITION.fullmatch(text):
+        raise InvalidQuery("at must be a position: an integer of at least 0.")
+    return int(text)
+
+
+def _key_bound(parameters: Mapping[str, str], name: str, is_inclusive: bool) -> Bound | None:
+    key = _parse_key(name, parameters.get(name))
+    return None if key is None else Bound(None, key, is_inclusive)
+
+
 Version: TypeAlias = Literal[1, 2]
 
 _PAGING = frozenset({"limitToFirst", "startAfter"})
@@ -530,7 +620,9 @@ def parse_shallow(parameters: Mapping[str, str]) -> Shallow | None:
         if name in parameters and name not in _PAGING:
             raise InvalidQuery(f"shallow works with limitToFirst and startAfter, not with {name}.")
     return Shallow(
-        version, parse_limit(parameters, "limitToFirst"), _parse_start(parameters.get("startAfter"))
+        version,
+        parse_limit(parameters, "limitToFirst"),
+        _parse_key("startAfter", parameters.get("startAfter")),
     )
 
 
@@ -542,12 +634,13 @@ def _parse_version(text: str | None) -> Version:
     return 2
 
 
-def _parse_start(text: str | None) -> str | None:
+def _parse_key(name: str, text: str | None) -> str | None:
+    """Return the key in a parameter: as it is, or as a JSON string."""
     if text is None:
         return None
     try:
         return check_key(orjson.loads(text) if text.startswith('"') else text)
     except InvalidPath as error:
-        raise InvalidQuery(f"startAfter is not a key: {error}") from None
+        raise InvalidQuery(f"{name} is not a key: {error}") from None
     except orjson.JSONDecodeError:
-        raise InvalidQuery("startAfter begins with a quote but is not a JSON string.") from None
+        raise InvalidQuery(f"{name} begins with a quote but is not a JSON string.") from None

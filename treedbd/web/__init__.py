@@ -4,6 +4,7 @@ resource          repeated reads, sent from what is kept; all routes; the handle
 write             the handlers that write; bodies of any size
 request           requests parsed: database and place, parameters, what a read shows, dialects
 reading           reads rendered, shared, long ones into a file, in slices; missing indexes
+descriptions      what a node is and how large, with a page of its children, without their values
 response          responses with their headers, compression, CORS, JSONP and downloads
 errors            from exceptions to responses: the table of statuses and codes
 listeners         the open streams and WebSockets: limits, and what is due with the time

@@ -71,6 +71,7 @@ from treedbd.tree.path import format_path
 from treedbd.tree.query import Query, Shallow, name_query
 from treedbd.tree.types import Container, InvalidQuery, Json, Path, Place
 from treedbd.tree.value import compact, print_keys, print_members
+from treedbd.web.descriptions import describe
 from treedbd.web.request import EXPORT, PLAIN, DataRequest, Dialect, ReadOptions, index_of
 from treedbd.web.response import JSON_HEADERS, Response, wrap
 
@@ -143,6 +144,8 @@ class ReadSource:
         options, query = self.options, self.options.query
         if options is PLAIN and not self.place.is_priority:
             return nodes.chunks(self.place.path)
+        if options.description is not None:
+            return describe(self.database, self.place, options.description, nodes)
         if query is not None and not self.place.is_priority:
             path, is_export = self.place.path, options.is_export
             children = self.database.sort_children(nodes, path, query, is_export=is_export)

@@ -61,8 +61,19 @@ from treedbd.rules.context import NullBound, QueryBound, QueryFacts
 from treedbd.traces import Trace
 from treedbd.tree.hashes import NULL_ETAG, ETagSet, has_bare_tag, parse_etags
 from treedbd.tree.path import make_place
+from treedbd.tree.query import (
+    AT,
+    DESCRIBE,
+    WHERE,
+    Bound,
+    Description,
+    Query,
+    Shallow,
+    parse_description,
+    parse_query,
+    parse_shallow,
+)
 from treedbd.tree.query import PARAMETERS as QUERY_PARAMETERS
-from treedbd.tree.query import WHERE, Bound, Query, Shallow, parse_query, parse_shallow
 from treedbd.tree.types import ROOT, VALUE, Chunks, InvalidPath, InvalidQuery, Json, Place
 from treedbd.tree.value import compact, indent, pretty, space_colons
 from treedbd.web.auth.identity import AuthOverride, Identity, ReadOnlyToken, parse_override
@@ -83,7 +94,7 @@ KNOWN: Final = frozenset(
         *("auth", "access_token", "auth_variable_override", "ns", "timeout", METHOD_OVERRIDE),
         *("shallow", "v", "format", "print", "callback", "download", "resume"),
         *QUERY_PARAMETERS,
-        WHERE,
+        *(WHERE, DESCRIBE, AT),
         ON_DISCONNECT,
         *("dryRun", "version", "writeSizeLimit", "disableTriggers"),
     }
@@ -475,7 +486,9 @@ _WITHOUT_EFFECT: Final = frozenset(
     {"auth", "access_token", "auth_variable_override", "ns", "print", "timeout"}
 )
 """Parameters that do not change what is read."""
+_NOT_OF_DESCRIPTIONS: Final = ("format", "download")
 _NOT_OF_STREAMS: Final = ("shallow", "print", "callback", "download")
+_NOT_OF_CHANGES: Final = ("format", *QUERY_PARAMETERS, WHERE, AT)
 EDGE_KEYS: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
 """What clients send for a key before all others and for one after them; neither can be a key.
 
@@ -489,7 +502,8 @@ _LOWEST: Final = Bound(None, None, True)
 class ReadOptions:
     """Which of the data at a place a read shows, and how it is wrapped.
 
-    At most one of `shallow`, `query` and `is_export` is set.
+    At most one of `shallow`, `query` and `is_export` is set. Of a description of what a query
+    selects, `query` is that query.
     """
 
     shallow: Shallow | None
@@ -497,21 +511,25 @@ class ReadOptions:
     is_export: bool
     callback: str | None
     download: str | None
+    description: Description | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether the value itself is shown, so that it has a tag."""
-        return self.shallow is None and self.query is None
+        return self.shallow is None and self.query is None and self.description is None
 
     @cached_property
     def form(self) -> str:
         """Equal for reads that show the same JSON of the same data, and for no others."""
         # As text, because 1 and True are equal, but are different bounds of a query.
-        return repr((self.shallow, self.query, self.is_export))
+        return repr((self.shallow, self.query, self.is_export, self.description))
 
     @cached_property
     def facts(self) -> QueryFacts | None:
-        """What rules can read of the query; None for a read without one."""
+        """What rules can read of the query; None for a read without one.
+
+        A description without a query is none: beside its page it shows how much there is in all.
+        """
         return _query_facts(self.shallow, self.query)
 
 
@@ -531,8 +549,14 @@ def parse_read_options(
         return PLAIN
     is_export = parse_choice(parameters, "format", "export") is not None
     shallow = parse_shallow(parameters)
-    query = None
-    if shallow is None:
+    query = description = None
+    if DESCRIBE in parameters:
+        description = _parse_description(parameters, where_children)
+    if description is not None:
+        query = description.page if description.is_query else None
+        if shallow is not None:
+            raise InvalidQuery("describe does not work with shallow.")
+    elif shallow is None:
         query = _without_edges(parse_query(parameters, where_children))
     if is_export and shallow is not None:
         raise InvalidQuery("format=export does not work with shallow.")
@@ -543,7 +567,19 @@ def parse_read_options(
         is_export=is_export,
         callback=None if callback is None else parse_callback(callback),
         download=parameters.get("download"),
+        description=description,
     )
+
+
+def _parse_description(parameters: Parameters, where_children: int) -> Description | None:
+    """Return the description that a read asks for; raise `InvalidQuery`."""
+    description = parse_description(
+        parameters, lambda: _without_edges(parse_query(parameters, where_children))
+    )
+    for name in _NOT_OF_DESCRIPTIONS:
+        if description is not None and name in parameters:
+            raise InvalidQuery(f"describe does not work with {name}.")
+    return description
 
 
 def check_stream(parameters: Parameters, place: Place) -> None:
@@ -551,9 +587,18 @@ def check_stream(parameters: Parameters, place: Place) -> None:
     for name in _NOT_OF_STREAMS:
         if name in parameters:
             raise InvalidQuery(f"{name} does not work with a stream.")
-    parse_choice(parameters, "resume", "true", "false")
+    resumes = parse_choice(parameters, "resume", "true", "false") == "true"
+    if names_changes(parameters):
+        for name in (*_NOT_OF_CHANGES, "resume") if resumes else _NOT_OF_CHANGES:
+            if name in parameters:
+                raise InvalidQuery(f"{name} does not work with describe=true on a stream.")
     if place.is_priority:
         raise InvalidPath("A priority cannot be watched; watch its node.")
+
+
+def names_changes(parameters: Parameters) -> bool:
+    """Return whether a stream is to name the places that change; raise `InvalidQuery`."""
+    return parse_choice(parameters, DESCRIBE, "true", "false") == "true"
 
 
 def index_of(query: Query) -> str | None:

@@ -86,11 +86,12 @@ from treedbd.web.request import (
     Question,
     check_method,
     check_stream,
+    names_changes,
     parse_callback,
 )
 from treedbd.web.request_log import DevelopmentLog
 from treedbd.web.response import Response, counted_address_of, json_response
-from treedbd.web.streams import Stream
+from treedbd.web.streams import ChangesStream, Stream
 from treedbd.web.write import FREE_BYTES, WriteHandlers
 
 if TYPE_CHECKING:
@@ -270,7 +271,8 @@ class DataHandlers:
             check_stream(wanted.parameters, wanted.place)
         identity = await self.identify(wanted, database)
         if wanted.accepts_events:
-            stream = Stream(
+            kind = ChangesStream if names_changes(wanted.parameters) else Stream
+            stream = kind(
                 request=request, wanted=wanted, data=self, database=database, identity=identity
             )
             await stream.open()
@@ -539,8 +541,11 @@ def _keep(
     database: Database, wanted: DataRequest, rendered: bytes | Rendered, tag: str | None
 ) -> Answer | None:
     """Keep a rendering for later reads, if it is the whole text and still current."""
-    if isinstance(rendered, Flow) or wanted.read_options.callback is not None:
+    options = wanted.read_options
+    if isinstance(rendered, Flow) or options.callback is not None:
         return None
+    if options.description is not None:
+        return None  # the same state may be counted further the next time
     if wanted.print == "silent":
         return None
     content = None

@@ -13,6 +13,10 @@ of the whole service, they are dropped and the queue *has overflowed*: when the 
 the stream begins again with one `put` of the present value. If there is no room for that, it is
 postponed to the next tick of the registry. A WebSocket has other rules (`realtime.socket.Outbox`).
 
+A stream with `describe=true` (`ChangesStream`) names the places that change, and reads no value.
+Its frames are `changed`; where another stream begins with a value, it begins with one of all of its
+place.
+
 A large value is rendered in slices, together with equal reads (`FirstValue`). A stream that resumes
 begins with what it missed (`MissedReader`), if the log still has it.
 
@@ -89,6 +93,7 @@ _SESSION_BYTES: Final = 16
 KEEP_ALIVE: Final = b"event: keep-alive\ndata: null\n\n"
 CANCEL: Final = b"event: cancel\ndata: null\n\n"
 AUTH_REVOKED: Final = b"event: auth_revoked\ndata: credential is no longer valid\n\n"
+_ALL_CHANGED: Final = b'event: changed\ndata: {"path":"/"}\n\n'
 _FIRST_PUT: Final = (b'event: put\ndata: {"path":"/","data":', b"}\n")
 
 PIECE_EVENTS: Final = 32
@@ -556,7 +561,7 @@ class Stream:
             self._charge()
             if ON_DISCONNECT in wanted.parameters:
                 await self._store_writes()
-            self._watch(admit(data, wanted, self._database, self.identity, self.address))
+            self._watch(self._admit())
             common = data.context.writer.common_headers(request, no_store=False)
             self._begin((*STREAM_HEADERS, *common), parse_id(wanted.last_event_id))
         except BaseException:
@@ -565,6 +570,10 @@ class Stream:
             if self._writes is not None:
                 self._writes.end()
             raise
+
+    def _admit(self) -> ReadRequest:
+        """Return the read that the rules judge; raise unless the stream may begin."""
+        return admit(self._data, self.wanted, self._database, self.identity, self.address)
 
     def _charge(self) -> None:
         """Charge the memory of a stream of a query; raise `HeldBytesRefused`."""
@@ -583,7 +592,7 @@ class Stream:
         if self.identity.is_read_only:
             raise ReadOnlyToken
         edit = parse_on_disconnect(wanted.parameters, wanted.place.path, limits)
-        read = admit(data, wanted, database, self.identity, self.address)
+        read = self._admit()
         database.check_read(read)
         writes = StreamWrites(database, edit, read.caller, data.streams.track)
         store = writes.judge if self.request.method == b"HEAD" else writes.store
@@ -592,21 +601,24 @@ class Stream:
 
     def _watch(self, read: ReadRequest) -> None:
         """Subscribe to the place or query; the first value is judged later."""
-        reads, database, path = self._reads, self._database, self.wanted.place.path
         self._queue = SendQueue(
             request=self.request,
             limit=self._registry.buffer_bytes,
             owner=self,
             clock=self._data.context.clock,
-            slices=reads.slices,
+            slices=self._reads.slices,
             address=self.address,
         )
-        self._grant = database.make_grant(read, self.revoke, self._queue.overflow)
+        self._grant = self._database.make_grant(read, self.revoke, self._queue.overflow)
+        self._subscribe(self.wanted.place.path)
+        if self._writes is not None:
+            self._writes.end_stream = self.end
+
+    def _subscribe(self, path: Path) -> None:
+        database, reads = self._database, self._reads
         self._subscription = database.subscribe(path, self._query, self, account=self._account)
         source = first_source(database, path, self._query, self._subscription)
         self._first = FirstValue(source, self._grant.check_again, reads, self.address)
-        if self._writes is not None:
-            self._writes.end_stream = self.end
 
     def _begin(self, headers: tuple[Header, ...], last_received: Position | None) -> None:
         self._registry.add(self)
@@ -789,6 +801,9 @@ class Stream:
         if self._writes is not None:
             self._writes.end()
         self._grant.close()
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
         self._first.cancel()
         if self._resumption is not None:
             self._resumption.cancel()
@@ -935,6 +950,34 @@ class Stream:
         else:
             self._log.failure("A stream failed.", failure)
             self.abort("failed")
+
+
+class ChangesStream(Stream):
+    """A stream that names the places that change, and reads no value.
+
+    It begins, and begins again, with one `changed` of all of its place.
+    """
+
+    __slots__ = ()
+
+    def _admit(self) -> ReadRequest:
+        """Return the read of all of the place: parameters do not make it a query."""
+        return attrs.evolve(super()._admit(), query=None)
+
+    def _subscribe(self, path: Path) -> None:
+        self._subscription = self._database.subscribe_to_changes(path, self)
+
+    def _render(self, nodes: Nodes) -> bytes:
+        """Evaluate the read rules; read no value."""
+        self._grant.check(nodes)
+        return b""
+
+    def _print_first(self, rendered: bytes, position: Position | None) -> Content:
+        """Return what it begins with."""
+        return Content(self._reads.memory, _ALL_CHANGED)
+
+    def _stop_reading(self) -> None:
+        pass
 
 
 def admit(
