@@ -32,7 +32,7 @@ MAX_FRAMES: Final = {
     "GET of a leaf first": 98,
     "PUT of a leaf first": 265,
 }
-MAX_IMPORT_DEPTH: Final = 21
+MAX_IMPORT_DEPTH: Final = 22
 MAX_LOADED: Final = 61
 
 LOWER_LAYERS: Final = {

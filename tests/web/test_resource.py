@@ -30,6 +30,7 @@ RESERVED_PATHS = [
     "/favicon.ico",
     *DOCUMENT_PATHS,
     *DOCUMENT_FILE_PATHS,
+    "/.console",
     "/.health",
     "/.openapi.json",
     "/.settings/rules.json",
@@ -163,7 +164,14 @@ def find_declared(target: str, method: str) -> str:
     return str(endpoint)
 
 
-@pytest.mark.parametrize("target", [*RESERVED_PATHS, "/%2Ehealth", "/.settings/rules%2Ejson"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        *(each for each in RESERVED_PATHS if each != "/.console"),  # only at some ports
+        "/%2Ehealth",
+        "/.settings/rules%2Ejson",
+    ],
+)
 def test_a_reserved_path_is_dispatched_as_the_router_does(
     server: RecordingServer, target: str
 ) -> None:
