@@ -1,0 +1,238 @@
+/**
+ * Requests to the server, and streams of events.
+ *
+ * All go to the origin of the page, with the token of the session in `Authorization`. A failure is
+ * an `ApiError`. If the server cannot be reached, the session is `offline`, and is tried again until
+ * it answers: then `online` is notified, and views read again what they show.
+ */
+
+import { toJson } from "./format.js";
+import { session } from "./session.js";
+
+const RETRY_MS = [500, 1000, 2000, 4000, 8000];
+
+/** A request that failed: `status` 0 if there was no answer. */
+export class ApiError extends Error {
+  constructor(status, code, message, body) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.body = body;
+  }
+
+  get isOffline() {
+    return this.status === 0;
+  }
+
+  get isDenied() {
+    return this.status === 401 || this.status === 403;
+  }
+}
+
+/** Return the URL of a place, or of an admin's page such as `.inspect/caller`. */
+export function urlOf(place, parameters = {}, { isData = true } = {}) {
+  const path = Array.isArray(place) ? place.map(encodeURIComponent).join("/") : place;
+  const url = new URL(`${path}.json`, session.base);
+  if (session.label) url.searchParams.set("ns", session.label);
+  if (isData && session.viewAs !== undefined && session.isAdmin) {
+    url.searchParams.set("auth_variable_override", JSON.stringify(session.viewAs.auth));
+  }
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== undefined && value !== null) url.searchParams.set(name, String(value));
+  }
+  return url;
+}
+
+/**
+ * Send a request and return the response, which is not read yet.
+ * @returns {Promise<Response>}
+ */
+export async function send(method, url, { body, headers = {}, signal, token = session.token } = {}) {
+  const sent = { ...headers };
+  if (token) sent.Authorization = `Bearer ${token}`;
+  if (body !== undefined) sent["Content-Type"] ??= "application/json";
+  let response;
+  try {
+    response = await fetch(url, { method, headers: sent, body, signal, cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    noteOffline();
+    throw new ApiError(0, "offline", "The server does not answer.");
+  }
+  noteOnline();
+  if (response.ok || response.status === 304) return response;
+  throw await errorOf(response, token);
+}
+
+async function errorOf(response, token) {
+  const text = await response.text().catch(() => "");
+  let found = {};
+  try {
+    found = JSON.parse(text) ?? {};
+  } catch {
+    // An error of a proxy between: its status says enough.
+  }
+  // In the dialect of Firebase clients `error` is the sentence, and there is no code.
+  const message = found.message ?? (typeof found.error === "string" ? found.error : `The server answers ${response.status}.`);
+  const error = new ApiError(response.status, found.message ? found.error : "", message, found);
+  if (response.status === 401 && token && token === session.token && /expire|not valid|revoked/i.test(message)) {
+    session.signOut("expired");
+  }
+  return error;
+}
+
+/** Read data or an admin's page as JSON. */
+export async function get(place, parameters, { signal, isData = true, headers } = {}) {
+  const response = await send("GET", urlOf(place, parameters, { isData }), { signal, headers });
+  return response.json();
+}
+
+/** Read a page of the children of a place, without their values. */
+export function describe(keys, parameters = {}, { signal } = {}) {
+  return get(keys, { describe: "true", ...parameters }, { signal });
+}
+
+/** Read a value with its entity tag: `{value, text, etag}`. */
+export async function read(keys, parameters = {}, { signal } = {}) {
+  const response = await send("GET", urlOf(keys, parameters), { signal, headers: { "X-TreeDB-ETag": "true" } });
+  const text = await response.text();
+  return { value: JSON.parse(text), text, etag: response.headers.get("ETag") };
+}
+
+/**
+ * Write data: `PUT`, `PATCH`, `POST` or `DELETE`; return the response as JSON.
+ * @param {{etag?: string, isSilent?: boolean}} options  with `etag` only if the value has still that tag
+ */
+export async function write(method, keys, value, { etag, isSilent = false, signal } = {}) {
+  const url = urlOf(keys, isSilent ? { print: "silent" } : {});
+  const body = method === "DELETE" ? undefined : toJson(value);
+  const response = await send(method, url, { body, signal, headers: etag ? { "If-Match": etag } : {} });
+  return response.status === 204 ? null : response.json();
+}
+
+/** Send an admin's request, such as `admin("PUT", ".settings/rules", {body})`; return JSON or text. */
+export async function admin(method, page, { parameters, body, signal, headers } = {}) {
+  const url = urlOf(page, parameters, { isData: false });
+  const sent = body === undefined || typeof body === "string" ? body : JSON.stringify(body);
+  const response = await send(method, url, { body: sent, signal, headers });
+  const text = await response.text();
+  try {
+    return text ? JSON.parse(text) : null;
+  } catch {
+    return text;
+  }
+}
+
+/**
+ * Follow a stream of Server-Sent Events until `signal` is aborted; it begins again by itself.
+ *
+ * `onEvent(type, data)` is called with each event, `onState(state, error)` with `open`, `lost` (it is
+ * tried again), or `ended` (denied, or refused: it is not).
+ */
+export async function follow(place, parameters, { onEvent, onState = () => {}, signal, isData = true }) {
+  let failures = 0;
+  while (!signal.aborted) {
+    try {
+      const url = urlOf(place, parameters, { isData });
+      const response = await send("GET", url, { signal, headers: { Accept: "text/event-stream" } });
+      onState("open");
+      const isOver = await readEvents(response.body, (type, data) => {
+        failures = 0;
+        onEvent(type, data);
+        return type === "cancel" || type === "auth_revoked";
+      });
+      if (isOver) {
+        onState("ended", new ApiError(403, "cancelled", "The right to read this has ended."));
+        return;
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof ApiError && !error.isOffline && error.status < 500 && error.status !== 429) {
+        onState("ended", error);
+        return;
+      }
+    }
+    onState("lost");
+    await pause(RETRY_MS[Math.min(failures, RETRY_MS.length - 1)], signal);
+    failures += 1;
+  }
+}
+
+/** Call `onEvent` with each event of a body until it returns true; return whether it did. */
+async function readEvents(body, onEvent) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let pending = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return false;
+    const blocks = (pending + value).split("\n\n");
+    pending = blocks.pop();
+    for (const block of blocks) {
+      if (deliver(block, onEvent)) {
+        reader.cancel().catch(() => {});
+        return true;
+      }
+    }
+  }
+}
+
+function deliver(block, onEvent) {
+  let type = "message";
+  const data = [];
+  for (const line of block.split("\n")) {
+    if (line.startsWith("event: ")) type = line.slice(7);
+    else if (line.startsWith("data: ")) data.push(line.slice(6));
+  }
+  if (type === "keep-alive" || !data.length) return false;
+  let parsed = data.join("\n");
+  try {
+    parsed = JSON.parse(parsed);
+  } catch {
+    // `auth_revoked` carries a sentence.
+  }
+  return onEvent(type, parsed);
+}
+
+/** Wait for a time, or until `signal` is aborted. */
+export function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      resolve();
+    }, { once: true });
+  });
+}
+
+let isTrying = false;
+
+function noteOnline() {
+  if (session.state !== "offline") return;
+  session.set({ state: "online" });
+  session.dispatchEvent(new Event("online"));
+}
+
+async function noteOffline() {
+  if (session.state !== "online" && session.state !== "offline") return;
+  if (session.state === "online") session.set({ state: "offline" });
+  if (isTrying) return;
+  isTrying = true;
+  for (let tries = 0; session.state === "offline"; tries += 1) {
+    await pause(RETRY_MS[Math.min(tries, RETRY_MS.length - 1)]);
+    try {
+      await fetch(new URL(".health?live", session.base), { cache: "no-store", credentials: "omit" });
+      noteOnline();
+    } catch {
+      // Still away.
+    }
+  }
+  isTrying = false;
+}
+
+/** Find out who the session's caller is; raise `ApiError` if the token is not accepted. */
+export async function identify(token = session.token, label = session.label) {
+  const url = new URL(".inspect/caller.json", session.base);
+  if (label) url.searchParams.set("ns", label);
+  const response = await send("GET", url, { token });
+  return response.json();
+}
