@@ -6,7 +6,7 @@
  * it answers: then `online` is notified, and views read again what they show.
  */
 
-import { toJson } from "./format.js";
+import { RawJson, toJson } from "./format.js";
 import { session } from "./session.js";
 
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
@@ -72,6 +72,9 @@ async function errorOf(response, token) {
   } catch {
     // An error of a proxy between: its status says enough.
   }
+  if (response.status === 412) {
+    return new ApiError(412, "condition_failed", "It was changed by someone else in the meantime.", found);
+  }
   // In the dialect of Firebase clients `error` is the sentence, and there is no code.
   const message = found.message ?? (typeof found.error === "string" ? found.error : `The server answers ${response.status}.`);
   const error = new ApiError(response.status, found.message ? found.error : "", message, found);
@@ -81,10 +84,19 @@ async function errorOf(response, token) {
   return error;
 }
 
+/** Parse JSON; a number that JavaScript would round is a `RawJson`, where the browser shows its text. */
+export function parseJson(text) {
+  return JSON.parse(text, (_, value, context) =>
+    typeof value === "number" && context !== undefined && String(value) !== context.source && !Number.isSafeInteger(value)
+      ? new RawJson(context.source)
+      : value,
+  );
+}
+
 /** Read data or an admin's page as JSON. */
 export async function get(place, parameters, { signal, isData = true, headers } = {}) {
   const response = await send("GET", urlOf(place, parameters, { isData }), { signal, headers });
-  return response.json();
+  return parseJson(await response.text());
 }
 
 /** Read a page of the children of a place, without their values. */
@@ -96,18 +108,22 @@ export function describe(keys, parameters = {}, { signal } = {}) {
 export async function read(keys, parameters = {}, { signal } = {}) {
   const response = await send("GET", urlOf(keys, parameters), { signal, headers: { "X-TreeDB-ETag": "true" } });
   const text = await response.text();
-  return { value: JSON.parse(text), text, etag: response.headers.get("ETag") };
+  return { value: parseJson(text), text, etag: response.headers.get("ETag") };
 }
 
 /**
- * Write data: `PUT`, `PATCH`, `POST` or `DELETE`; return the response as JSON.
- * @param {{etag?: string, isSilent?: boolean}} options  with `etag` only if the value has still that tag
+ * Write data: `PUT`, `PATCH`, `POST` or `DELETE`; return `{value, etag}` of the response.
+ * @param {{etag?: string, isSilent?: boolean, signal?: AbortSignal}} options  with `etag` only if the
+ *   value has still that tag; with `isSilent` the value is not sent back
  */
 export async function write(method, keys, value, { etag, isSilent = false, signal } = {}) {
   const url = urlOf(keys, isSilent ? { print: "silent" } : {});
   const body = method === "DELETE" ? undefined : toJson(value);
-  const response = await send(method, url, { body, signal, headers: etag ? { "If-Match": etag } : {} });
-  return response.status === 204 ? null : response.json();
+  const headers = etag ? { "If-Match": etag } : {};
+  if (method === "PUT" || method === "DELETE") headers["X-TreeDB-ETag"] = "true";
+  const response = await send(method, url, { body, signal, headers });
+  const text = await response.text();
+  return { value: text ? parseJson(text) : null, etag: response.headers.get("ETag") };
 }
 
 /** Send an admin's request, such as `admin("PUT", ".settings/rules", {body})`; return JSON or text. */

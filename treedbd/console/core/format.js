@@ -70,13 +70,13 @@ export function problemOfKey(key) {
 
 /** Return a leaf as it is shown in a row: strings in quotes. */
 export function formatLeaf(value) {
-  return JSON.stringify(value);
+  return toJson(value);
 }
 
 /** Return the type of a JSON value as the console names it. */
 export function typeOf(value) {
   if (value === null || value === undefined) return "null";
-  return typeof value;
+  return value instanceof RawJson ? "number" : typeof value;
 }
 
 /**
@@ -103,7 +103,7 @@ export function parseLeaf(text, type) {
   }
 }
 
-/** JSON text that is sent as it is, so that an integer beyond 2^53 keeps its digits. */
+/** JSON text that is sent as it is, so that a number keeps the digits that JavaScript would round. */
 export class RawJson {
   constructor(text) {
     this.text = text;
@@ -111,6 +111,10 @@ export class RawJson {
 
   toString() {
     return this.text;
+  }
+
+  toJSON() {
+    return JSON.rawJSON ? JSON.rawJSON(this.text) : JSON.parse(this.text);
   }
 }
 

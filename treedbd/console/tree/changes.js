@@ -1,0 +1,71 @@
+/**
+ * What the user of the console changes, and how the last change is undone.
+ *
+ * A change reads first what it replaces, and writes only if that is still there; so it never takes
+ * back what another has written in between, and neither does its undoing.
+ */
+
+import { read, write } from "../core/api.js";
+import { tell, tellError } from "../core/dialog.js";
+import { RawJson, formatPath } from "../core/format.js";
+import { session } from "../core/session.js";
+
+/** Bytes of a value beyond which it is not kept to be put back. */
+export const UNDO_BYTES = 1_000_000;
+
+/** How the last change is undone: `{label, run}`, or null. */
+let last = null;
+
+/** Whether something may be written; says why if not. */
+export function mayWrite() {
+  if (!session.isReadOnly) return true;
+  tell(session.caller?.read_only ? "Your token may only read." : "Read-only mode is on: switch it off in the settings (☰).");
+  return false;
+}
+
+/**
+ * Put a value at a place, or remove it with null; offer to undo it.
+ * @param {string[]} keys
+ * @param {unknown} value
+ * @param {{what: string, etag?: string, bytes?: number, noteWrite: (keys: string[]) => void}} options
+ *   `what` as in `/a/b changed`; `bytes` as far as known of what is replaced
+ * @returns {Promise<boolean>} whether it was written
+ */
+export async function put(keys, value, { what, etag, bytes = 0, noteWrite }) {
+  if (!mayWrite()) return false;
+  try {
+    const before = bytes <= UNDO_BYTES ? await read(keys, { format: "export" }) : null;
+    const method = value === null ? "DELETE" : "PUT";
+    const after = await write(method, keys, value, { etag: etag ?? before?.etag, isSilent: true });
+    noteWrite(keys);
+    const undo = before && (() => write("PUT", keys, new RawJson(before.text), { etag: after.etag, isSilent: true }));
+    done(`${formatPath(keys)} ${what}`, undo, () => noteWrite(keys));
+    return true;
+  } catch (error) {
+    tellError(`${formatPath(keys)} is not ${what}`, error);
+    return false;
+  }
+}
+
+/** Say that something is done, and keep how it is undone; `undo` is null if it cannot be. */
+export function done(text, undo, noteWrite = () => {}) {
+  last = undo && { label: text, run: undo, noteWrite };
+  tell(`${text}.`, { action: undo ? { label: "Undo", run: undoLast } : null, seconds: undo ? 10 : 6 });
+}
+
+/** Undo the last change, if it can be undone. */
+export async function undoLast() {
+  if (last === null) {
+    tell("There is nothing to undo.", { seconds: 3 });
+    return;
+  }
+  const { label, run, noteWrite } = last;
+  last = null;
+  try {
+    await run();
+    noteWrite();
+    tell(`Undone: ${label}.`);
+  } catch (error) {
+    tellError("Not undone", error);
+  }
+}

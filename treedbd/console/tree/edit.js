@@ -1,0 +1,219 @@
+/** Editing: a leaf in its row, and the dialogs that add, delete and set priorities. */
+
+import { html, nothing } from "../vendor/lit.js";
+import { createRef, ref } from "../vendor/lit.js";
+import { describe, read, write } from "../core/api.js";
+import { ask, tellError } from "../core/dialog.js";
+import { RawJson, formatBytes, formatPath, parseLeaf, plural, problemOfKey, toJson } from "../core/format.js";
+import { UNDO_BYTES, done, mayWrite, put } from "./changes.js";
+
+/** Bytes of a value that is edited as text at most. */
+const EDITED_BYTES = 500_000;
+const LARGE = { bytes: 100_000, count: 100 };
+const TYPES = ["string", "number", "boolean", "null", "json"];
+const TYPE_NAMES = { string: "text", number: "number", boolean: "yes/no", null: "nothing", json: "JSON" };
+
+/** The leaf that is edited in its row. */
+export class LeafEditor {
+  /**
+   * @param {string[]} keys
+   * @param {{change: () => void, end: () => void, noteWrite: (keys: string[]) => void}} view
+   */
+  constructor(keys, view) {
+    this.keys = keys;
+    this.view = view;
+    this.problem = null;
+    this.input = createRef();
+  }
+
+  /** Read the leaf as it is now; return whether it can be edited here. */
+  async begin() {
+    const { value, etag } = await read(this.keys);
+    if (value !== null && typeof value === "object" && !(value instanceof RawJson)) return false;
+    const exported = await read(this.keys, { format: "export" });
+    this.etag = etag;
+    this.priority = exported.value?.[".priority"];
+    this.type = value === null ? "string" : value instanceof RawJson ? "number" : typeof value;
+    this.text = typeof value === "string" ? value : value === null ? "" : toJson(value);
+    return true;
+  }
+
+  render() {
+    const isLong = this.type === "json" || (this.type === "string" && (this.text.length > 60 || this.text.includes("\n")));
+    const onInput = (event) => {
+      this.text = event.target.value;
+      this.problem = null;
+    };
+    const control =
+      this.type === "boolean"
+        ? html`<select ${ref(this.input)} aria-label="Value" @change=${onInput}>
+            ${["true", "false"].map((each) => html`<option ?selected=${each === this.text}>${each}</option>`)}</select>`
+        : this.type === "null"
+          ? nothing
+          : isLong
+            ? html`<textarea ${ref(this.input)} aria-label="Value" rows="1" .value=${this.text} @input=${onInput}></textarea>`
+            : html`<input ${ref(this.input)} aria-label="Value" spellcheck="false" .value=${this.text} @input=${onInput}>`;
+    return html`<form class="tree-editor" @submit=${(event) => this.#submit(event)} @keydown=${(event) => this.#onKey(event)}
+      @mousedown=${(event) => event.stopPropagation()} @dblclick=${(event) => event.stopPropagation()}>
+      <select aria-label="Type" @change=${(event) => this.#retype(event.target.value)}>
+        ${TYPES.map((each) => html`<option value=${each} ?selected=${each === this.type}>${TYPE_NAMES[each]}</option>`)}</select>
+      ${control}
+      <button class="primary">Save</button><button type="button" @click=${() => this.view.end()}>Cancel</button>
+      ${this.problem ? html`<span class="problem" role="alert">${this.problem}</span>` : nothing}
+    </form>`;
+  }
+
+  focus() {
+    this.input.value?.focus();
+    this.input.value?.select?.();
+  }
+
+  #retype(type) {
+    if (type === "boolean") this.text = this.text === "false" ? "false" : "true";
+    else if (this.type === "boolean" && type === "number") this.text = this.text === "true" ? "1" : "0";
+    this.type = type;
+    this.problem = null;
+    this.view.change();
+  }
+
+  #onKey(event) {
+    event.stopPropagation();
+    if (event.key === "Escape") {
+      event.preventDefault();
+      this.view.end();
+    } else if (event.key === "Enter" && event.target instanceof HTMLTextAreaElement && !event.shiftKey) {
+      this.#submit(event);
+    }
+  }
+
+  async #submit(event) {
+    event.preventDefault();
+    const { value, problem } = parseLeaf(this.text, this.type);
+    if (problem) {
+      this.problem = problem;
+      this.view.change();
+      return;
+    }
+    const { keys, etag, priority } = this;
+    const isWritten = await put(keys, withPriority(value, priority), { what: "changed", etag, noteWrite: this.view.noteWrite });
+    if (isWritten) this.view.end();
+  }
+}
+
+/** Return a leaf with the priority that it had: a PUT without one would remove it. */
+export function withPriority(value, priority) {
+  if (priority === undefined || value === null) return value;
+  return new RawJson(`{".value":${toJson(value)},".priority":${toJson(priority)}}`);
+}
+
+/** Ask for a child to add to a place; return its key, or null. */
+export async function addChild(keys, noteWrite) {
+  if (!mayWrite()) return null;
+  const given = await ask({
+    title: `Add a child to ${formatPath(keys)}`,
+    fields: [
+      { name: "key", label: "Key", hint: "Left empty: a new key that sorts after all earlier ones (POST).", check: (key) => (key ? problemOfKey(key) : null) },
+      { name: "type", label: "Type", type: "select", value: "string", options: TYPES.filter((each) => each !== "null").map((each) => ({ value: each, label: TYPE_NAMES[each] })) },
+      { name: "text", label: "Value", type: "textarea", check: (text, { type }) => parseLeaf(text, type).problem ?? null, hint: "Objects and lists are entered as JSON." },
+    ],
+    confirm: "Add",
+  });
+  if (given === null) return null;
+  const { value } = parseLeaf(given.text, given.type);
+  try {
+    return given.key ? await addNamed([...keys, given.key], value, noteWrite) : await addPushed(keys, value, noteWrite);
+  } catch (error) {
+    tellError("Not added", error);
+    return null;
+  }
+}
+
+async function addNamed(keys, value, noteWrite) {
+  const found = await describe(keys, { limitToFirst: 1 });
+  if (found.type !== "null") {
+    const isSure = await ask({ title: `Replace ${formatPath(keys)}?`, body: `It exists: ${describeInfo(found)}.`, confirm: "Replace", isDanger: true });
+    if (isSure === null) return null;
+  }
+  const isWritten = await put(keys, value, { what: "added", bytes: found.bytes, noteWrite });
+  return isWritten ? keys.at(-1) : null;
+}
+
+async function addPushed(keys, value, noteWrite) {
+  const pushed = await write("POST", keys, value);
+  const place = [...keys, pushed.value.name];
+  const { etag } = await read(place);
+  noteWrite(place);
+  done(`${formatPath(place)} added`, () => write("DELETE", place, null, { etag, isSilent: true }), () => noteWrite(place));
+  return pushed.value.name;
+}
+
+/** Ask whether a place is to be deleted, and delete it; return whether it was. */
+export async function removeAt(keys, info, noteWrite) {
+  if (!mayWrite()) return false;
+  const found = info.bytes === undefined && info.type === "object" ? await describe(keys, { limitToFirst: 1 }) : info;
+  const bytes = found.bytes ?? 0;
+  const isLarge = bytes > LARGE.bytes || (found.count ?? 0) > LARGE.count || found.least === true;
+  const isWhole = keys.length === 0;
+  const given = await ask({
+    title: isWhole ? "Delete all data of this database?" : `Delete ${formatPath(keys)}?`,
+    body: html`<p>${describeInfo(found)}.</p>
+      ${bytes > UNDO_BYTES || found.least ? html`<p><strong>It is too large to be put back by Undo.</strong> Export it first if you may want it again.</p>` : nothing}`,
+    confirm: "Delete",
+    isDanger: true,
+    mustType: isWhole ? "/" : isLarge ? keys.at(-1) : null,
+  });
+  if (given === null) return false;
+  return put(keys, null, { what: "deleted", bytes: found.least ? Infinity : bytes, noteWrite });
+}
+
+/** Ask for the priority of a place, and set it. */
+export async function editPriority(keys, info, noteWrite) {
+  if (!mayWrite()) return;
+  const { priority } = info;
+  const given = await ask({
+    title: `Priority of ${formatPath(keys)}`,
+    body: "Queries by $priority order the siblings by it. Left empty: none.",
+    fields: [
+      { name: "type", label: "Type", type: "select", value: typeof priority === "string" ? "string" : "number", options: [{ value: "number", label: "number" }, { value: "string", label: "text" }] },
+      { name: "text", label: "Priority", value: priority === undefined ? "" : String(priority), check: (text, { type }) => (text ? (parseLeaf(text, type).problem ?? null) : null) },
+    ],
+    confirm: "Set",
+  });
+  if (given === null) return;
+  const place = [...keys, ".priority"];
+  const value = given.text ? parseLeaf(given.text, given.type).value : null;
+  try {
+    await write("PUT", place, value ?? new RawJson("null"));
+    noteWrite(keys);
+    const before = priority ?? new RawJson("null");
+    done(`Priority of ${formatPath(keys)} set`, () => write("PUT", place, before), () => noteWrite(keys));
+  } catch (error) {
+    tellError("Priority not set", error);
+  }
+}
+
+/** Edit a value as JSON text, with its priorities. */
+export async function editJson(keys, noteWrite) {
+  if (!mayWrite()) return;
+  try {
+    const found = await describe(keys, { limitToFirst: 1 });
+    if ((found.bytes ?? 0) > EDITED_BYTES) {
+      throw new Error(`It has ${formatBytes(found.bytes)}, more than can be edited as one text. Export it, and import it again.`);
+    }
+    const { text, etag } = await read(keys, { format: "export" });
+    const given = await ask({
+      title: `${formatPath(keys)} as JSON`,
+      fields: [{ name: "text", label: "JSON", type: "textarea", value: JSON.stringify(JSON.parse(text), null, 2), check: (each) => parseLeaf(each, "json").problem ?? null }],
+      confirm: "Save",
+    });
+    if (given !== null) await put(keys, new RawJson(given.text), { what: "changed", etag, noteWrite });
+  } catch (error) {
+    tellError("Not edited", error);
+  }
+}
+
+function describeInfo({ type, count, bytes, least }) {
+  if (type === "null") return "Nothing is there";
+  if (type !== "object") return `A ${TYPE_NAMES[type] ?? type}`;
+  return `${plural(count, "child", "children")}${least ? " or more" : ""}, ${formatBytes(bytes)}`;
+}

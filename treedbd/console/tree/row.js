@@ -1,0 +1,87 @@
+/** How one row of the tree looks. Values are text, whatever they hold. */
+
+import { html, nothing } from "../vendor/lit.js";
+import { formatBytes, formatCount, formatLeaf } from "../core/format.js";
+
+const SHOWN_VALUE = 400;
+
+/**
+ * @param {import("./model.js").Row} row
+ * @param {{number: number, isActive: boolean, isOpen: boolean, isRoot: boolean, editor: unknown, isReadOnly: boolean,
+ *   setSize: number, on: {toggle: Function, choose: Function, edit: Function, add: Function, remove: Function, menu: Function, more: Function}}} look
+ */
+export function renderRow(row, look) {
+  if (row.isNote) return renderNote(row, look);
+  const { info } = row;
+  const { number, isActive, isOpen, on } = look;
+  if (info === null) {
+    return html`<div class="tree-row unknown" id="row-${number}" role="treeitem" aria-level=${row.depth + 1} .style=${indent(row)}>
+      <span class="twisty"></span><span class="placeholder"></span></div>`;
+  }
+  const isContainer = info.type === "object";
+  return html`<div
+    class="tree-row ${isActive ? "active" : ""} ${info.flash ? `flash-${info.flash}` : ""}"
+    id="row-${number}" role="treeitem" aria-level=${row.depth + 1} aria-selected=${isActive ? "true" : "false"}
+    aria-expanded=${isContainer ? String(isOpen) : nothing} aria-posinset=${row.position + 1} aria-setsize=${look.setSize}
+    .style=${indent(row)} data-key=${info.key}
+    @mousedown=${(event) => event.button === 0 && on.choose(row, number)}
+    @dblclick=${(event) => on.edit(row, number, event)}
+    @contextmenu=${(event) => on.menu(row, number, event)}>
+    ${isContainer
+      ? html`<button class="twisty" tabindex="-1" aria-label=${isOpen ? "Close" : "Open"} @click=${() => on.toggle(row)}>${isOpen ? "▾" : "▸"}</button>`
+      : html`<span class="twisty"></span>`}
+    <span class="tree-key" title=${info.key}>${look.isRoot ? look.rootName : info.key}</span>
+    ${look.editor ?? html`<span class="tree-colon">${isContainer ? "" : ":"}</span>${renderValue(info)}`}
+    ${info.priority === undefined ? nothing : html`<span class="tree-priority" title="Priority">↕ ${formatLeaf(info.priority)}</span>`}
+    ${look.editor ? nothing : renderActions(row, look)}
+  </div>`;
+}
+
+function indent(row) {
+  return `--depth: ${row.depth}`;
+}
+
+/** Return a leaf as text, or how many children a container has, and its size. */
+export function renderValue(info) {
+  if (info.type === "object") return html`<span class="tree-value value-object">${describeContainer(info)}</span>`;
+  if (info.type === "null") return html`<span class="tree-value value-null">nothing</span>`;
+  const text = formatLeaf(info.value).slice(0, SHOWN_VALUE);
+  return html`<span class="tree-value value-${info.type}" title=${info.type}>${text}${info.length ? "…" : ""}</span>
+    ${info.length ? html`<span class="tree-size">${formatCount(info.length)} characters</span>` : nothing}`;
+}
+
+function describeContainer({ count, bytes, least, about }) {
+  const parts = [];
+  const more = least ? "+" : "";
+  if (count !== undefined) parts.push(`${formatCount(count)}${more} ${count === 1 && !least ? "child" : "children"}`);
+  if (bytes !== undefined) parts.push(`${about ? "about " : ""}${formatBytes(bytes)}${more}`);
+  return parts.join(" · ");
+}
+
+function renderActions(row, { number, isReadOnly, on }) {
+  const { info } = row;
+  const isContainer = info.type === "object";
+  return html`<span class="tree-actions">
+    ${isReadOnly
+      ? nothing
+      : html`<button class="icon-button" tabindex="-1" title="Add a child (a)" aria-label="Add a child to ${info.key}" @click=${() => on.add(row)}>+</button>
+          ${isContainer ? nothing : html`<button class="icon-button" tabindex="-1" title="Edit (Enter)" aria-label="Edit ${info.key}" @click=${() => on.edit(row, number)}>✎</button>`}
+          <button class="icon-button" tabindex="-1" title="Delete (Del)" aria-label="Delete ${info.key}" @click=${() => on.remove(row)}>✕</button>`}
+    <button class="icon-button" tabindex="-1" title="More (m)" aria-label="More of ${info.key}" @click=${(event) => on.menu(row, number, event)}>⋯</button>
+  </span>`;
+}
+
+function renderNote({ parent, depth }, { number, on }) {
+  return html`<div class="tree-row note" id="row-${number}" role="treeitem" aria-level=${depth + 1} .style=${`--depth: ${depth}`}>
+    <span class="twisty"></span>${textOfNote(parent, on)}</div>`;
+}
+
+function textOfNote(node, on) {
+  if (node.error !== null) {
+    return html`<span class="problem" role="alert">${node.error.message}</span>
+      <button class="link" @click=${() => on.retry(node)}>Try again</button>`;
+  }
+  if (node.count === null) return html`<span class="hint">Reading …</span>`;
+  if (node.hasMore) return html`<button class="link" @click=${() => on.more(node)}>Show more</button>`;
+  return html`<span class="hint">${node.query === null ? "Nothing is stored here." : "No child matches the filter."}</span>`;
+}

@@ -1,0 +1,120 @@
+/**
+ * A list of any number of rows of one height, of which only those on the screen exist.
+ *
+ * Elements cannot be higher than some millions of pixels. Beyond `MAX_PX` the scroll bar stands for
+ * more pixels than it has: dragging it goes far, while the wheel and the keys still move row by row.
+ */
+
+import { html, nothing } from "../vendor/lit.js";
+import { Component } from "../core/element.js";
+
+const MAX_PX = 8_000_000;
+const BESIDE = 8;
+
+export class Rows extends Component {
+  static properties = { count: { type: Number }, renderRow: { attribute: false }, label: {} };
+
+  constructor() {
+    super();
+    this.count = 0;
+    this.label = "";
+    this.renderRow = () => nothing;
+    /** Pixels of the rows above the screen. */
+    this.top = 0;
+    this.rowHeight = 28;
+    this.height = 600;
+  }
+
+  firstUpdated() {
+    this.scroller = this.querySelector(".rows");
+    const resize = new ResizeObserver(() => {
+      this.height = this.scroller.clientHeight;
+      this.rowHeight = Number.parseFloat(getComputedStyle(this).getPropertyValue("--row")) || 28;
+      this.#scrolled();
+      this.requestUpdate();
+    });
+    resize.observe(this.scroller);
+    this.whenGone(() => resize.disconnect());
+  }
+
+  /** The pixels that all rows have together, and those of the element. */
+  get whole() {
+    return this.count * this.rowHeight;
+  }
+
+  get shown() {
+    return Math.min(this.whole, MAX_PX);
+  }
+
+  get ratio() {
+    const room = this.shown - this.height;
+    return room > 0 ? Math.max(1, (this.whole - this.height) / room) : 1;
+  }
+
+  /** The numbers of the first and the last row on the screen. */
+  get range() {
+    const first = Math.floor(this.top / this.rowHeight);
+    return [Math.max(0, first), Math.max(0, Math.min(this.count - 1, Math.ceil((this.top + this.height) / this.rowHeight) - 1))];
+  }
+
+  render() {
+    const [first, last] = this.range;
+    const from = Math.max(0, first - BESIDE);
+    const to = Math.min(this.count - 1, last + BESIDE);
+    const rows = [];
+    for (let number = from; number <= to; number += 1) rows.push(this.renderRow(number));
+    const offset = (this.scroller?.scrollTop ?? 0) - (this.top - from * this.rowHeight);
+    return html`<div class="rows" role="tree" tabindex="0" aria-label=${this.label} aria-activedescendant=${this.activeId ?? nothing}
+      @scroll=${() => this.#onScroll()} @wheel=${(event) => this.#onWheel(event)}>
+      <div class="rows-space" role="presentation" .style=${`height: ${this.shown}px`}>
+        <div class="rows-shown" role="presentation" .style=${`transform: translateY(${Math.max(0, offset)}px)`}>${rows}</div>
+      </div></div>`;
+  }
+
+  #onScroll() {
+    const at = this.scroller.scrollTop;
+    if (this.expected === at) {
+      this.expected = undefined;
+      return;
+    }
+    this.top = this.ratio === 1 ? at : Math.min(at * this.ratio, this.whole - this.height);
+    this.#scrolled();
+  }
+
+  #onWheel(event) {
+    if (this.ratio === 1 || event.ctrlKey) return; // the browser does it
+    event.preventDefault();
+    const unit = event.deltaMode === 1 ? this.rowHeight : event.deltaMode === 2 ? this.height : 1;
+    this.scrollTo(this.top + event.deltaY * unit);
+  }
+
+  /** Scroll to a distance from the top of the first row, in pixels. */
+  scrollTo(top) {
+    this.top = Math.max(0, Math.min(top, this.whole - this.height));
+    const at = Math.round(this.top / this.ratio);
+    if (this.scroller && this.scroller.scrollTop !== at) {
+      this.scroller.scrollTop = at;
+      this.expected = this.scroller.scrollTop;
+    }
+    this.#scrolled();
+  }
+
+  /** Scroll as little as is needed for a row to be on the screen. */
+  reveal(number) {
+    const above = number * this.rowHeight;
+    if (above < this.top) this.scrollTo(above);
+    else if (above + this.rowHeight > this.top + this.height) this.scrollTo(above + this.rowHeight - this.height);
+  }
+
+  focus() {
+    this.scroller?.focus({ preventScroll: true });
+  }
+
+  #scrolled() {
+    this.top = Math.max(0, Math.min(this.top, this.whole - this.height));
+    this.requestUpdate();
+    this.dispatchEvent(new Event("range"));
+  }
+}
+
+customElements.define("treedb-rows", Rows);

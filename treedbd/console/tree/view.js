@@ -1,0 +1,330 @@
+/**
+ * The data view: the tree from a place on, live, with what can be done at each row.
+ *
+ * The place is that of the route. `Pages` reads what the rows show; `Rows` shows those on the screen.
+ */
+
+import { html, nothing } from "../vendor/lit.js";
+import { showMenu, tellError } from "../core/dialog.js";
+import { Component } from "../core/element.js";
+import { formatPath, parsePath, problemOfKey } from "../core/format.js";
+import { hrefOf, router } from "../core/router.js";
+import { session } from "../core/session.js";
+import { filterItems, placeItems, renderTools } from "../tools/tools.js";
+import { undoLast } from "./changes.js";
+import { LeafEditor, addChild, editJson, editPriority, removeAt } from "./edit.js";
+import { OpenNode, PAGE, numberOf, ownNumber, rowAt, rowCount } from "./model.js";
+import { Pages } from "./pages.js";
+import { renderRow } from "./row.js";
+import "./rows.js";
+
+const STATES = { live: "live", connecting: "connecting", lost: "reconnecting", off: "not live" };
+
+export class DataView extends Component {
+  static properties = { active: { state: true }, isTyping: { state: true } };
+
+  constructor() {
+    super();
+    this.active = 0;
+    this.isTyping = false;
+    this.editor = null;
+    this.on = {
+      toggle: (row) => this.toggle(row),
+      choose: (row, number) => this.choose(number),
+      edit: (row, number) => this.edit(row, number),
+      add: (row) => this.add(row.keys),
+      remove: (row) => this.remove(row),
+      menu: (row, number, event) => this.showRowMenu(row, number, event),
+      more: (node) => this.showMore(node),
+      retry: (node) => this.pages.reload(node),
+    };
+  }
+
+  connectedCallback() {
+    super.connectedCallback();
+    this.watch(session, "change");
+    this.watch(router, "change", () => this.#follow());
+    this.watch(document, "keydown", (event) => this.#onGlobalKey(event));
+    this.whenGone(() => this.ending?.abort());
+    this.open(router.keys);
+  }
+
+  /** Show another place. */
+  open(keys) {
+    this.ending?.abort();
+    this.ending = new AbortController();
+    this.root = new OpenNode(keys);
+    this.pages = new Pages(this.root, this.ending.signal);
+    this.pages.addEventListener("change", () => this.requestUpdate());
+    this.pages.follow();
+    this.editor = null;
+    this.active = 0;
+    this.rows?.scrollTo(0);
+    this.requestUpdate();
+  }
+
+  get rows() {
+    return this.querySelector("treedb-rows");
+  }
+
+  #follow() {
+    if (router.view !== "data") return;
+    if (router.keys.join("/") !== this.root.keys.join("/")) this.open(router.keys);
+    else this.requestUpdate();
+  }
+
+  render() {
+    return html`<div class="tree">
+      <div class="tree-bar">
+        ${this.#renderPlace()}
+        <span class="live ${this.pages.state}" title=${this.pages.error?.message ?? "How current the rows are"}>${STATES[this.pages.state]}</span>
+        ${renderTools(this)}
+      </div>
+      ${router.parameters.table === undefined
+        ? html`<treedb-rows .count=${rowCount(this.root)} .label=${formatPath(this.root.keys)} .renderRow=${(number) => this.#renderRow(number)}
+            .activeId=${`row-${this.active}`} @range=${() => this.#showPages()} @keydown=${(event) => this.#onKey(event)}></treedb-rows>`
+        : html`<treedb-table .view=${this}></treedb-table>`}
+    </div>`;
+  }
+
+  updated() {
+    this.rows?.requestUpdate();
+    this.#showPages();
+  }
+
+  #renderPlace() {
+    const { keys } = this.root;
+    if (this.isTyping) {
+      return html`<form class="place" @submit=${(event) => this.#go(event)}>
+        <input id="place" aria-label="Place or URL" spellcheck="false" autocomplete="off" .value=${formatPath(keys)}
+          @keydown=${(event) => event.key === "Escape" && this.#stopTyping()} @blur=${() => { this.isTyping = false; }}></form>`;
+    }
+    return html`<nav class="place" aria-label="Place" @click=${(event) => event.target === event.currentTarget && this.type()}>
+      <a href=${hrefOf("data")} title="The root">/</a>
+      ${keys.map((key, at) => html`${at ? html`<span class="soft">/</span>` : nothing}
+        <a href=${hrefOf("data", keys.slice(0, at + 1))} aria-current=${at === keys.length - 1 ? "location" : nothing}>${key}</a>`)}
+      <button class="icon-button" title="Go to a place (/)" aria-label="Go to a place" @click=${() => this.type()}>✎</button>
+    </nav>`;
+  }
+
+  #renderRow(number) {
+    const row = rowAt(this.root, number);
+    const isEdited = this.editor !== null && row.keys !== null && row.keys.join("/") === this.editor.keys.join("/");
+    return renderRow(row, {
+      number,
+      isActive: number === this.active,
+      isOpen: row.node !== null,
+      isRoot: number === 0,
+      rootName: this.root.keys.length ? this.root.key : "/",
+      editor: isEdited ? this.editor.render() : null,
+      isReadOnly: session.isReadOnly,
+      setSize: row.parent?.count ?? 1,
+      on: this.on,
+    });
+  }
+
+  /** Have the pages read that are on the screen. */
+  #showPages() {
+    const { rows } = this;
+    if (!rows) return;
+    const [first, last] = rows.range;
+    const shown = new Map();
+    for (let number = first; number <= Math.min(last, rowCount(this.root) - 1); number += 1) {
+      const row = rowAt(this.root, number);
+      const node = row.parent ?? row.node;
+      const page = row.parent && !row.isNote ? Math.floor(row.position / PAGE) : 0;
+      if (!shown.has(node)) shown.set(node, new Set());
+      shown.get(node).add(node.count === null ? 0 : page);
+    }
+    this.pages.show([...shown].flatMap(([node, pages]) => [...pages].map((page) => [node, page])));
+  }
+
+  /** Open or close a container. */
+  toggle(row) {
+    if (row.node === this.root || row.info?.type !== "object") return;
+    if (row.node) row.node.close();
+    else row.parent.openAt(row.position, row.info);
+    this.requestUpdate();
+  }
+
+  choose(number) {
+    this.active = Math.max(0, Math.min(number, rowCount(this.root) - 1));
+    this.rows?.reveal(this.active);
+  }
+
+  /** Edit a leaf in its row; a container is opened or closed. */
+  async edit(row, number) {
+    if (row.info === null || row.isNote) return;
+    if (row.info.type === "object") {
+      this.toggle(row);
+      return;
+    }
+    if (session.isReadOnly) return;
+    this.active = number;
+    const editor = new LeafEditor(row.keys, {
+      change: () => this.requestUpdate(),
+      end: () => this.#endEditing(),
+      noteWrite: (keys) => this.pages.noteWrite(keys),
+    });
+    try {
+      if (!(await editor.begin())) return;
+      this.editor = editor;
+      this.requestUpdate();
+      await this.#rendered();
+      editor.focus();
+    } catch (error) {
+      tellError("Not edited", error);
+    }
+  }
+
+  async #rendered() {
+    await this.updateComplete;
+    await this.rows?.updateComplete;
+  }
+
+  async #endEditing() {
+    this.editor = null;
+    this.requestUpdate();
+    await this.#rendered();
+    this.rows?.focus();
+  }
+
+  async add(keys) {
+    const key = await addChild(keys, (place) => this.pages.noteWrite(place));
+    if (key === null) return;
+    for (const node of this.root.all()) if (node.keys.join("/") === keys.join("/")) return;
+    const row = this.#findRow(keys);
+    if (row?.info?.type === "object") this.toggle(row);
+  }
+
+  #findRow(keys) {
+    for (const node of this.root.all()) {
+      if (node.keys.length !== keys.length - 1 || !node.keys.every((key, at) => key === keys[at])) continue;
+      for (const [page, children] of node.pages) {
+        const at = children.findIndex((child) => child.key === keys.at(-1));
+        if (at >= 0) return rowAt(this.root, numberOf(this.root, node, page * PAGE + at));
+      }
+    }
+    return null;
+  }
+
+  async remove(row) {
+    if (row.info === null || row.isNote) return;
+    if ((await removeAt(row.keys, row.info, (keys) => this.pages.noteWrite(keys))) && row.parent === null && row.keys.length) {
+      router.go("data", row.keys.slice(0, -1));
+    }
+    this.rows?.focus();
+  }
+
+  /** Show twice as many of the children that a filter selects. */
+  showMore(node) {
+    const name = node.query.limitToLast ? "limitToLast" : "limitToFirst";
+    node.query = { ...node.query, [name]: Math.min(1000, Number(node.query[name]) * 2) };
+    this.pages.reload(node);
+  }
+
+  /** Filter the children of the place by the parameters of a query, or show all with null. */
+  filter(query) {
+    const { keys } = this.root;
+    this.open(keys);
+    this.root.query = query;
+    this.requestUpdate();
+  }
+
+  showRowMenu(row, number, event) {
+    if (row.info === null || row.isNote) return;
+    event?.preventDefault();
+    this.active = number;
+    const { keys, info } = row;
+    const isOff = session.isReadOnly;
+    const noteWrite = (place) => this.pages.noteWrite(place);
+    const isButton = event?.currentTarget?.matches?.("button");
+    const anchor = isButton ? event.currentTarget : event ? { x: event.clientX, y: event.clientY } : this.querySelector(`#row-${number}`);
+    showMenu(anchor, [
+      ...(number === 0 ? [] : [{ label: "Show from here", run: () => router.go("data", keys) }]),
+      ...filterItems(this, row),
+      null,
+      ...(info.type === "object" ? [] : [{ label: "Edit", key: "Enter", isOff, run: () => this.edit(row, number) }]),
+      { label: "Edit as JSON …", isOff, run: () => editJson(keys, noteWrite) },
+      { label: "Add a child …", key: "a", isOff, run: () => this.add(keys) },
+      { label: "Priority …", isOff, run: () => editPriority(keys, info, noteWrite) },
+      ...placeItems(this, row),
+      null,
+      { label: "Delete …", key: "Del", isDanger: true, isOff, run: () => this.remove(row) },
+    ]);
+  }
+
+  /** Let the user type a place. */
+  async type() {
+    this.isTyping = true;
+    await this.updateComplete;
+    this.querySelector("#place")?.select();
+  }
+
+  #stopTyping() {
+    this.isTyping = false;
+    this.rows?.focus();
+  }
+
+  #go(event) {
+    event.preventDefault();
+    let keys;
+    try {
+      keys = parsePath(this.querySelector("#place").value);
+      const problem = keys.map(problemOfKey).find(Boolean);
+      if (problem) throw new Error(problem);
+    } catch (error) {
+      tellError("Not a place", error);
+      return;
+    }
+    this.isTyping = false;
+    router.go("data", keys);
+    this.rows?.focus();
+  }
+
+  #onGlobalKey(event) {
+    if (router.view !== "data" || event.defaultPrevented) return;
+    if (event.target.closest?.("input, textarea, select, dialog, [contenteditable], .menu")) return;
+    if ((event.ctrlKey || event.metaKey) && event.key === "z" && !event.shiftKey) {
+      event.preventDefault();
+      undoLast();
+    } else if (event.key === "/" && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      this.type();
+    }
+  }
+
+  #onKey(event) {
+    if (this.editor !== null || event.ctrlKey || event.metaKey || event.altKey) return;
+    const page = Math.max(1, Math.floor((this.rows.height ?? 0) / this.rows.rowHeight) - 1);
+    const number = this.active;
+    const row = rowAt(this.root, Math.min(number, rowCount(this.root) - 1));
+    const act = {
+      ArrowDown: () => this.choose(number + 1),
+      ArrowUp: () => this.choose(number - 1),
+      PageDown: () => this.choose(number + page),
+      PageUp: () => this.choose(number - page),
+      Home: () => this.choose(0),
+      End: () => this.choose(rowCount(this.root) - 1),
+      ArrowRight: () => (row.node === null ? this.toggle(row) : this.choose(number + 1)),
+      ArrowLeft: () => this.#closeOrGoUp(row),
+      Enter: () => (row.isNote ? row.parent.hasMore && this.showMore(row.parent) : this.edit(row, number)),
+      " ": () => this.toggle(row),
+      a: () => row.keys && this.add(row.keys),
+      m: () => this.showRowMenu(row, number),
+      Delete: () => this.remove(row),
+      ...this.toolKeys?.(row),
+    }[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  }
+
+  #closeOrGoUp(row) {
+    if (row.node !== null && row.node !== this.root) this.toggle(row);
+    else if (row.parent !== null) this.choose(ownNumber(this.root, row.parent));
+    else if (this.root.keys.length) router.go("data", this.root.keys.slice(0, -1));
+  }
+}
+
+customElements.define("treedb-data", DataView);
