@@ -1,0 +1,36 @@
+/** What happens now: rates and latencies, requests as they come, and what an admin does with databases. */
+
+import { html } from "../vendor/lit.js";
+import { Component } from "../core/element.js";
+import { hrefOf, router } from "../core/router.js";
+import "./backups.js";
+import "./connections.js";
+import "./databases.js";
+import "./plots.js";
+import "./requests.js";
+import "./tokens.js";
+
+const TABS = {
+  requests: ["Requests", () => html`<treedb-plots></treedb-plots><treedb-requests></treedb-requests>`],
+  connections: ["Connections", () => html`<treedb-connections></treedb-connections>`],
+  databases: ["Databases", () => html`<treedb-databases></treedb-databases>`],
+  tokens: ["Tokens", () => html`<treedb-tokens></treedb-tokens>`],
+  backups: ["Backups", () => html`<treedb-backups></treedb-backups>`],
+};
+
+export class NowView extends Component {
+  connectedCallback() {
+    super.connectedCallback();
+    this.watch(router, "change");
+  }
+
+  render() {
+    const shown = router.keys[0] in TABS ? router.keys[0] : "requests";
+    return html`<nav class="subtabs" aria-label="Now">
+        ${Object.entries(TABS).map(([tab, [label]]) => html`<a href=${hrefOf("now", [tab])} aria-current=${tab === shown ? "page" : "false"}>${label}</a>`)}
+      </nav>
+      <div class="page">${TABS[shown][1]()}</div>`;
+  }
+}
+
+customElements.define("treedb-now", NowView);
