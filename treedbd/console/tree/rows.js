@@ -85,11 +85,11 @@ export class Rows extends Component {
     if (this.ratio === 1 || event.ctrlKey) return; // the browser does it
     event.preventDefault();
     const unit = event.deltaMode === 1 ? this.rowHeight : event.deltaMode === 2 ? this.height : 1;
-    this.scrollTo(this.top + event.deltaY * unit);
+    this.moveTo(this.top + event.deltaY * unit);
   }
 
   /** Scroll to a distance from the top of the first row, in pixels. */
-  scrollTo(top) {
+  moveTo(top) {
     this.top = Math.max(0, Math.min(top, this.whole - this.height));
     const at = Math.round(this.top / this.ratio);
     if (this.scroller && this.scroller.scrollTop !== at) {
@@ -102,8 +102,8 @@ export class Rows extends Component {
   /** Scroll as little as is needed for a row to be on the screen. */
   reveal(number) {
     const above = number * this.rowHeight;
-    if (above < this.top) this.scrollTo(above);
-    else if (above + this.rowHeight > this.top + this.height) this.scrollTo(above + this.rowHeight - this.height);
+    if (above < this.top) this.moveTo(above);
+    else if (above + this.rowHeight > this.top + this.height) this.moveTo(above + this.rowHeight - this.height);
   }
 
   focus() {

@@ -33,7 +33,7 @@ export class DataView extends Component {
       choose: (row, number) => this.choose(number),
       edit: (row, number) => this.edit(row, number),
       add: (row) => this.add(row.keys),
-      remove: (row) => this.remove(row),
+      remove: (row) => this.removeRow(row),
       menu: (row, number, event) => this.showRowMenu(row, number, event),
       more: (node) => this.showMore(node),
       retry: (node) => this.pages.reload(node),
@@ -59,7 +59,7 @@ export class DataView extends Component {
     this.pages.follow();
     this.editor = null;
     this.active = 0;
-    this.rows?.scrollTo(0);
+    this.rows?.moveTo(0);
     this.requestUpdate();
   }
 
@@ -208,7 +208,7 @@ export class DataView extends Component {
     return null;
   }
 
-  async remove(row) {
+  async removeRow(row) {
     if (row.info === null || row.isNote) return;
     if ((await removeAt(row.keys, row.info, (keys) => this.pages.noteWrite(keys))) && row.parent === null && row.keys.length) {
       router.go("data", row.keys.slice(0, -1));
@@ -250,7 +250,7 @@ export class DataView extends Component {
       { label: "Priority …", isOff, run: () => editPriority(keys, info, noteWrite) },
       ...placeItems(this, row),
       null,
-      { label: "Delete …", key: "Del", isDanger: true, isOff, run: () => this.remove(row) },
+      { label: "Delete …", key: "Del", isDanger: true, isOff, run: () => this.removeRow(row) },
     ]);
   }
 
@@ -312,7 +312,7 @@ export class DataView extends Component {
       " ": () => this.toggle(row),
       a: () => row.keys && this.add(row.keys),
       m: () => this.showRowMenu(row, number),
-      Delete: () => this.remove(row),
+      Delete: () => this.removeRow(row),
       ...this.toolKeys?.(row),
     }[event.key];
     if (!act) return;
