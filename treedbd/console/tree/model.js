@@ -42,6 +42,8 @@ export class OpenNode {
     this.query = null;
     /** Whether the query selects more than is shown. */
     this.hasMore = false;
+    /** What the server says of an index that the query lacks, or null. */
+    this.index = null;
     /** The error of the last reading, or null. */
     this.error = null;
   }

@@ -10,7 +10,10 @@ import { Component } from "../core/element.js";
 import { formatPath, parsePath, problemOfKey } from "../core/format.js";
 import { hrefOf, router } from "../core/router.js";
 import { session } from "../core/session.js";
-import { filterItems, placeItems, renderTools } from "../tools/tools.js";
+import { queryOf } from "../tools/filter.js";
+import { renamePlace } from "../tools/moving.js";
+import "../tools/table.js";
+import { placeItems, renderTools, toggleTable } from "../tools/tools.js";
 import { undoLast } from "./changes.js";
 import { LeafEditor, addChild, editJson, editPriority, removeAt } from "./edit.js";
 import { OpenNode, PAGE, numberOf, ownNumber, rowAt, rowCount } from "./model.js";
@@ -21,13 +24,19 @@ import "./rows.js";
 const STATES = { live: "live", connecting: "connecting", lost: "reconnecting", off: "not live" };
 
 export class DataView extends Component {
-  static properties = { active: { state: true }, isTyping: { state: true } };
+  static properties = { active: { state: true }, isTyping: { state: true }, isFiltering: { state: true } };
 
   constructor() {
     super();
     this.active = 0;
     this.isTyping = false;
+    this.isFiltering = queryOf(router.parameters) !== null;
     this.editor = null;
+    /** Note a write of this console: what shows it is read again at once. */
+    this.noteWrite = (keys) => {
+      this.pages.noteWrite(keys);
+      this.querySelector("treedb-table")?.load();
+    };
     this.on = {
       toggle: (row) => this.toggle(row),
       choose: (row, number) => this.choose(number),
@@ -54,6 +63,8 @@ export class DataView extends Component {
     this.ending?.abort();
     this.ending = new AbortController();
     this.root = new OpenNode(keys);
+    this.root.query = queryOf(router.parameters);
+    this.shownRoute = routeOf();
     this.pages = new Pages(this.root, this.ending.signal);
     this.pages.addEventListener("change", () => this.requestUpdate());
     this.pages.follow();
@@ -69,7 +80,7 @@ export class DataView extends Component {
 
   #follow() {
     if (router.view !== "data") return;
-    if (router.keys.join("/") !== this.root.keys.join("/")) this.open(router.keys);
+    if (routeOf() !== this.shownRoute) this.open(router.keys);
     else this.requestUpdate();
   }
 
@@ -80,6 +91,7 @@ export class DataView extends Component {
         <span class="live ${this.pages.state}" title=${this.pages.error?.message ?? "How current the rows are"}>${STATES[this.pages.state]}</span>
         ${renderTools(this)}
       </div>
+      ${this.isFiltering ? html`<treedb-filter .index=${this.root.index}></treedb-filter>` : nothing}
       ${router.parameters.table === undefined
         ? html`<treedb-rows .count=${rowCount(this.root)} .label=${formatPath(this.root.keys)} .renderRow=${(number) => this.#renderRow(number)}
             .activeId=${`row-${this.active}`} @range=${() => this.#showPages()} @keydown=${(event) => this.#onKey(event)}></treedb-rows>`
@@ -164,7 +176,7 @@ export class DataView extends Component {
     const editor = new LeafEditor(row.keys, {
       change: () => this.requestUpdate(),
       end: () => this.#endEditing(),
-      noteWrite: (keys) => this.pages.noteWrite(keys),
+      noteWrite: this.noteWrite,
     });
     try {
       if (!(await editor.begin())) return;
@@ -190,7 +202,7 @@ export class DataView extends Component {
   }
 
   async add(keys) {
-    const key = await addChild(keys, (place) => this.pages.noteWrite(place));
+    const key = await addChild(keys, this.noteWrite);
     if (key === null) return;
     for (const node of this.root.all()) if (node.keys.join("/") === keys.join("/")) return;
     const row = this.#findRow(keys);
@@ -210,7 +222,7 @@ export class DataView extends Component {
 
   async removeRow(row) {
     if (row.info === null || row.isNote) return;
-    if ((await removeAt(row.keys, row.info, (keys) => this.pages.noteWrite(keys))) && row.parent === null && row.keys.length) {
+    if ((await removeAt(row.keys, row.info, this.noteWrite)) && row.parent === null && row.keys.length) {
       router.go("data", row.keys.slice(0, -1));
     }
     this.rows?.focus();
@@ -223,12 +235,17 @@ export class DataView extends Component {
     this.pages.reload(node);
   }
 
-  /** Filter the children of the place by the parameters of a query, or show all with null. */
-  filter(query) {
-    const { keys } = this.root;
-    this.open(keys);
-    this.root.query = query;
-    this.requestUpdate();
+  /** Show the filter, or hide it and show all children. */
+  async toggleFilter() {
+    this.isFiltering = !this.isFiltering;
+    if (!this.isFiltering && this.root.query !== null) router.go("data", this.root.keys);
+    await this.updateComplete;
+    this.querySelector("treedb-filter input, treedb-filter select")?.focus();
+  }
+
+  /** Return the element of a place on the screen, for a menu to be shown at. */
+  anchorOf(keys) {
+    return this.querySelector(`#row-${this.active}`) ?? this.querySelector(".place") ?? keys;
   }
 
   showRowMenu(row, number, event) {
@@ -237,12 +254,11 @@ export class DataView extends Component {
     this.active = number;
     const { keys, info } = row;
     const isOff = session.isReadOnly;
-    const noteWrite = (place) => this.pages.noteWrite(place);
+    const { noteWrite } = this;
     const isButton = event?.currentTarget?.matches?.("button");
     const anchor = isButton ? event.currentTarget : event ? { x: event.clientX, y: event.clientY } : this.querySelector(`#row-${number}`);
     showMenu(anchor, [
       ...(number === 0 ? [] : [{ label: "Show from here", run: () => router.go("data", keys) }]),
-      ...filterItems(this, row),
       null,
       ...(info.type === "object" ? [] : [{ label: "Edit", key: "Enter", isOff, run: () => this.edit(row, number) }]),
       { label: "Edit as JSON …", isOff, run: () => editJson(keys, noteWrite) },
@@ -291,6 +307,11 @@ export class DataView extends Component {
     } else if (event.key === "/" && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();
       this.type();
+    } else if (event.key === "f" && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      this.toggleFilter();
+    } else if (event.key === "t" && !event.ctrlKey && !event.metaKey) {
+      toggleTable();
     }
   }
 
@@ -313,7 +334,7 @@ export class DataView extends Component {
       a: () => row.keys && this.add(row.keys),
       m: () => this.showRowMenu(row, number),
       Delete: () => this.removeRow(row),
-      ...this.toolKeys?.(row),
+      F2: () => row.info && row.keys.length && renamePlace(row.keys, row.info, row.parent?.info, this.noteWrite),
     }[event.key];
     if (!act) return;
     event.preventDefault();
@@ -325,6 +346,11 @@ export class DataView extends Component {
     else if (row.parent !== null) this.choose(ownNumber(this.root, row.parent));
     else if (this.root.keys.length) router.go("data", this.root.keys.slice(0, -1));
   }
+}
+
+/** Return what of the route decides which rows are shown. */
+function routeOf() {
+  return JSON.stringify([router.keys, queryOf(router.parameters)]);
 }
 
 customElements.define("treedb-data", DataView);
