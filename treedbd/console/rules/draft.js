@@ -8,6 +8,9 @@ import { plural } from "../core/format.js";
 import { session } from "../core/session.js";
 import { showDifference } from "./difference.js";
 import { rules } from "./document.js";
+import { rulesLanguage } from "./language.js";
+
+const LANGUAGE = rulesLanguage();
 
 export class RulesDraft extends Component {
   connectedCallback() {
@@ -31,7 +34,7 @@ export class RulesDraft extends Component {
         <button class="primary" ?disabled=${!rules.isChanged || rules.hasErrors || rules.state !== "checked" || session.isReadOnly}
           @click=${() => this.#publish()}>Publish</button>
       </div>
-      <treedb-editor class="rules-editor" .label=${"Rules"} @change=${(event) => rules.edit(event.target.value)}></treedb-editor>
+      <treedb-editor class="rules-editor" .label=${"Rules"} .extensions=${LANGUAGE} @change=${(event) => rules.edit(event.target.value)}></treedb-editor>
       ${rules.problems.length
         ? html`<ul class="problems" aria-label="Problems">${rules.problems.map(
             (each) => html`<li class=${each.severity}><button class="link" @click=${() => this.#goTo(each)}>${each.line}:${each.column}</button>

@@ -1,0 +1,107 @@
+/** The language of rules for the editor: JSON with comments, whose rules are expressions in strings. */
+
+import { HighlightStyle, LanguageSupport, StreamLanguage, autocompletion, completionKeymap, keymap, syntaxHighlighting, tags } from "../vendor/codemirror.js";
+
+const RULES = /^"\.(read|write|validate)"/;
+const VARIABLES = ["auth", "data", "newData", "root", "now", "query"];
+const METHODS = [
+  "val()", "child('')", "parent()", "exists()", "hasChild('')", "hasChildren()", "getPriority()",
+  "isString()", "isNumber()", "isBoolean()",
+  "length", "contains('')", "beginsWith('')", "endsWith('')", "replace('', '')", "toLowerCase()", "toUpperCase()", "matches(/^$/)",
+];
+const KEYS = ['".read": ""', '".write": ""', '".validate": ""', '".indexOn": [""]', '"$key": {}', '"$other": {".validate": "false"}'];
+
+const parser = {
+  name: "rules",
+  startState: () => ({ isComment: false, isRule: false, isExpression: false }),
+  copyState: (state) => ({ ...state }),
+  token(stream, state) {
+    if (state.isComment) return readComment(stream, state);
+    if (stream.eatSpace()) return null;
+    if (state.isExpression) return readExpression(stream, state);
+    if (stream.match("//")) {
+      stream.skipToEnd();
+      return "comment";
+    }
+    if (stream.match("/*")) {
+      state.isComment = true;
+      return readComment(stream, state);
+    }
+    return readDocument(stream, state);
+  },
+  languageData: { commentTokens: { line: "//", block: { open: "/*", close: "*/" } }, closeBrackets: { brackets: ["(", "[", "{", "'", '"'] } },
+};
+
+function readComment(stream, state) {
+  if (stream.match(/^.*?\*\//)) state.isComment = false;
+  else stream.skipToEnd();
+  return "comment";
+}
+
+function readDocument(stream, state) {
+  if (stream.match(RULES)) {
+    state.isRule = true;
+    return "keyword";
+  }
+  if (state.isRule && stream.eat('"')) {
+    state.isRule = false;
+    state.isExpression = true;
+    return "punctuation";
+  }
+  if (stream.match(/^"(?:[^"\\]|\\.)*"?/)) return stream.match(/^\s*:/, false) ? "propertyName" : "string";
+  if (stream.match(/^(true|false)\b/)) {
+    state.isRule = false;
+    return "bool";
+  }
+  if (stream.match(/^-?\d[\d.eE+-]*/)) return "number";
+  stream.next();
+  return "punctuation";
+}
+
+function readExpression(stream, state) {
+  if (stream.eat('"')) {
+    state.isExpression = false;
+    return "punctuation";
+  }
+  if (stream.match(/^'(?:[^'\\]|\\.)*'?/)) return "string";
+  if (stream.match(/^\/(?:[^/\\"]|\\.)+\/i?/)) return "regexp";
+  if (stream.match(/^\$\w+/)) return "propertyName";
+  if (stream.match(/^(true|false|null)\b/)) return "bool";
+  if (stream.match(/^\d[\d.]*/)) return "number";
+  const word = stream.match(/^[A-Za-z_]\w*/);
+  if (word) return VARIABLES.includes(word[0]) ? "variableName" : "name";
+  stream.next();
+  return "operator";
+}
+
+const COLOURS = HighlightStyle.define([
+  { tag: tags.keyword, color: "var(--accent)", fontWeight: "600" },
+  { tag: tags.variableName, color: "var(--boolean)" },
+  { tag: tags.regexp, color: "var(--number)" },
+]);
+
+/** Offer variables and methods within an expression, and keys outside of it. */
+function complete(context) {
+  const line = context.state.doc.lineAt(context.pos);
+  const before = line.text.slice(0, context.pos - line.from);
+  const word = context.matchBefore(/[$\w]*/);
+  if (!/"\.(read|write|validate)"\s*:\s*"[^"]*$/.test(before)) {
+    const quoted = context.matchBefore(/"[.$\w]*/);
+    if (quoted === null || /:\s*"[^"]*$/.test(before)) return null;
+    return { from: quoted.from, options: KEYS.map((label) => ({ label, type: "property" })) };
+  }
+  const isMethod = before.at(word.from - line.from - 1) === ".";
+  if (!isMethod && word.from === word.to && !context.explicit) return null;
+  const options = isMethod ? METHODS.map((label) => ({ label, type: "method" })) : VARIABLES.map((label) => ({ label, type: "variable" }));
+  return { from: word.from, options };
+}
+
+/** Return the extensions of the editor for rules. */
+export function rulesLanguage() {
+  return [
+    new LanguageSupport(StreamLanguage.define(parser)),
+    syntaxHighlighting(COLOURS),
+    autocompletion({ override: [complete], icons: false }),
+    keymap.of(completionKeymap),
+  ];
+}
