@@ -672,6 +672,10 @@ class WorkerContext(Protocol):
         """Make the others refuse a database that this worker has found damaged."""
         ...
 
+    def delete(self, name: DatabaseName) -> Awaitable[None]:
+        """Delete a database, which all workers let go of first; raise `Unavailable`."""
+        ...
+
     def rules_of(self, project: str) -> RulesExchange:
         """Return how the workers agree on the rules of a project."""
         ...

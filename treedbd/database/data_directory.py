@@ -2,9 +2,9 @@
 
 What cannot be read is reported and never skipped: a database that is not seen would be served as an
 empty one, and then overwritten. `walk` lists the files; `find_databases` finds what is to serve,
-and what cannot be. It opens no database: it reads the first bytes of each file, which show that the
-file is foreign, or of a newer version. Whatever else is wrong with a file is found when it is
-opened.
+and what cannot be. Both leave out a database that was removed, whatever is left of it (`removal`).
+No database is opened: the first bytes of each file show that it is foreign, or of a newer version.
+Whatever else is wrong with a file is found when it is opened.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from treedbd.errors import OperatorError
 from treedbd.files import create_directory, is_open_to_others
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.sqlite.file import FORMAT, LOG, inaccessible, read_format
+from treedbd.store.sqlite.file import FORMAT, LOG, beside, inaccessible, read_format
 from treedbd.store.sqlite.history import MARK
 
 SHELF: Final = ".shelf"
 RULES_FILE: Final = "rules.json"
+REMOVAL_NOTE: Final = "-removed"
+"""How a file ends, after the name of a database's own, that says that it is removed (`removal`)."""
 MOVED_FILE: Final = "moved-to-postgresql"
 """In a data directory whose databases were brought to PostgreSQL, which has newer data since."""
 BACKUP_NOTE: Final = "treedb.backup"
@@ -61,6 +63,11 @@ class DirectoryEntry:
     def database(self) -> str:
         """The name of the database whose file it is, or whose log or mark."""
         return self.file.name.partition(SHELF)[0]
+
+
+def is_removed(shelf: pathlib.Path) -> bool:
+    """Return whether a database has a removal note: it does not exist, whatever is left of it."""
+    return os.path.lexists(beside(shelf, REMOVAL_NOTE))
 
 
 def prepare(folder: pathlib.Path) -> bool:
@@ -150,6 +157,10 @@ def walk(folder: pathlib.Path, projects: Collection[str]) -> Iterator[DirectoryE
 def _walk_project(project: str, folder: pathlib.Path) -> Iterator[DirectoryEntry]:
     files = sorted(folder.iterdir())
     known = set(files)
+    # What is left of a removed database is not one.
+    for note in [each for each in files if each.name.endswith(f"{SHELF}{REMOVAL_NOTE}")]:
+        shelf = note.with_name(note.name.removesuffix(REMOVAL_NOTE))
+        files = [each for each in files if not each.name.startswith(shelf.name)]
     for file in files:
         if file.name.endswith(SHELF) or file.name == RULES_FILE:
             yield DirectoryEntry(project, file)
@@ -184,6 +195,7 @@ class FoundDatabases:
 
     Attributes:
         databases: those that have a file, also those that are refused.
+        removed: those that were removed, but not all of their files are gone yet.
         older: those whose file has an older format.
         refused: why databases cannot be served.
         refused_projects: why projects cannot be served, and which databases they have is not known.
@@ -192,6 +204,7 @@ class FoundDatabases:
     """
 
     databases: set[DatabaseName] = attrs.field(factory=set)
+    removed: set[DatabaseName] = attrs.field(factory=set)
     older: set[DatabaseName] = attrs.field(factory=set)
     refused: dict[DatabaseName, OperatorError] = attrs.field(factory=dict)
     refused_projects: dict[str, OperatorError] = attrs.field(factory=dict)

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from treedbd.counting import HeldBytesRefused
 from treedbd.database.requests import (
     ConditionFailed,
+    DatabaseExists,
     DeadlinePassed,
     OutcomeInDoubt,
     PermissionDenied,
@@ -89,6 +90,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     CannotUpgrade: (404, "not_found"),
     MethodNotAllowed: (405, "method_not_allowed"),
     RulesManagedByFile: (409, "conflict"),
+    DatabaseExists: (409, "conflict"),
     ConditionFailed: (412, "condition_failed"),
     PayloadTooLarge: (413, "payload_too_large"),
     TooLarge: (413, "payload_too_large"),

@@ -86,6 +86,7 @@ KNOWN: Final = frozenset(
         WHERE,
         ON_DISCONNECT,
         *("dryRun", "writeSizeLimit", "disableTriggers"),
+        "confirm",
     }
 )
 

@@ -67,8 +67,8 @@ PUT_RULES: Final = (
 )
 SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
 GET_META: Final = "SELECT value FROM meta WHERE name = %s"
-_ADD_PROJECT: Final = "INSERT INTO projects (project) VALUES (%s) ON CONFLICT DO NOTHING"
-_LOCK_PROJECT: Final = "SELECT epoch FROM projects WHERE project = %s FOR UPDATE"
+ADD_PROJECT: Final = "INSERT INTO projects (project) VALUES (%s) ON CONFLICT DO NOTHING"
+LOCK_PROJECT: Final = "SELECT epoch FROM projects WHERE project = %s FOR UPDATE"
 _ALL: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs ORDER BY project, name"
 _SELECT: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs WHERE project = %s"
 _FIND: Final = _SELECT + " AND name = %s"
@@ -162,7 +162,7 @@ class ProjectStore:
         def put(connection: TimedConnection) -> int:
             connection.execute("BEGIN")
             ((epoch,),) = rows_of(connection, PUT_RULES, (project, text))
-            _refuse_moved(connection)
+            refuse_moved(connection)
             connection.execute(SET_EPOCHS, (epoch, project))
             commit_confirmed(connection)
             return int(epoch)
@@ -193,12 +193,12 @@ class ProjectStore:
 
         def create(connection: TimedConnection) -> StoredDatabase:
             connection.execute("BEGIN")
-            connection.execute(_ADD_PROJECT, (project,))
+            connection.execute(ADD_PROJECT, (project,))
             # A replacement of the rules waits until the new row has the epoch, or comes first.
-            ((epoch,),) = rows_of(connection, _LOCK_PROJECT, (project,))
+            ((epoch,),) = rows_of(connection, LOCK_PROJECT, (project,))
             found = rows_of(connection, _FIND, (project, name))
             if not found:
-                _refuse_moved(connection)
+                refuse_moved(connection)
             if not found and limit is not None:
                 ((count,),) = rows_of(connection, _COUNT, (project,))
                 if count >= limit:
@@ -225,7 +225,7 @@ class ProjectStore:
         return self._pool.run(read_and_confirm)
 
 
-def _refuse_moved(connection: TimedConnection) -> None:
+def refuse_moved(connection: TimedConnection) -> None:
     """Raise `StoreUnreachable` if all was moved away.
 
     A statement that writes to `projects` must precede it: that waits for a move that is under way.
