@@ -308,6 +308,7 @@ class TreeService(MultiService):
             self._tracer.start()
         self._local_access.refusal = None
         self._operations.start()
+        self._resource.backups.start()
         MultiService.startService(self)
 
     def stopService(self) -> Deferred[None]:
@@ -340,6 +341,7 @@ class TreeService(MultiService):
     async def _stop(self) -> None:
         end_at = self._reactor.seconds() + STOP_SECONDS
         self._local_access.refusal = SHUTTING_DOWN
+        self._resource.backups.stop()
         self._operations.is_ending = True
         refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
         await self._listening.close()

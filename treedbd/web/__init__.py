@@ -13,6 +13,7 @@ origins           pages that may not send requests (CSRF, DNS rebinding); CORS i
 context           the objects that all handlers share; users whom the application has logged in
 admin             what admins read and change: rules, databases, activity, the change log
 databases         projects listed, databases created and deleted, for admins
+backups           backups taken and listed, for admins
 activity          how many requests, how long they take, which are slowest; counts for metrics
 request_log       the access log, slow requests, spans of traced ones; the log of development mode
 pages             pages for browsers: front page, documentation; health

@@ -52,6 +52,7 @@ from treedbd.tree.query import Order
 from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
+from treedbd.web.backups import BackupHandlers, Backups
 from treedbd.web.context import WebContext
 from treedbd.web.databases import DatabaseHandlers
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
@@ -579,6 +580,7 @@ class TreeResource(Resource):
 
     Attributes:
         shared_reads: the renderings that are being made or read.
+        backups: takes backups.
         data, streams: handles the requests for data; the open streams.
         realtime: serves the real-time protocol.
         writer: sends responses.
@@ -621,6 +623,8 @@ class TreeResource(Resource):
         self.realtime: Final = RealtimeEndpoint(self.data, catalog, self.find)
         self._admin = AdminHandlers(self.data, catalog, self.realtime.sockets, activity)
         self._databases = DatabaseHandlers(self.data, catalog, activity)
+        self.backups: Final = Backups(settings, context.clock)
+        self._backups = BackupHandlers(self.data, self.backups)
         catalog.end_listeners = self._end_listeners
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
@@ -709,6 +713,16 @@ class TreeResource(Resource):
     async def database(self, request: IHttp1Request) -> None:
         """Create a database, or delete it."""
         await self._answer_admin(request, "database", self._databases.database)
+
+    @app.route("/.inspect/backups.json", methods=READ_METHODS, endpoint="list_backups")
+    async def list_backups(self, request: IHttp1Request) -> None:
+        """Answer with the backups that were taken."""
+        await self._answer_admin(request, "list_backups", self._backups.backups)
+
+    @app.route("/.settings/backup.json", methods=["POST", "OPTIONS"])
+    async def backup(self, request: IHttp1Request) -> None:
+        """Take a backup."""
+        await self._answer_admin(request, "backup", self._backups.backup)
 
     async def _answer_admin(self, request: IHttp1Request, endpoint: str, handler: Handler) -> None:
         asked = self._ask(request, self._routes[endpoint].allowed, has_place=False)
