@@ -472,7 +472,7 @@ def make_activity(
 
     async def measure(names: Sequence[DatabaseName]) -> Sequence[int]:
         def add_up() -> list[int]:
-            return [stored_bytes(settings.data, name) for name in names]
+            return stored_bytes(settings.data, names)
 
         return await deferToThreadPool(reactor, reactor.getThreadPool(), add_up)
 

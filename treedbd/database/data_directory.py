@@ -13,7 +13,7 @@ import contextlib
 import os
 import pathlib
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 import attrs
@@ -90,15 +90,21 @@ def prepare(folder: pathlib.Path) -> bool:
     return is_open
 
 
-def stored_bytes(folder: pathlib.Path, name: DatabaseName) -> int:
-    """Return how many bytes the files of a database have in a data directory, 0 if it has none."""
-    total = 0
-    with contextlib.suppress(OSError), os.scandir(folder / name.project) as files:
-        for file in files:
-            if file.name.partition(".")[0] == name.database:
-                with contextlib.suppress(OSError):  # removed meanwhile
-                    total += file.stat().st_size
-    return total
+def stored_bytes(folder: pathlib.Path, names: Iterable[DatabaseName]) -> list[int]:
+    """Return how many bytes the files of databases have in a data directory, 0 if one has none.
+
+    Each project's directory is read once.
+    """
+    listed = list(names)
+    sizes = dict.fromkeys(listed, 0)
+    for project in {name.project for name in listed}:
+        with contextlib.suppress(OSError), os.scandir(folder / project) as files:
+            for file in files:
+                name = DatabaseName(project, file.name.partition(".")[0])
+                if name in sizes:
+                    with contextlib.suppress(OSError):  # removed meanwhile
+                        sizes[name] += file.stat().st_size
+    return [sizes[name] for name in listed]
 
 
 def measure_all(folder: pathlib.Path) -> dict[DatabaseName, int]:
