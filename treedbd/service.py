@@ -326,6 +326,7 @@ class TreeService(MultiService):
             self._tracer.start()
         self._local_access.refusal = None
         self._operations.start()
+        self._resource.backups.start()
         MultiService.startService(self)
 
     def stopService(self) -> Deferred[None]:
@@ -359,6 +360,7 @@ class TreeService(MultiService):
         self._resource.inspection.close()
         end_at = self._reactor.seconds() + STOP_SECONDS
         self._local_access.refusal = SHUTTING_DOWN
+        self._resource.backups.stop()
         self._operations.is_ending = True
         refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
         await self._listening.close()
@@ -489,7 +491,7 @@ def make_activity(
 
     async def measure(names: Sequence[DatabaseName]) -> Sequence[int]:
         def add_up() -> list[int]:
-            return [stored_bytes(settings.data, name) for name in names]
+            return stored_bytes(settings.data, names)
 
         return await deferToThreadPool(reactor, reactor.getThreadPool(), add_up)
 
@@ -693,6 +695,10 @@ class WorkerContext(Protocol):
 
     def report_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
         """Make the others refuse a database that this worker has found damaged."""
+        ...
+
+    def delete(self, name: DatabaseName) -> Awaitable[None]:
+        """Delete a database, which all workers let go of first; raise `Unavailable`."""
         ...
 
     def rules_of(self, project: str) -> RulesExchange:

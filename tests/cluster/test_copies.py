@@ -19,7 +19,7 @@ def test_a_name_that_no_database_can_have_makes_no_file(tmp_path: pathlib.Path, 
     folder = tmp_path / "data"
     found: Any = SimpleNamespace(find_database=lambda *_: SimpleNamespace(db=1))
     connections: Any = SimpleNamespace(store=SimpleNamespace(projects=found))
-    nothing: Any = SimpleNamespace(judged_epoch=0)
+    nothing: Any = SimpleNamespace(judged_epoch=0, db=None)
     copies = Copies(connections, folder, nothing, lambda: True)
     for wrong in (DatabaseName("demo", name), DatabaseName(name, "demo")):
         with pytest.raises(CannotOpenStore, match="is none"):

@@ -10,6 +10,7 @@ watch            watch: the events of a path, parsed, printed, resumed after a b
 rules            rules: check without a daemon; get, put and explain by one
 rules_testing    rules test, without a daemon
 cp               cp and mv: a value copied between daemons, moved by one atomic write
+databases        database: databases listed, created and deleted
 top              top: what clients do with the databases of a project
 console          console: the console, opened in a browser
 token            token: a token for a project

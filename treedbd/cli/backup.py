@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Iterator
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NoReturn
 
 import attrs
 import orjson
@@ -39,14 +39,26 @@ from treedbd.cli.options import (
     read_stored_settings,
 )
 from treedbd.config.settings import Settings
+from treedbd.database.backup_folder import (
+    FAILED,
+    MANIFEST,
+    UNFINISHED,
+    BackupUnderWay,
+    find_complete,
+    locked,
+    name_at,
+    remove_left,
+)
 from treedbd.database.data_directory import BACKUP_NOTE, RULES_FILE, SHELF, DirectoryEntry, walk
 from treedbd.files import (
+    FULL_ERRNOS,
     copy_private,
     create_directory,
     make_directory,
     sync_directory,
     write_atomically,
 )
+from treedbd.names import DatabaseName
 from treedbd.store.directory_lock import LOCK_FILE, DirectoryLock
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.sqlite.copy import Moment, Progress, hash_file, verify_copy
@@ -54,7 +66,6 @@ from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import beside
 from treedbd.store.sqlite.history import MARK, Mark, MarkFile
 
-MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
 
 _MAX_SEQUENCE: Final = 2**63 - 1
@@ -63,10 +74,11 @@ _NAME: Final = re.compile(r"(?!\.)[^/\x00-\x1f\x7f]{1,255}")
 _OWN_FILES: Final = "treedb."
 """The prefix of the files of a daemon in a data directory."""
 
+_LOW_PRIORITY: Final = 10
+"""How much nicer the process of a daemon's backup is than the daemon."""
 SKIPPED: Final = 3
 """The exit status if a database could not be saved and all others were."""
 _DIGITS: Final = 4
-_UNFINISHED: Final = ".unfinished"
 
 WORK: Final = ".restoring"
 """The suffix of the folder in which a data directory is made."""
@@ -171,7 +183,7 @@ def _backup(arguments: Namespace) -> Status:
             _require_empty(folder)
             saved = _save(settings.data, settings.projects, folder, quiet=arguments.quiet)
         else:
-            with _locked(folder):
+            with _alone(folder):
                 folder, saved = _save_numbered(settings, folder, quiet=arguments.quiet)
                 if not saved.skipped:  # else an older backup may have the only copy of a database
                     _remove_old(arguments.folder, keep)
@@ -213,32 +225,39 @@ def _require_empty(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Iterator[None]:
+def _alone(folder: pathlib.Path) -> Iterator[None]:
     """Create a folder of numbered backups, and hold its lock, so that no other writes there."""
-    create_directory(folder)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
+        with locked(folder):
+            yield
+    except BackupUnderWay:
         raise CommandFailed(f"Another backup into {folder} is under way: wait for it.") from None
-    finally:
-        os.close(descriptor)
 
 
 def _save_numbered(
     settings: Settings, folder: pathlib.Path, *, quiet: bool
 ) -> tuple[pathlib.Path, Manifest]:
     """Make the next numbered backup; remove unfinished ones."""
-    for left in folder.glob(f"*{_UNFINISHED}"):
-        shutil.rmtree(left)
+    remove_left(folder)
     number = max((int(each.name) for each in numbered(folder)), default=0) + 1
     target = folder / f"{number:0{_DIGITS}}"
-    work = target.with_name(target.name + _UNFINISHED)
-    saved = _save(settings.data, settings.projects, work, quiet=quiet)
+    return target, _save_as(settings.data, settings.projects, target, quiet=quiet)
+
+
+def _save_as(
+    data: pathlib.Path,
+    projects: Collection[str],
+    target: pathlib.Path,
+    *,
+    quiet: bool,
+    is_served: bool = False,
+) -> Manifest:
+    """Make a backup, which has its name when it is complete."""
+    work = target.with_name(target.name + UNFINISHED)
+    saved = _save(data, projects, work, quiet=quiet, is_served=is_served)
     work.rename(target)
-    sync_directory(folder)
-    return target, saved
+    sync_directory(target.parent)
+    return saved
 
 
 def _reason(error: OSError) -> str:
@@ -256,7 +275,11 @@ def numbered(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _remove_old(folder: pathlib.Path, keep: int) -> None:
-    for old in numbered(folder)[:-keep]:
+    _remove_each(numbered(folder)[:-keep])
+
+
+def _remove_each(backups: Iterable[pathlib.Path]) -> None:
+    for old in backups:
         (old / MANIFEST).unlink()  # first, since a folder without it is not a backup
         sync_directory(old)
         shutil.rmtree(old)
@@ -275,18 +298,24 @@ class _Source:
 
 
 def _save(
-    data: pathlib.Path, projects: Collection[str], folder: pathlib.Path, *, quiet: bool
+    data: pathlib.Path,
+    projects: Collection[str],
+    folder: pathlib.Path,
+    *,
+    quiet: bool,
+    is_served: bool = False,
 ) -> Manifest:
     """Save all files of a data directory, write the manifest, and return it.
 
-    Leaves nothing in the folder if it fails, or if no database can be saved.
+    Leaves nothing in the folder if it fails, or if no database can be saved. Unless the directory
+    `is_served`, no daemon can start meanwhile.
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     skipped: list[str] = []
     saved: list[SavedFile] = []
     with contextlib.ExitStack() as closing:
         closing.enter_context(_whole_or_nothing(folder))
-        with _readable(data):
+        with contextlib.nullcontext() if is_served else _readable(data):
             sources = list(_open(data, projects, skipped, closing))
         size = sum(each.moment.size for each in sources if each.moment is not None)
         progress = ProgressReport("backup", size, is_quiet=quiet or not sys.stderr.isatty())
@@ -387,6 +416,70 @@ def _describe(source: _Source, target: pathlib.Path) -> SavedFile:
     )
 
 
+def take_for_daemon(
+    data: pathlib.Path, folder: pathlib.Path, kept: int, projects: Collection[str]
+) -> dict[str, Any]:
+    """Make a backup whose name is its time; return what its daemon reports, without paths.
+
+    With `problem`, which is `busy`, `full` or `failed`, nothing was saved; the reason is on
+    standard error.
+    """
+    try:
+        with locked(folder):
+            remove_left(folder)
+            target = folder / name_at(folder, datetime.datetime.now(datetime.UTC))
+            try:
+                return _take(data, target, kept, projects)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    make_directory(target.with_name(target.name + FAILED))
+                raise
+    except BackupUnderWay:
+        return {"problem": "busy"}
+    except DiskFull as error:
+        warn(str(error))
+        return {"problem": "full"}
+    except OSError as error:
+        warn(f"The backup failed ({_reason(error)}).")
+        return {"problem": "full" if error.errno in FULL_ERRNOS else "failed"}
+    except (CannotOpenStore, StoreFailed, CommandFailed) as error:
+        warn(str(error))
+        return {"problem": "failed"}
+
+
+def _take(
+    data: pathlib.Path, target: pathlib.Path, kept: int, projects: Collection[str]
+) -> dict[str, Any]:
+    saved = _save_as(data, projects, target, quiet=True, is_served=True)
+    for sentence in saved.skipped:
+        warn(sentence)
+    if not saved.skipped:  # else an older backup may have the only copy of a database
+        _remove_each(find_complete(target.parent)[:-kept])
+        _note(data, saved)
+    paths = {each.path for each in saved.files}
+    found = [each for each in walk(data, projects) if each.file.name != RULES_FILE]
+    skipped = {
+        DatabaseName(each.project, each.database).label
+        for each in found
+        if f"{each.project}/{each.file.name}" not in paths
+    }
+    size = sum(each.size for each in saved.files)
+    return {"name": target.name, "time": saved.time, "bytes": size, "skipped": sorted(skipped)}
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the process of a daemon's backup (`web/backups`), and print its report."""
+    os.nice(_LOW_PRIORITY)
+    signal.signal(signal.SIGTERM, _end)
+    data, folder, kept, *projects = words
+    report = take_for_daemon(pathlib.Path(data), pathlib.Path(folder), int(kept), projects)
+    print_line(orjson.dumps(report).decode())
+
+
+def _end(*_: object) -> NoReturn:
+    raise SystemExit(1)
+
+
 def add_restore_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
     parser.add_argument(
@@ -431,7 +524,7 @@ def _choose(folder: pathlib.Path) -> pathlib.Path:
     """
     if not folder.is_dir():
         raise CommandFailed(f"There is no folder {folder}.")
-    if (folder / MANIFEST).is_file() or not (found := numbered(folder)):
+    if (folder / MANIFEST).is_file() or not (found := numbered(folder) or find_complete(folder)):
         return folder
     newest = found[-1]
     chosen = next((each for each in reversed(found) if not read_manifest(each).skipped), newest)
@@ -501,3 +594,7 @@ def _report_restored(folder: pathlib.Path, manifest: Manifest, data: pathlib.Pat
     print_line(make_printable(text))
     for sentence in manifest.skipped:
         print_line(make_printable(f"Note: it lacks what could not be saved. {sentence}"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NoReturn
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
@@ -29,7 +29,12 @@ from treedbd.database.data_directory import SHELF, FoundDatabases, ServedProject
 from treedbd.database.database import Database
 from treedbd.database.files import CatalogFiles
 from treedbd.database.open_databases import OpenBounds
-from treedbd.database.requests import TooManyInUse, Unavailable, time_out_opening
+from treedbd.database.requests import (
+    DatabaseDeleted,
+    TooManyInUse,
+    Unavailable,
+    time_out_opening,
+)
 from treedbd.database.runtime import Problem, Runtime
 from treedbd.database.write_lock import MakeWriteLock
 from treedbd.files import create_directory
@@ -45,6 +50,7 @@ from treedbd.store.postgresql.cluster import (
 )
 from treedbd.store.postgresql.engine import PostgresqlEngine
 from treedbd.store.postgresql.fetching import DatabaseMissing
+from treedbd.store.postgresql.removal import delete_database, remove_left_rows
 from treedbd.store.rules_versions import Origin, RulesVersion
 from treedbd.store.sqlite.engine import remove_files
 from treedbd.store.sqlite.file import check_library
@@ -58,6 +64,8 @@ _LOOK_AGAIN_S: Final = 0.001
 
 class ClusterFiles(CatalogFiles):
     """The files of a daemon over PostgreSQL: copies of its databases."""
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -78,6 +86,7 @@ class ClusterFiles(CatalogFiles):
         self._reaching: set[int] = set()
         self._reached_at: dict[int, float] = {}
         self._followed: WeakSet[Database] = WeakSet()
+        self._leaving: set[DatabaseName] = set()
         self._copies = Copies(connections, folder, catalog, self._open.may_create)
 
     # What a catalog needs.
@@ -131,7 +140,7 @@ class ClusterFiles(CatalogFiles):
 
         def created(file: PostgresqlEngine) -> None:
             self._catalog.created(name)
-            self._open.created(self._catalog.find(name), engine, file)
+            self._open.created(self._catalog.in_use(name), engine, file)
 
         if is_written:
             engine = ReopeningEngine(open_file, use, is_shared=True)
@@ -144,6 +153,7 @@ class ClusterFiles(CatalogFiles):
             engine=engine,
             clock=self._clock,
             moment=self._catalog.moment,
+            gone=lambda: self._found_gone(name, replica),
         )
         self._replicas[name] = replica
         return engine
@@ -204,6 +214,52 @@ class ClusterFiles(CatalogFiles):
     def note_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
         """Do nothing: a damaged copy is made again."""
 
+    # Deletion.
+
+    async def delete(self, name: DatabaseName) -> None:
+        """Delete a database in PostgreSQL, then the copy; other daemons find that it is gone."""
+        if name in self._leaving:
+            raise DatabaseDeleted
+        store = self._connections.store
+        replica = self._replicas.get(name)
+        self._leaving.add(name)
+        try:
+            await self._connections.run_aside(partial(delete_database, store.pool, name))
+        except StoreUnreachable as error:  # it may be deleted all the same, and is found gone then
+            self._leaving.discard(name)
+            raise Unavailable(str(error)) from None
+        await self._let_go(name)
+        if replica is not None and replica.db is not None:
+            self._connections.hint_others(replica.db)
+        # The rest is left to the next `trim` of any daemon.
+        with contextlib.suppress(StoreUnreachable):
+            await self._connections.run_aside(partial(remove_left_rows, store.pool))
+
+    def _found_gone(self, name: DatabaseName, replica: Replica) -> None:
+        """Close a database that another daemon has deleted, and remove its copy."""
+        if name not in self._leaving and self._replicas.get(name) is replica:
+            self._log.info("{label} was deleted by another daemon.", label=name.label)
+            letting = Deferred.fromCoroutine(self._let_go(name))
+            letting.addErrback(
+                lambda failure: self._log.failure("A copy cannot be removed.", failure)
+            )
+
+    async def _let_go(self, name: DatabaseName) -> None:
+        self._leaving.add(name)
+        try:
+            await self._catalog.let_go(name)
+            await self._connections.run(partial(self._copies.remove, name))
+        finally:
+            self._leaving.discard(name)
+            self._catalog.deleted(name)
+
+    def forget(self, name: DatabaseName, database: Database | None) -> None:
+        """Forget a database that is closed for good, and its copy."""
+        super().forget(name, database)
+        self._replicas.pop(name, None)
+        if database is not None:
+            self._engines.pop(database, None)  # the replica of its name may be another one's soon
+
     def stop(self) -> Deferred[None]:
         """Open and close no copy any more."""
         self._connections.is_closing = True
@@ -230,6 +286,8 @@ class ClusterFiles(CatalogFiles):
             states = await self._connections.states.find_states(replicas)
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
+        for db in replicas.keys() - states.keys():
+            replicas[db].gone()
         for db in states.keys() & replicas.keys():
             self._reach(db, replicas[db], states[db], now)
         for database in list(self._engines):
@@ -266,6 +324,9 @@ class ClusterFiles(CatalogFiles):
                 waiting = replica.make_current()
                 if waiting is not None:
                     await waiting
+        except DatabaseDeleted:
+            self._found_gone(database.name, replica)
+            raise
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
 
@@ -307,11 +368,22 @@ class ClusterFiles(CatalogFiles):
             )
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
-        for each in stored:
-            self._catalog.created(DatabaseName(each.project, each.name))
+        names = {DatabaseName(each.project, each.name) for each in stored}
+        for name in names:
+            self._catalog.created(name)
+        self._forget_missing(project, names)
         rules = self._catalog.rules(project)
         if epoch != rules.epoch:
             await rules.load_stored()
+
+    def _forget_missing(self, project: str, stored: Collection[DatabaseName]) -> None:
+        """Forget the databases of a project that another daemon has deleted."""
+        for database in self._catalog.written.of(project, None):
+            name = DatabaseName(project, database)
+            if name not in stored:
+                self._catalog.written.discard(name)
+                if (replica := self._replicas.get(name)) is not None:
+                    replica.hinted()  # which finds that it is gone, unless it was created just now
 
     def _replica_of(self, database: Database) -> Replica | None:
         return self._replicas.get(database.name) if database in self._engines else None
@@ -344,12 +416,8 @@ class Copies:
             stored = projects.find_database(name.project, name.database)
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
-        if stored is None:
-            raise CannotOpenStore(
-                f"The database {name.label}",
-                "is no longer in PostgreSQL",
-                "restart the daemon to serve it as a new one",
-            )
+        if stored is None or replica.db not in {None, stored.db}:
+            raise DatabaseDeleted  # by another daemon
         try:
             return self._open_stored(name, stored, replica)
         except StoreUnreachable as error:
@@ -396,6 +464,11 @@ class Copies:
                 f"The database {name.label}", "has a name that is none", "remove it from PostgreSQL"
             )
         return self._folder / name.project / f"{name.database}{COPY}"
+
+    def remove(self, name: DatabaseName) -> None:
+        """Remove the copy of a database, which is not open; one that stays is never used again."""
+        with contextlib.suppress(OSError):
+            remove_files(self._path_of(name))
 
     def remove_unused(self) -> None:
         """Remove the files of copies that have not been used for long; none may be open."""

@@ -32,7 +32,12 @@ from treedbd.database.active_rules import ActiveRules
 from treedbd.database.database import Database
 from treedbd.database.files import ReadMoment
 from treedbd.database.group_commit import QueuedWrite
-from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, Unavailable
+from treedbd.database.requests import (
+    SHUTTING_DOWN,
+    DatabaseDeleted,
+    OutcomeInDoubt,
+    Unavailable,
+)
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.database.write_lock import LogFollower, SharedWriteLock
 from treedbd.limits import KIB
@@ -68,7 +73,6 @@ APPLIED_AT_ONCE: Final = 500
 """Rows that are brought into the copy in the reactor's thread; more wait in another one."""
 BYTES_AT_ONCE: Final = 256 * KIB
 """The same in bytes, with what the log says of them."""
-IS_GONE: Final = "The database is no longer in PostgreSQL: restart the daemon."
 
 
 class Replica(SharedWriteLock):
@@ -79,6 +83,7 @@ class Replica(SharedWriteLock):
         rules: the rules in force, with their epoch.
         db: the number in PostgreSQL; None until the database is known to be there.
         judged_epoch: the epoch of the rules by which the present batch is judged.
+        gone: lets go of the database, because it is no longer in PostgreSQL.
         was_written: whether this daemon has written to it since the flag was last cleared.
 
     """
@@ -90,11 +95,16 @@ class Replica(SharedWriteLock):
         engine: ReopeningEngine,
         clock: IReactorTime,
         moment: ReadMoment,
+        gone: Callable[[], None] = do_nothing,
     ) -> None:
-        """Write to `engine`, which is not open yet, by `rules`."""
+        """Write to `engine`, which is not open yet, by `rules`.
+
+        `gone` is called when the database is no longer in PostgreSQL: another daemon deleted it.
+        """
         super().__init__(connections.run, clock)
         self.rules: Final = rules
         self.db: int | None = None
+        self.gone: Final = gone
         self.judged_epoch = rules.epoch
         self.was_written = False
         self._delay: str | None = None
@@ -191,7 +201,8 @@ class Replica(SharedWriteLock):
             return None
         states = await self._connections.states.find_states((self.db,))
         if self.db not in states:
-            raise StoreUnreachable(IS_GONE)
+            self.gone()
+            raise DatabaseDeleted
         return states[self.db]
 
     async def reach(self, state: DatabaseState) -> None:
@@ -225,7 +236,7 @@ class Replica(SharedWriteLock):
 
     async def _fetch_and_apply(self) -> None:
         """Bring the copy up to date; raise `StoreUnreachable`."""
-        while (fetched := await self.copy.fetch()) is not None:
+        while (fetched := await self._fetch()) is not None:
             self._wants_copy = True
             try:
                 while self._is_taken or not self.copy.try_lock():
@@ -239,6 +250,13 @@ class Replica(SharedWriteLock):
                 await self.use_epoch(fetched.epoch)
                 break
         self._try_again()
+
+    async def _fetch(self) -> Fetched | None:
+        try:
+            return await self.copy.fetch()
+        except DatabaseDeleted:
+            self.gone()
+            raise
 
     def _arrived(self, fetched: Fetched) -> None:
         """Show what was brought into the copy."""
@@ -444,13 +462,16 @@ class LocalCopy:
             await deferLater(self._clock, LOCK_PAUSE_S)
 
     async def fetch(self) -> Fetched | None:
-        """Fetch what is missing; None if the copy is not open. Raises `StoreUnreachable`."""
+        """Fetch what is missing; None if the copy is not open.
+
+        Raises `StoreUnreachable`, or `DatabaseDeleted`.
+        """
         if self.file is None:
             return None
         try:
             return await self._connections.run(self.file.fetch)
         except DatabaseMissing:
-            raise StoreUnreachable(IS_GONE) from None
+            raise DatabaseDeleted from None
         except OSError as error:
             raise StoreUnreachable(f"No copy can be made: {error.strerror}.") from None
 

@@ -44,6 +44,7 @@ from treedbd.store.postgresql.cluster import (
     trim,
 )
 from treedbd.store.postgresql.connection import PostgresqlSettings
+from treedbd.store.postgresql.removal import remove_left_rows
 
 T = TypeVar("T")
 
@@ -237,6 +238,7 @@ class ClusterService:
         self.connections.clock_problem = problem
 
     async def _trim(self) -> None:
+        await self._run_quietly(partial(remove_left_rows, self.connections.store.pool))
         replicas = {} if self._files is None else self._files.replicas()
         for db, replica in replicas.items():
             if replica.was_written:

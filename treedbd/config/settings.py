@@ -412,6 +412,10 @@ def _trusted_proxies(raw: object, location: SettingLocation) -> TrustedProxies:
         raise location.error(f"holds a bad entry ({error})") from None
 
 
+def _backups(raw: object, location: SettingLocation) -> pathlib.Path | None:
+    return None if raw == "" else folder(raw, location)
+
+
 def _default_project(raw: object, location: SettingLocation) -> str:
     name = text(raw, location)
     if name:
@@ -427,8 +431,9 @@ class Settings:
     them and raise `ConfigError`. The constructor does not check them.
     The fields have the names, units and defaults of the keys, which `treedb init --print
     treedb.toml` explains: `listen` is empty for a service that is mounted in another site,
-    `data` is the folder of the databases, `engine="memory"` stores nothing, `projects` has a
-    `ProjectSettings` for each project.
+    `data` is the folder of the databases, `backups` that of the backups that an admin takes, None
+    if there are none, `engine="memory"` stores nothing, `projects` has a `ProjectSettings` for each
+    project.
 
     The last six are not keys, and a program does not set them: `development` is development mode,
     which has no file, and logs each request unless it is `quiet`; with `network` it serves other
@@ -441,6 +446,8 @@ class Settings:
     trusted_proxies: TrustedProxies = key(NO_PROXIES, _trusted_proxies)
     default_project: str = key("", _default_project)
     data: pathlib.Path = key(pathlib.Path("/var/lib/treedb"), folder)
+    backups: pathlib.Path | None = key(None, _backups)
+    backups_kept: int = key(7, integer(1, 9999))
     engine: str = key("sqlite", read_engine)
     reads: ReadsName = key("strict", one_of("strict", "local"))
     workers: int = key(1, read_workers)
@@ -635,6 +642,7 @@ def _check(settings: Settings) -> None:
             'set workers = 1, or engine = "sqlite"',
         )
     _check_cluster(settings)
+    _check_backups(settings)
     _check_proxies(settings)
     _check_log(settings)
     settings.tracing.check_libraries(settings.location.at("tracing"))
@@ -647,6 +655,20 @@ def _check(settings: Settings) -> None:
                 f"holds {endpoint.text}, but operators are not served by way of haproxy:",
                 "leave out haproxy:",
             )
+
+
+def _check_backups(settings: Settings) -> None:
+    """Raise `ConfigError` for a directory of backups that cannot be used."""
+    if settings.backups is None:
+        return
+    location = settings.location.at("backups")
+    if settings.engine == "memory" or settings.is_cluster:
+        raise location.error(
+            "is set, but only databases in files are saved there",
+            'remove it, or set engine = "sqlite"',
+        )
+    if settings.backups.resolve().is_relative_to(settings.data.resolve()):
+        raise location.error("is in the data directory", "choose another directory")
 
 
 def _check_endpoints(

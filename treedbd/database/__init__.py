@@ -18,5 +18,7 @@ disconnect       onDisconnect: writes that are done when a session ends
 catalog          the projects and databases that exist or may be created
 files            the files of a catalog's databases, also of those that others create
 open_databases   which files are open; refused and damaged databases; memory for pages
+removal          the files of a deleted database removed, whole or not at all
+backup_folder    the directory of backups: what is in it, and its lock
 data_directory   the layout of a data directory, and the databases that are in it
 """

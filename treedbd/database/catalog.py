@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
 from heapq import nsmallest
 from threading import Lock
 from time import monotonic
@@ -24,7 +24,13 @@ from treedbd.database.active_rules import ActiveRules, RulesWork
 from treedbd.database.database import Database
 from treedbd.database.files import MakeFiles, ReadMoment, find_files
 from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
-from treedbd.database.requests import ProjectSpec, RulesUnreadable, Unavailable, UnknownDatabase
+from treedbd.database.requests import (
+    DatabaseDeleted,
+    ProjectSpec,
+    RulesUnreadable,
+    Unavailable,
+    UnknownDatabase,
+)
 from treedbd.database.runtime import Look, OtherProcesses, Problem, ProblemSearch, Runtime
 from treedbd.database.slices import Steps
 from treedbd.database.write_lock import MakeWriteLock
@@ -36,11 +42,17 @@ from treedbd.store.engine import CannotCreateStore, Engine
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.on_demand import CreateOnWriteEngine
 
+PROJECTS_AT_ONCE: Final = 1000
+"""Databases whose projects are collected in one step."""
 COMING_S: Final = 60.0
 """Seconds for which a database counts that may be created and was not."""
 
 ListCreated: TypeAlias = Callable[[str], Iterable[DatabaseName]]
 """Returns the databases of a project that have files, whichever process has created them."""
+
+
+def _end_nothing(_: DatabaseName) -> None:
+    pass
 
 
 class WrittenDatabases:
@@ -64,6 +76,10 @@ class WrittenDatabases:
         """Return how many databases are known to have data."""
         return len(self._names)
 
+    def all(self) -> list[DatabaseName]:
+        """Return all that are known to have data."""
+        return list(self._names)
+
     def first(self, count: int) -> list[DatabaseName]:
         """Return those whose labels come first, in order."""
         return nsmallest(count, list(self._names), key=lambda name: name.label)
@@ -71,6 +87,12 @@ class WrittenDatabases:
     def add(self, name: DatabaseName) -> None:
         """Record that a database has data."""
         self._names.add(name)
+
+    def discard(self, name: DatabaseName) -> None:
+        """Record that a database has no data: it was deleted, or none was ever written."""
+        self._names.discard(name)
+        with self._checking:
+            self._coming.pop(name, None)
 
     def update(self, names: Iterable[DatabaseName]) -> None:
         """Record that databases have data."""
@@ -120,6 +142,7 @@ class Catalog:
         statistics: count what all databases do.
         moment: in which a request may read at once.
         written: the databases that have data, as far as this process knows.
+        end_listeners: called with a database that is being deleted, to end what watches it.
 
     """
 
@@ -158,6 +181,8 @@ class Catalog:
         self.statistics: Final = runtime.statistics
         self._retain_events = retain_events
         self.written: Final = WrittenDatabases(max_databases)
+        self.end_listeners: Callable[[DatabaseName], None] = _end_nothing
+        self._deleting: set[DatabaseName] = set()
         self._has_created = False
         self._used: WeakValueDictionary[DatabaseName, Database] = WeakValueDictionary()
         # Those of `_used` that are kept though nothing else refers to them: their data is open.
@@ -185,6 +210,7 @@ class Catalog:
         )
         found.warn_of_foreign()
         self.written.update(found.databases)
+        self._deleting.update(found.removed)
         for project in self._projects:
             with contextlib.suppress(Unavailable):  # it is read again when it is needed
                 self.rules(project)  # so that what is wrong with rules is reported at the start
@@ -192,7 +218,8 @@ class Catalog:
     def find(self, name: DatabaseName) -> Database:
         """Return a database that exists or may be created; its file need not be open.
 
-        Raises `UnknownDatabase`, or `DatabaseRefused` if its project cannot be served.
+        Raises `UnknownDatabase`, `DatabaseDeleted` for one that is being deleted, or
+        `DatabaseRefused` if its project cannot be served.
         """
         database = self._open.get(name)
         if database is not None and self._may_exist(name, database.project):
@@ -200,6 +227,8 @@ class Catalog:
         project = self._project(name)
         if not self._may_exist(name, project):
             raise UnknownDatabase(name, is_project_known=True)
+        if name in self._deleting:
+            raise DatabaseDeleted
         return self._used.get(name) or self._make(name, project)
 
     def use_open(self, name: DatabaseName) -> Database | None:
@@ -348,16 +377,85 @@ class Catalog:
         self.written.add(name)
         self._has_created = True
 
+    def in_use(self, name: DatabaseName) -> Database:
+        """Return a database that is in use already, also one that is being deleted."""
+        return self._used[name]
+
     def keep(self, name: DatabaseName) -> None:
         """Keep a database in memory from now on, because its file is open; in any thread."""
         database = self._open[name] = self._used[name]
         database.answers.is_active = True
 
-    def stop_keeping(self, name: DatabaseName) -> None:
+    def stop_keeping(self, database: Database) -> None:
         """Stop keeping a database: its file is closed."""
-        if (database := self._open.pop(name, None)) is not None:
-            database.answers.is_active = False
-            database.answers.clear()
+        if self._open.get(database.name) is database:
+            del self._open[database.name]
+        database.answers.is_active = False
+        database.answers.clear()
+
+    # Lists, and deletion.
+
+    def projects(self) -> Generator[None, None, list[ProjectSpec]]:
+        """Return in steps the projects that are configured or have databases, in order."""
+        names = {*self._projects, *self._files.list_projects()}
+        for at, each in enumerate(self.written.all()):
+            names.add(each.project)
+            if at % PROJECTS_AT_ONCE == 0:
+                yield
+        known = (each for each in sorted(names) if self._any_project or each in self._projects)
+        return [self._project(DatabaseName(each)) for each in known]
+
+    def exists(self, name: DatabaseName) -> bool:
+        """Return whether a database exists, as far as is known: it is listed, or was created."""
+        project = self._project(name)
+        if project.databases is not None:
+            return name.database in project.databases
+        return name.database in self.written.of(name.project, self._files.list_created)
+
+    def delete(self, name: DatabaseName) -> Deferred[None]:
+        """Delete a database with all that is in it; fires when that is durable.
+
+        Errbacks with `Unavailable` if it cannot be deleted, and then it is as it was. Cancelling
+        ends the waiting only: what has begun is finished.
+        """
+        deleted: Deferred[None] = Deferred()
+        Deferred.fromCoroutine(self._delete(name)).chainDeferred(deleted)
+        return deleted
+
+    async def _delete(self, name: DatabaseName) -> None:
+        if name in self._deleting:
+            raise DatabaseDeleted
+        if self._is_in_memory:
+            await self.let_go(name)
+            self.deleted(name)
+        else:
+            await self._files.delete(name)
+
+    async def let_go(self, name: DatabaseName) -> None:
+        """Close a database, which is being deleted, and end what uses it; none may use it again."""
+        self._deleting.add(name)
+        kept = self._open.pop(name, None)
+        database = self._used.get(name)
+        self.end_listeners(name)
+        await self._files.settle(name, database)
+        if database is not None:
+            self._open.pop(name, None)
+            try:
+                await database.retire()
+            except Exception:
+                self._log.failure("{label} could not be closed.", label=name.label)
+            self.stop_keeping(database)
+            if self._used.get(name) is database:
+                del self._used[name]
+            self.end_listeners(name)  # that began meanwhile
+        del kept
+        self._files.forget(name, database)
+        self.written.discard(name)
+
+    def deleted(self, name: DatabaseName) -> None:
+        """Allow a database to be created again: nothing is left of the one that was let go."""
+        self.written.discard(name)
+        self._deleting.discard(name)
 
     # The end.
 

@@ -2,9 +2,9 @@
 
 What cannot be read is reported and never skipped: a database that is not seen would be served as an
 empty one, and then overwritten. `walk` lists the files; `find_databases` finds what is to serve,
-and what cannot be. It opens no database: it reads the first bytes of each file, which show that the
-file is foreign, or of a newer version. Whatever else is wrong with a file is found when it is
-opened.
+and what cannot be. Both leave out a database that was removed, whatever is left of it (`removal`).
+No database is opened: the first bytes of each file show that it is foreign, or of a newer version.
+Whatever else is wrong with a file is found when it is opened.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import os
 import pathlib
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 import attrs
@@ -23,13 +23,15 @@ from treedbd.errors import OperatorError
 from treedbd.files import create_directory, is_open_to_others
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.sqlite.file import FORMAT, LOG, inaccessible, read_format
+from treedbd.store.sqlite.file import FORMAT, LOG, beside, inaccessible, read_format
 from treedbd.store.sqlite.history import MARK
 
 SHELF: Final = ".shelf"
 RULES_FILE: Final = "rules.json"
 RULES_VERSIONS_FOLDER: Final = "rules.versions"
 """Beside the rules: what was put last, which is not served."""
+REMOVAL_NOTE: Final = "-removed"
+"""How a file ends, after the name of a database's own, that says that it is removed (`removal`)."""
 MOVED_FILE: Final = "moved-to-postgresql"
 """In a data directory whose databases were brought to PostgreSQL, which has newer data since."""
 BACKUP_NOTE: Final = "treedb.backup"
@@ -65,6 +67,11 @@ class DirectoryEntry:
         return self.file.name.partition(SHELF)[0]
 
 
+def is_removed(shelf: pathlib.Path) -> bool:
+    """Return whether a database has a removal note: it does not exist, whatever is left of it."""
+    return os.path.lexists(beside(shelf, REMOVAL_NOTE))
+
+
 def prepare(folder: pathlib.Path) -> bool:
     """Create a data directory if it is missing; return whether other users can enter it.
 
@@ -85,15 +92,21 @@ def prepare(folder: pathlib.Path) -> bool:
     return is_open
 
 
-def stored_bytes(folder: pathlib.Path, name: DatabaseName) -> int:
-    """Return how many bytes the files of a database have in a data directory, 0 if it has none."""
-    total = 0
-    with contextlib.suppress(OSError), os.scandir(folder / name.project) as files:
-        for file in files:
-            if file.name.partition(".")[0] == name.database:
-                with contextlib.suppress(OSError):  # removed meanwhile
-                    total += file.stat().st_size
-    return total
+def stored_bytes(folder: pathlib.Path, names: Iterable[DatabaseName]) -> list[int]:
+    """Return how many bytes the files of databases have in a data directory, 0 if one has none.
+
+    Each project's directory is read once.
+    """
+    listed = list(names)
+    sizes = dict.fromkeys(listed, 0)
+    for project in {name.project for name in listed}:
+        with contextlib.suppress(OSError), os.scandir(folder / project) as files:
+            for file in files:
+                name = DatabaseName(project, file.name.partition(".")[0])
+                if name in sizes:
+                    with contextlib.suppress(OSError):  # removed meanwhile
+                        sizes[name] += file.stat().st_size
+    return [sizes[name] for name in listed]
 
 
 def measure_all(folder: pathlib.Path) -> dict[DatabaseName, int]:
@@ -152,6 +165,10 @@ def walk(folder: pathlib.Path, projects: Collection[str]) -> Iterator[DirectoryE
 def _walk_project(project: str, folder: pathlib.Path) -> Iterator[DirectoryEntry]:
     files = sorted(folder.iterdir())
     known = set(files)
+    # What is left of a removed database is not one.
+    for note in [each for each in files if each.name.endswith(f"{SHELF}{REMOVAL_NOTE}")]:
+        shelf = note.with_name(note.name.removesuffix(REMOVAL_NOTE))
+        files = [each for each in files if not each.name.startswith(shelf.name)]
     for file in files:
         if file.name.endswith(SHELF) or file.name == RULES_FILE:
             yield DirectoryEntry(project, file)
@@ -186,6 +203,7 @@ class FoundDatabases:
 
     Attributes:
         databases: those that have a file, also those that are refused.
+        removed: those that were removed, but not all of their files are gone yet.
         older: those whose file has an older format.
         refused: why databases cannot be served.
         refused_projects: why projects cannot be served, and which databases they have is not known.
@@ -194,6 +212,7 @@ class FoundDatabases:
     """
 
     databases: set[DatabaseName] = attrs.field(factory=set)
+    removed: set[DatabaseName] = attrs.field(factory=set)
     older: set[DatabaseName] = attrs.field(factory=set)
     refused: dict[DatabaseName, OperatorError] = attrs.field(factory=dict)
     refused_projects: dict[str, OperatorError] = attrs.field(factory=dict)

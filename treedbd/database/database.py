@@ -23,6 +23,7 @@ from treedbd.database.disconnect import DisconnectWrites
 from treedbd.database.group_commit import GroupCommit, MaintenanceList
 from treedbd.database.requests import (
     Caller,
+    DatabaseDeleted,
     Outcome,
     PermissionDenied,
     ProjectSpec,
@@ -47,20 +48,26 @@ from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads
 from treedbd.rules.evaluate import Verdict
 from treedbd.store import changelog
-from treedbd.store.engine import Engine, PresentView, StoreDamaged
+from treedbd.store.engine import Engine, PresentView, StoreDamaged, Transaction
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
+from treedbd.store.on_demand import WrappedEngine
 from treedbd.store.outline import Outline
 from treedbd.store.select import SortedChildren, sort_children
-from treedbd.tree.edit import resolve
+from treedbd.tree.edit import make_remove, resolve
 from treedbd.tree.event import Commit
 from treedbd.tree.path import PushIds
 from treedbd.tree.query import Query
-from treedbd.tree.types import Path, Place
+from treedbd.tree.types import ROOT, Path, Place
 
 T = TypeVar("T")
 
 _QUERIED_ONCE: Final = SortedChildren(None)
 """Kept in place of the children of a collection that was queried once since the last write."""
+
+
+def _change_nothing(_: WriteApplier, __: Transaction, write: Write) -> Outcome:
+    """Commit a batch without changes, which creates the store if there is none."""
+    return Outcome(write.edit, None, None, None, has_changed_rows=True)
 
 
 class Database:
@@ -309,6 +316,14 @@ class Database:
                 pass  # which is why the write is refused
         return self._group_commit.submit(write)
 
+    def create(self, caller: Caller, now: int, deadline: float) -> Deferred[Outcome]:
+        """Create the database without data; fires, and errbacks, as `write`."""
+        nothing = make_remove(Place(ROOT))
+        write = Write(
+            nothing, now, caller, deadline=deadline, wants_echo=False, task=_change_nothing
+        )
+        return self.write(write)
+
     def explain_read(self, read: ReadRequest) -> Verdict:
         """Return the verdict of the rules on a read of the last durable state, with a trace."""
         return self.read(lambda nodes: self.rights.explain_read(nodes, read))
@@ -397,6 +412,24 @@ class Database:
             shared = self.shared_lock
             closing.addCallback(lambda _: shared.end())
         return closing.addCallback(lambda _: self._runtime.run_in_thread(self._engine.close))
+
+    async def retire(self) -> None:
+        """Refuse all use with `DatabaseDeleted` from now on, and close the store for good.
+
+        The batch under way is finished before. Raises what closing raises.
+        """
+        self.disconnect_writes.abandon()
+        self.indexes.stop_waiting()
+        await self._group_commit.close(str(DatabaseDeleted()))
+        if self.shared_lock is not None and (ending := self.shared_lock.end()) is not None:
+            await ending
+        self.is_open = False
+        if isinstance(self._engine, WrappedEngine):  # as a catalog gives it
+            self._engine.retire(DatabaseDeleted)
+        self._nodes = None
+        self.answers.clear()
+        self.kept_reads.clear()
+        await self._runtime.run_in_thread(self._engine.close)
 
     def close_at_once(self) -> None:
         """Close the store in this thread; no write may be under way."""

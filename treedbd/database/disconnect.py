@@ -104,6 +104,7 @@ class DisconnectWrites:
         self._sessions: set[str] = set()
         self._has_set = False
         self._is_over = False
+        self._is_abandoned = False
 
     def set(
         self,
@@ -184,6 +185,14 @@ class DisconnectWrites:
         if self._retry is not None and self._retry.active():
             self._retry.cancel()
 
+    def abandon(self) -> None:
+        """Forget all sessions, and do nothing of what they have kept: the database is deleted."""
+        self.stop()
+        self._is_abandoned = True
+        self._left.clear()
+        for session in list(self._sessions):
+            self._end(session)
+
     def make_run(self, row: DisconnectRow) -> Write:
         """Return the write that does what was kept, and forgets it; raise `DamagedRow`."""
         entry = row.entry()
@@ -225,6 +234,9 @@ class DisconnectWrites:
             await self.cancel(session, ROOT)
             self._end(session)
         except Exception as error:
+            if self._is_abandoned:
+                self._end(session)
+                return
             self._log.error(
                 "{label}: what a session has kept cannot be forgotten: {error}",
                 label=self._name.label,
@@ -271,8 +283,11 @@ class DisconnectWrites:
 
     async def _run(self, session: str | None) -> None:
         try:
-            await self._run_all(session)
+            if not self._is_abandoned:
+                await self._run_all(session)
         except _DELAYS as error:
+            if self._is_abandoned:
+                return
             self._log.error(
                 "{label}: writes of a session that has ended are delayed: {reason}",
                 label=self._name.label,

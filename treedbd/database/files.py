@@ -9,6 +9,7 @@ finds what they have created; `DeadOwners` does what the sessions of dead proces
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -30,10 +31,20 @@ from treedbd.database.data_directory import (
     FoundDatabases,
     ServedProjects,
     find_databases,
+    is_removed,
     unreachable,
 )
 from treedbd.database.open_databases import DamageChecks, OpenBounds, OpenDatabases, Refusals
+from treedbd.database.removal import (
+    begin_removal,
+    cannot_delete,
+    find_removed,
+    finish_all,
+    remove_all,
+    shelf_of,
+)
 from treedbd.database.requests import (
+    DatabaseDeleted,
     DatabaseRefused,
     DeadlinePassed,
     NoDescriptors,
@@ -46,7 +57,7 @@ from treedbd.database.runtime import OtherProcesses, Problem, Runtime
 from treedbd.database.session_owners import DeadOwner
 from treedbd.database.write_lock import FileWriteLock, MakeWriteLock
 from treedbd.files import create_directory, has_descriptors
-from treedbd.names import DatabaseName
+from treedbd.names import DatabaseName, parse_label
 from treedbd.store.directory_lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.engine import (
     CannotCreateStore,
@@ -145,10 +156,34 @@ class CatalogFiles(ABC):
     def follow(self, database: Database) -> None:
         """Open a database that another process has created, if this one has watchers of it."""
 
+    @abstractmethod
+    async def delete(self, name: DatabaseName) -> None:
+        """Delete a database with all that is in it; return when that is durable.
+
+        Every process lets go of it (`Catalog.let_go`) before its files are removed. Raises
+        `Unavailable` if it cannot be deleted, and then it is as it was.
+        """
+
+    async def settle(self, name: DatabaseName, database: Database | None) -> None:
+        """Return when nothing is done to the file of a database that no request has begun."""
+        del name
+        if database is not None:
+            await self._open.settle(database)
+
+    def forget(self, name: DatabaseName, database: Database | None) -> None:
+        """Forget a database that is closed for good, and why it was refused."""
+        self._refusals.forget(name)
+        if database is not None:
+            self._open.forget(database)
+
     @property
     def list_created(self) -> Callable[[str], Iterable[DatabaseName]] | None:
         """Lists the databases of a project that exist; None if others create none."""
         return None
+
+    def list_projects(self) -> Iterable[str]:
+        """Return projects in which other processes may have created databases."""
+        return ()
 
     def refresh(self, project: str) -> Deferred[None] | None:
         """Read which databases and rules a project has; None if that is known already."""
@@ -257,7 +292,11 @@ class DatabaseFiles(CatalogFiles):
         check_library()
         self._lock = lock
         self._accepts_loss = accept_loss
+        removed = find_removed(self._folder)
+        if self._others is None:  # else the parent has done that
+            removed = finish_all(self._folder, removed)
         found = find_databases(self._folder, projects, any_project=any_project)
+        found.removed.update(removed)
         for project, error in found.refused_projects.items():
             self._refusals.add_project(project, error)
         for name, error in found.refused.items():
@@ -285,7 +324,7 @@ class DatabaseFiles(CatalogFiles):
         def created(file: SqliteEngine) -> None:
             file.report_damage(partial(self._found_damaged, name))
             self._catalog.created(name)
-            self._open.created(self._catalog.find(name), engine, file)
+            self._open.created(self._catalog.in_use(name), engine, file)
 
         is_shared = self.is_shared
         if is_written:
@@ -309,6 +348,36 @@ class DatabaseFiles(CatalogFiles):
         database.requests += 1
         opening = self._open_unless_refused(database)
         return opening.addTimeout(timeout_s, self._clock, time_out_opening)
+
+    async def delete(self, name: DatabaseName) -> None:
+        """Delete a database; all processes let go of it before its files are removed."""
+        if self._others is not None:
+            await self._others.delete(name)
+            return
+        if (problem := self.find_misplaced()) is not None:
+            raise Unavailable(problem)
+        shelf = self._path_of(name)
+        await self._begin_removal(shelf)
+        await self._catalog.let_go(name)
+        await remove_all(shelf, self._runtime.run_in_thread, self._clock)
+        self._catalog.deleted(name)
+
+    async def _begin_removal(self, shelf: pathlib.Path) -> None:
+        try:
+            await self._runtime.run_in_thread(partial(begin_removal, shelf))
+        except OSError as error:
+            raise Unavailable(cannot_delete(error)) from None
+
+    async def settle(self, name: DatabaseName, database: Database | None) -> None:
+        """Return when the file is neither being opened nor checked."""
+        await super().settle(name, database)
+        if (checking := self._checks.forget(name)) is not None:
+            await checking
+
+    def forget(self, name: DatabaseName, database: Database | None) -> None:
+        """Forget a database that is closed for good, and what was wrong with it."""
+        super().forget(name, database)
+        self._damaged.pop(name, None)
 
     def make_lock(self, name: DatabaseName) -> MakeWriteLock | None:
         """Return None: no other process writes it."""
@@ -348,11 +417,14 @@ class DatabaseFiles(CatalogFiles):
 
     # For the checks.
 
-    async def hold_file(self, name: DatabaseName) -> FileEngine:
+    def find_to_check(self, name: DatabaseName) -> Database:
+        """Return a database that is to be checked."""
+        return self._catalog.find(name)
+
+    async def hold_file(self, database: Database) -> FileEngine:
         """Open the file of a database, and keep it open; raise `Unavailable`."""
-        database = self._catalog.find(name)
         engine = self._engines[database]
-        self._refusals.check(name)
+        self._refusals.check(database.name)
         self._is_held_only_for_check = not database.is_open
         database.requests += 1
         try:
@@ -363,9 +435,8 @@ class DatabaseFiles(CatalogFiles):
             database.requests -= 1
             raise
 
-    def release_file(self, name: DatabaseName) -> None:
+    def release_file(self, database: Database) -> None:
         """Allow the file to be closed again, and close it if it was not open before."""
-        database = self._catalog.find(name)
         database.requests -= 1
         if self._is_held_only_for_check:
             self._open.close_idle(database)
@@ -398,12 +469,17 @@ class DatabaseFiles(CatalogFiles):
     def _found_damaged(self, name: DatabaseName, damage: Damage) -> None:
         """Refuse a database that a read or a write has found damaged, when that is over."""
         if name not in self._damaged:
-            self._clock.callLater(0, self.refuse_damaged, name, damage)
+            self._clock.callLater(0, self._refuse_if_found, name, damage)
+
+    def _refuse_if_found(self, name: DatabaseName, damage: Damage) -> None:
+        with contextlib.suppress(DatabaseDeleted):
+            self._catalog.find(name)
+            self.refuse_damaged(name, damage)
 
     # Files.
 
     def _path_of(self, name: DatabaseName) -> pathlib.Path:
-        return self._folder / name.project / f"{name.database}{SHELF}"
+        return shelf_of(self._folder, name)
 
     def _open_unless_refused(self, database: Database) -> Deferred[None]:
         """Open a file; errbacks with `Unavailable`."""
@@ -463,6 +539,8 @@ class DatabaseFiles(CatalogFiles):
         if (problem := self.find_misplaced()) is not None:
             raise CannotCreateStore(problem)
         file = self._path_of(name)
+        if is_removed(file):
+            raise CannotCreateStore(str(DatabaseDeleted()))
 
         def create(is_alone: bool) -> SqliteEngine:
             # It exists already if an earlier first commit failed after the file had been created,
@@ -496,7 +574,7 @@ class SharedFiles(DatabaseFiles):
 
     def make_engine(self, name: DatabaseName, *, is_written: bool) -> ReopeningEngine:
         """Return the engine of a database, of which nothing is open yet."""
-        if self._path_of(name).exists():
+        if self._exists(name):
             self._catalog.created(name)
             is_written = True
         return super().make_engine(name, is_written=is_written)
@@ -510,12 +588,24 @@ class SharedFiles(DatabaseFiles):
         """Lists the databases of a project that have files; none if they cannot be listed."""
         return self._list_files
 
+    def list_projects(self) -> Iterable[str]:
+        """Return the projects that have a directory; none if they cannot be listed."""
+        try:
+            names = [each.name for each in self._folder.iterdir() if each.is_dir()]
+        except OSError:
+            return ()
+        return [name for name in names if parse_label(name) == DatabaseName(name)]
+
     def _list_files(self, project: str) -> list[DatabaseName]:
         try:
             files = list((self._folder / project).glob(f"*{SHELF}"))
         except OSError:
             return []
-        return [DatabaseName(project, file.name.removesuffix(SHELF)) for file in files]
+        return [
+            DatabaseName(project, file.name.removesuffix(SHELF))
+            for file in files
+            if not is_removed(file)
+        ]
 
     def acquire(
         self, database: Database, timeout_s: float, *, is_write: bool
@@ -557,7 +647,7 @@ class SharedFiles(DatabaseFiles):
         Returns what fires when that is known, None if it is. The file is not opened yet.
         """
         engine = self._engines.get(database)
-        if engine is None or not engine.is_new or not self._path_of(database.name).exists():
+        if engine is None or not engine.is_new or not self._exists(database.name):
             return None
         if database.is_writing:  # which will be found to be in conflict
             waiting: Deferred[None] = deferLater(self._clock, LOOK_AGAIN_S)
@@ -566,6 +656,15 @@ class SharedFiles(DatabaseFiles):
         database.is_open = False
         self._catalog.created(database.name)
         return None
+
+    def _exists(self, name: DatabaseName) -> bool:
+        shelf = self._path_of(name)
+        return shelf.exists() and not is_removed(shelf)
+
+    def forget(self, name: DatabaseName, database: Database | None) -> None:
+        """Forget a database that is closed for good, and how it was shared."""
+        super().forget(name, database)
+        self._shelves.pop(name, None)
 
     def _shelf(self, name: DatabaseName) -> SharedShelf:
         """Return how processes share the file of a database."""

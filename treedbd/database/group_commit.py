@@ -196,6 +196,7 @@ class GroupCommit:
         self._compactions: Final = deque[Deferred[None]]()
         self._damage: str | None = None
         self._is_ending = False
+        self._end_reason = SHUTTING_DOWN
         self._closed: Deferred[None] | None = None
         self._lock.attach(self.rounds, self._next)
         self._maintenance.attach(self._next)
@@ -238,7 +239,7 @@ class GroupCommit:
         """Queue a write; fires when it is durable, or with the reason why it is not done."""
         queued = QueuedWrite(write, Deferred())
         if self._is_ending:
-            queued.refuse(Unavailable(SHUTTING_DOWN))
+            queued.refuse(Unavailable(self._end_reason))
         elif self._damage or self._recovery.failure or self._lock.problem:
             queued.refuse(Unavailable(self.write_problem or ""))
         else:
@@ -252,7 +253,7 @@ class GroupCommit:
         Raises `DiskFull`, `StoreFailed`, or `Unavailable` when the server shuts down.
         """
         if self._is_ending:
-            raise Unavailable(SHUTTING_DOWN)
+            raise Unavailable(self._end_reason)
         if self._engine.read(lambda view: view.sequence()) == 0:
             return 0, 0
         before = self._engine.size()
@@ -270,17 +271,21 @@ class GroupCommit:
         self._end_maintenance()
         self._queue.end(problem)
 
-    def refuse_writes(self) -> None:
-        """Refuse the writes in the queue and all that follow; the batch under way is finished."""
-        self._is_ending = True
+    def refuse_writes(self, reason: str = SHUTTING_DOWN) -> None:
+        """Refuse the writes in the queue and all that follow; the batch under way is finished.
+
+        The first `reason` is what their callers receive.
+        """
+        if not self._is_ending:
+            self._is_ending, self._end_reason = True, reason
         self._end_maintenance()
         while self._compactions:
-            self._compactions.popleft().errback(Unavailable(SHUTTING_DOWN))
-        self._queue.end(SHUTTING_DOWN)
+            self._compactions.popleft().errback(Unavailable(self._end_reason))
+        self._queue.end(self._end_reason)
 
-    def close(self) -> Deferred[None]:
+    def close(self, reason: str = SHUTTING_DOWN) -> Deferred[None]:
         """Refuse writes; fires when those of the batch under way are answered and notified."""
-        self.refuse_writes()
+        self.refuse_writes(reason)
         if self._closed is None:
             self._closed = Deferred()
             self._next()
@@ -391,7 +396,7 @@ class GroupCommit:
             transaction = yield from self._apply_writes(batch)
         except Abandoned:
             self._end_transaction()
-            self._answer_refused(batch, partial(Unavailable, SHUTTING_DOWN))
+            self._answer_refused(batch, partial(Unavailable, self._end_reason))
             self.ended()
         except Exception as error:
             self._end_transaction()

@@ -17,6 +17,7 @@ the memory for pages among those that are open, and `DamageChecks` opens each on
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -31,6 +32,7 @@ from twisted.python.failure import Failure
 
 from treedbd.database.requests import (
     SHUTTING_DOWN,
+    DatabaseDeleted,
     DatabaseRefused,
     NoDescriptors,
     TooManyInUse,
@@ -170,6 +172,18 @@ class OpenDatabases:
         """Return whether one more file may be created, and be open; in any thread."""
         return len(self._open) < self._bounds.databases + CREATED_BEYOND
 
+    async def settle(self, database: Database) -> None:
+        """Return when a database is not being opened."""
+        if database in self._waiting:
+            opened: Deferred[None] = Deferred()
+            self._waiting[database].append(opened)
+            with contextlib.suppress(Exception):
+                await opened
+
+    def forget(self, database: Database) -> None:
+        """Forget a database that was closed for good."""
+        self._open.pop(database, None)
+
     def start(self) -> None:
         """Close databases from now on that have been idle for long."""
         self._sweeping = self._runtime.clock.callLater(SWEEP_S, self._sweep)
@@ -204,7 +218,7 @@ class OpenDatabases:
         """Stop keeping those that were closed: another `Database` may open their files now."""
         for database in change.closes:
             if database not in self._open:
-                self._catalog.stop_keeping(database.name)
+                self._catalog.stop_keeping(database)
 
     # Opening.
 
@@ -254,6 +268,8 @@ class OpenDatabases:
             self._refusals.add(database.name, error)
             return DatabaseRefused()
         is_known = self._is_over or str(error) == self._last_refusal
+        if isinstance(error, DatabaseDeleted):
+            return error
         if isinstance(error, Unavailable) and not is_known:
             self._last_refusal = str(error)
             _log.error("{label}: {reason}", label=database.name.label, reason=str(error))
@@ -387,6 +403,10 @@ class Refusals:
         if self._databases.pop(name, None) is not None:
             self._log.info("The database {label} is served again.", label=name.label)
 
+    def forget(self, name: DatabaseName) -> None:
+        """Stop refusing a database that was deleted."""
+        self._databases.pop(name, None)
+
     def problems(self) -> list[Problem]:
         """Return what is refused, without the paths of files."""
         of_databases = [
@@ -481,6 +501,8 @@ class DamageChecks:
         self._later: dict[DatabaseName, None] = {}
         self._next: IDelayedCall | None = None
         self._running: Deferred[None] | None = None
+        self._checked: DatabaseName | None = None
+        self._unwanted: dict[DatabaseName, Deferred[None]] = {}
         self._is_over = False
 
     def add(self, names: Iterable[DatabaseName]) -> None:
@@ -493,6 +515,15 @@ class DamageChecks:
         if not self._is_over:
             self._later[name] = None
             self._schedule(RETRY_S)
+
+    def forget(self, name: DatabaseName) -> Deferred[None] | None:
+        """Do not check a database; None if it is not being checked, else what fires at the end."""
+        self._waiting.pop(name, None)
+        self._later.pop(name, None)
+        if self._checked != name:
+            return None
+        ended = self._unwanted[name] = Deferred()
+        return ended
 
     def stop(self) -> Deferred[None]:
         """Begin no further check; fires when the one under way has ended, which is soon."""
@@ -527,10 +558,13 @@ class DamageChecks:
         while self._waiting:
             name = next(iter(self._waiting))
             del self._waiting[name]
+            self._checked = name
             try:
                 await self._check(name)
             except (CheckStopped, DatabaseRefused):
                 pass  # why one is refused is known, and whether to try again
+            except DatabaseDeleted:
+                pass
             except Unavailable:
                 self._later.update({name: None, **self._waiting})
                 self._waiting.clear()
@@ -538,21 +572,28 @@ class DamageChecks:
                 self._log.error("{label} cannot be checked: {error}", label=name.label, error=error)
             except Exception:
                 self._log.failure("{label} cannot be checked.", label=name.label)
+            finally:
+                self._checked = None
+                if (ended := self._unwanted.pop(name, None)) is not None:
+                    ended.callback(None)
 
     async def _check(self, name: DatabaseName) -> None:
-        file = await self._files.hold_file(name)
+        database = self._files.find_to_check(name)
+        file = await self._files.hold_file(database)
         try:
             if file.was_closed_cleanly or file.size() > CHECKED_BYTES:
                 return
             found: list[Damage | None] = []
             await self._runtime.run_in_thread(lambda: found.append(file.find_damage(self._pause)))
+            if name in self._unwanted:
+                return
             if found[0] is None:
                 file.confirm_sound()
             else:
                 self._files.refuse_damaged(name, found[0])
         finally:
-            self._files.release_file(name)
+            self._files.release_file(database)
 
     def _pause(self) -> bool:
         time.sleep(PAUSE_S)
-        return self._is_over
+        return self._is_over or self._checked in self._unwanted

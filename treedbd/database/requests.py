@@ -114,6 +114,20 @@ class DatabaseRefused(Unavailable):
         super().__init__("The database cannot be opened; the log of the server says why.")
 
 
+class DatabaseDeleted(Unavailable):
+    """A database is being deleted, or was, since the request began."""
+
+    def __init__(self) -> None:
+        super().__init__("The database is being deleted; try again later.")
+
+
+class DatabaseExists(Exception):
+    """A database that is to be created exists already."""
+
+    def __init__(self, name: DatabaseName) -> None:
+        super().__init__(f"The database {name.label} exists already.")
+
+
 class TooManyInUse(Unavailable):
     """No further database can be opened, because all that are open are in use."""
 

@@ -241,6 +241,10 @@ class OtherProcesses(Protocol):
         """Make them refuse a database that this process has found damaged."""
         ...
 
+    def delete(self, name: DatabaseName) -> Awaitable[None]:
+        """Delete a database, which all processes let go of first; raise `Unavailable`."""
+        ...
+
     def rules_of(self, project: str) -> RulesExchange:
         """Return how they agree on the rules of a project."""
         ...

@@ -28,7 +28,7 @@ from __future__ import annotations
 import pathlib
 import threading
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 from treedbd.store.engine import (
     CannotCreateStore,
@@ -83,6 +83,10 @@ class FileEngine(Engine, Protocol):
         """Whether the file was sound when it was closed, and has not changed since."""
         ...
 
+    def refuse_snapshots(self, refusal: Callable[[], Exception]) -> None:
+        """Close every moment that is held open; its reader receives what `refusal` returns."""
+        ...
+
     def limit_cache(self, size: int) -> None:
         """Keep about `size` bytes of the file in memory at most; not during a commit."""
         ...
@@ -98,6 +102,21 @@ class FileEngine(Engine, Protocol):
 
 class WrappedEngine:
     """Passes the calls of an `Engine` on to another one; subclasses have `read` and `begin`."""
+
+    _refusal: Callable[[], Exception] | None = None
+
+    def retire(self, refusal: Callable[[], Exception]) -> None:
+        """Raise what `refusal` returns at every use from now on, except `close`.
+
+        Also to the readers of snapshots that are held of a file. Called in the thread that uses the
+        engine; no commit may be under way.
+        """
+        raise NotImplementedError
+
+    def _check_in_use(self) -> None:
+        """Raise the refusal of an engine that was retired."""
+        if self._refusal is not None:
+            raise self._refusal()
 
     def _opened(self) -> Engine:
         """Return the engine that calls go to, opened if need be."""
@@ -177,7 +196,23 @@ class CreateOnWriteEngine(WrappedEngine, Generic[E]):
         """Show the last commit to reads."""
         return self._engine.advance(holds=holds)
 
+    def retire(self, refusal: Callable[[], Exception]) -> None:
+        """Raise what `refusal` returns at every use from now on, except `close`."""
+        self._refusal = refusal
+        refuse: Any = self._refuse
+        self.read = self.begin = refuse
+
+    def close(self) -> None:
+        """Close cleanly; what was retired is left to the readers of its snapshots."""
+        if self._refusal is None:
+            self._engine.close()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        self._check_in_use()
+        raise StoreFailed(_CLOSED)
+
     def _opened(self) -> Engine:
+        self._check_in_use()
         return self._engine
 
     def _begin_first(self) -> Transaction:
@@ -307,6 +342,7 @@ class ReopeningEngine(WrappedEngine):
         one that was left.
         """
         with self._lock:
+            self._check_in_use()
             if self._is_over:
                 raise StoreFailed(_CLOSED)
             if self._file is None:
@@ -327,6 +363,13 @@ class ReopeningEngine(WrappedEngine):
         """
         self._damage = damage
         self.read = self._open_and_read
+
+    def retire(self, refusal: Callable[[], Exception]) -> None:
+        """Raise what `refusal` returns at every use from now on, except `close`."""
+        self._refusal = refusal
+        self.detach()
+        if self._file is not None:
+            self._file.refuse_snapshots(refusal)
 
     def detach(self) -> None:
         """Open the file at the next use; no commit and no snapshot may be under way."""
@@ -395,6 +438,7 @@ class ReopeningEngine(WrappedEngine):
         return file.read(lambda view: _may_follow(view, left))
 
     def _opened(self) -> Engine:
+        self._check_in_use()
         if self._engine is None:
             self._use()
             if self._engine is None:
@@ -402,6 +446,7 @@ class ReopeningEngine(WrappedEngine):
         return self._engine
 
     def _check_undamaged(self) -> None:
+        self._check_in_use()
         if self._damage is not None:
             raise StoreDamaged(self._damage)
 

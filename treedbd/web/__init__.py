@@ -14,6 +14,8 @@ origins           pages that may not send requests (CSRF, DNS rebinding); CORS i
 context           the objects that all handlers share; users whom the application has logged in
 rules             the rules of a project: read, checked, put; their versions; trials of rules
 admin             what admins read and change besides: databases, activity, the change log
+databases         projects listed, databases created and deleted, for admins
+backups           backups taken and listed, for admins
 activity          how many requests, how long they take, which are slowest; counts for metrics
 inspection        what admins see as it is: requests, as they come too, and connections
 seen_requests     requests recorded while an admin looks, without tokens; filters of them

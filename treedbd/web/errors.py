@@ -16,8 +16,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.counting import HeldBytesRefused
+from treedbd.database.backup_folder import BackupUnderWay, NoBackups
 from treedbd.database.requests import (
     ConditionFailed,
+    DatabaseExists,
     DeadlinePassed,
     OutcomeInDoubt,
     PermissionDenied,
@@ -94,9 +96,12 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     UnknownDatabase: (404, "not_found"),
     UnknownVersion: (404, "not_found"),
     CannotUpgrade: (404, "not_found"),
+    NoBackups: (404, "not_found"),
     MethodNotAllowed: (405, "method_not_allowed"),
     RulesManagedByFile: (409, "conflict"),
     NoSigningSecret: (409, "conflict"),
+    DatabaseExists: (409, "conflict"),
+    BackupUnderWay: (409, "conflict"),
     ConditionFailed: (412, "condition_failed"),
     PayloadTooLarge: (413, "payload_too_large"),
     TooLarge: (413, "payload_too_large"),

@@ -477,6 +477,9 @@ class RequestFeed:
         """End with `auth_revoked`: the token has expired, or is no longer trusted."""
         self.end(AUTH_REVOKED)
 
+    def revoke(self) -> None:
+        """Go on: it shows the project, of which one database is deleted."""
+
     def end(self, last_frame: bytes = b"") -> None:
         """End cleanly; `last_frame` says why."""
         if self._is_open:

@@ -79,6 +79,9 @@ class Listener(Protocol):
     def lose_identity(self) -> None:
         """End the identity: its token is no longer trusted, or has expired."""
 
+    def revoke(self) -> None:
+        """End it: what it shows can no longer be read."""
+
     def end(self) -> None:
         """End cleanly: the server stops."""
 
@@ -176,6 +179,12 @@ class ListenerRegistry(ABC, Generic[_Listener]):
         """End every listener cleanly."""
         for listener in list(self._open):
             listener.end()
+
+    def revoke(self, name: DatabaseName) -> None:
+        """End every listener of a database, which is deleted."""
+        key = f"{self._kind} of {name.label}"
+        found = [listener for listener, keys in self._open.items() if keys[1] == key]
+        self._in_slices(found, ENDED_AT_ONCE, lambda listener: listener.revoke())
 
     def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
         """End the identities that their project no longer trusts."""

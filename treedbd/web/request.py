@@ -96,7 +96,7 @@ KNOWN: Final = frozenset(
         *QUERY_PARAMETERS,
         *(WHERE, DESCRIBE, AT),
         ON_DISCONNECT,
-        *("dryRun", "version", "writeSizeLimit", "disableTriggers"),
+        *("confirm", "dryRun", "version", "writeSizeLimit", "disableTriggers"),
     }
 )
 QUERY_MEMBERS: Final = frozenset({*QUERY_PARAMETERS, WHERE, "shallow"})

@@ -52,8 +52,10 @@ from treedbd.tree.query import Order
 from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
+from treedbd.web.backups import BackupHandlers, Backups
 from treedbd.web.console import SAFE_HEADERS, Console
 from treedbd.web.context import WebContext
+from treedbd.web.databases import DatabaseHandlers
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
 from treedbd.web.inspection import Inspection
 from treedbd.web.listeners import StreamRegistry
@@ -532,6 +534,16 @@ class DataHandlers:
         database.check_exists()
         return identity
 
+    async def is_admin(self, wanted: DataRequest, project: str) -> bool:
+        """Return whether the sender of a request is an admin of another project.
+
+        Raises as `identify`. The request is not counted.
+        """
+        identity = await self._authenticator.identify(
+            project, wanted.token, None, wanted.timeout_s, wanted.identity
+        )
+        return identity.is_admin
+
     def now_ms(self) -> int:
         """Return the time in milliseconds since 1970."""
         return int(self._wall_clock() * 1000)
@@ -581,6 +593,7 @@ class TreeResource(Resource):
 
     Attributes:
         shared_reads: the renderings that are being made or read.
+        backups: takes backups.
         data, streams: handles the requests for data; the open streams.
         realtime: serves the real-time protocol.
         console_files: serves the console.
@@ -629,6 +642,10 @@ class TreeResource(Resource):
         self._admin = AdminHandlers(
             self.data, catalog, sockets, activity, inspection=self.inspection
         )
+        self._databases = DatabaseHandlers(self.data, catalog, activity)
+        self.backups: Final = Backups(settings, context.clock)
+        self._backups = BackupHandlers(self.data, self.backups)
+        catalog.end_listeners = self._end_listeners
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
         self._routes = make_routes(self, self.app, self.admin)
@@ -642,6 +659,11 @@ class TreeResource(Resource):
     def show_turns(self, turns: Turns) -> None:
         """Show the turns of the process to admins who request its health."""
         self._health.turns = turns
+
+    def _end_listeners(self, name: DatabaseName) -> None:
+        """End the streams and sockets of a database that is deleted."""
+        self.streams.revoke(name)
+        self.realtime.sockets.revoke(name)
 
     def refuse_writes(self) -> None:
         """Refuse the writes that wait to be parsed, and all new ones: the server stops."""
@@ -724,7 +746,29 @@ class TreeResource(Resource):
     @app.route("/.settings/tokens.json", methods=["POST", "OPTIONS"], endpoint="tokens")
     async def admin(self, request: IHttp1Request, endpoint: str) -> None:
         """Answer an admin, or a caller about himself; the endpoint also names the handler."""
-        handler = getattr(self._admin, endpoint)
+        await self._answer_admin(request, endpoint, getattr(self._admin, endpoint))
+
+    @app.route("/.inspect/projects.json", methods=READ_METHODS)
+    async def projects(self, request: IHttp1Request) -> None:
+        """Answer with the projects of an admin, and their databases."""
+        await self._answer_admin(request, "projects", self._databases.projects)
+
+    @app.route("/.settings/database.json", methods=["PUT", "DELETE", "OPTIONS"])
+    async def database(self, request: IHttp1Request) -> None:
+        """Create a database, or delete it."""
+        await self._answer_admin(request, "database", self._databases.database)
+
+    @app.route("/.inspect/backups.json", methods=READ_METHODS, endpoint="list_backups")
+    async def list_backups(self, request: IHttp1Request) -> None:
+        """Answer with the backups that were taken."""
+        await self._answer_admin(request, "list_backups", self._backups.backups)
+
+    @app.route("/.settings/backup.json", methods=["POST", "OPTIONS"])
+    async def backup(self, request: IHttp1Request) -> None:
+        """Take a backup."""
+        await self._answer_admin(request, "backup", self._backups.backup)
+
+    async def _answer_admin(self, request: IHttp1Request, endpoint: str, handler: Handler) -> None:
         asked = self._ask(request, self._routes[endpoint].allowed, has_place=False)
         if asked is not None:
             await self._answer(request, *asked, handler)

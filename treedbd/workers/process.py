@@ -209,6 +209,12 @@ class OtherWorkers:
         if self.parent is not None:
             self.parent.call(protocol.Damaged, label=name.label, refuses_reads=refuses_reads)
 
+    async def delete(self, name: DatabaseName) -> None:
+        """Delete a database by the parent, which makes all workers let go of it first."""
+        response = await self.call(protocol.DeleteDatabase, label=name.label)
+        if response["problem"]:
+            raise Unavailable(response["problem"])
+
     def rules_of(self, project: str) -> SharedRules:
         """Return the rules of a project, as all workers share them."""
         return SharedRules(project, self)
@@ -363,6 +369,22 @@ class Worker(protocol.Channel):
         name = parse_label(label)
         if name is not None:
             self._service.catalog.note_damaged(name, refuses_reads=refuses_reads)
+        return {}
+
+    @protocol.LetGo.responder
+    async def let_go(self, label: str) -> dict[str, object]:
+        """Close a database that is being deleted, and let no client use it."""
+        name = parse_label(label)
+        if name is not None:
+            await self._service.catalog.let_go(name)
+        return {}
+
+    @protocol.Deleted.responder
+    def deleted(self, label: str) -> dict[str, object]:
+        """Allow a deleted database to be created again."""
+        name = parse_label(label)
+        if name is not None:
+            self._service.catalog.deleted(name)
         return {}
 
     @protocol.FindProblems.responder

@@ -139,6 +139,25 @@ class Damaged(amp.Command):
     arguments: ClassVar = [(b"label", amp.Unicode()), (b"refuses_reads", amp.Boolean())]
 
 
+class DeleteDatabase(amp.Command):
+    """To the parent: delete a database; answered when it is gone, or with why it cannot be."""
+
+    arguments: ClassVar = [(b"label", amp.Unicode())]
+    response: ClassVar = [(b"problem", amp.Unicode())]
+
+
+class LetGo(amp.Command):
+    """To a worker: close a database that is being deleted, and let none use it."""
+
+    arguments: ClassVar = [(b"label", amp.Unicode())]
+
+
+class Deleted(amp.Command):
+    """To a worker: a database that was let go is deleted, and may be created again."""
+
+    arguments: ClassVar = [(b"label", amp.Unicode())]
+
+
 class FindProblems(amp.Command):
     """To the parent, which sends it to the other workers: return the problems of the receiver."""
 

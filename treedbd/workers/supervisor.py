@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -28,14 +31,25 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IDelayedCall, IProcessTransport
 from twisted.internet.protocol import Factory, ProcessProtocol
 from twisted.internet.task import LoopingCall
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.protocols.amp import Command
 from twisted.python.failure import Failure
 
 from treedbd.config.listening import CannotStart, Listening
 from treedbd.config.settings import Settings
+from treedbd.database.removal import (
+    begin_removal,
+    cannot_delete,
+    find_removed,
+    finish_all,
+    remove_all,
+    shelf_of,
+)
+from treedbd.database.requests import DatabaseDeleted
 from treedbd.database.runtime import Problem
-from treedbd.store.directory_lock import DirectoryLock
+from treedbd.names import parse_label
+from treedbd.store.directory_lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.sqlite.shared import can_share
 from treedbd.web.activity import add_up
@@ -208,6 +222,15 @@ class WorkerProcess:
             return fail(Failure(ConnectionDone()))
         return self._channel.call(command, **arguments)
 
+    def tell(self, command: Any, **arguments: object) -> Deferred[Any]:
+        """Send a command, also to a worker that does not serve yet, which answers it then.
+
+        Fires with the response, errbacks if the worker has ended, or is not started.
+        """
+        if self._channel is None:
+            return fail(Failure(ConnectionDone()))
+        return self._channel.call(command, **arguments)
+
     def kill(self) -> None:
         """End the process now."""
         if self._process is not None and self._process.pid:
@@ -268,6 +291,10 @@ class _WorkerChannel(protocol.Channel):
         self._supervisor.worker_found_damaged(self._worker, label, refuses_reads=refuses_reads)
         return {}
 
+    @protocol.DeleteDatabase.responder
+    async def delete_database(self, label: str) -> dict[str, object]:
+        return await self._supervisor.delete_database(label)
+
     @protocol.FindProblems.responder
     async def find_problems(self) -> dict[str, object]:
         return await self._supervisor.find_problems(self._worker)
@@ -318,6 +345,7 @@ class Supervisor(Service):
         self._looking.clock = reactor
         self._looked_at = 0.0
         self._damaged: dict[str, bool] = {}
+        self._deleting: set[str] = set()
         self._is_stopping = False
         self._stopped: Deferred[None] = Deferred()
 
@@ -348,6 +376,7 @@ class Supervisor(Service):
             self._ports.close()
             raise CannotStart.because(error) from None
         self._lock.note_urls(self.urls())
+        finish_all(self._settings.data, find_removed(self._settings.data))
         secret = os.urandom(32)
         self._inheritance = Inheritance(
             source=self._source,
@@ -501,6 +530,49 @@ class Supervisor(Service):
                 other.call(protocol.Damaged, label=label, refuses_reads=refuses_reads).addErrback(
                     ignore_end
                 )
+
+    async def delete_database(self, label: str) -> dict[str, object]:
+        """Delete a database that no worker uses any longer; return why not, if it cannot be."""
+        name = parse_label(label)
+        if name is None or label in self._deleting:
+            return {"problem": str(DatabaseDeleted())}
+        self._deleting.add(label)
+        try:
+            shelf = shelf_of(self._settings.data, name)
+            if problem := await self._begin_deletion(shelf):
+                return {"problem": problem}
+            # A worker that is started from now on finds the removal note.
+            await self._tell_all(protocol.LetGo, label)
+            await remove_all(shelf, self._run_in_thread, self._reactor)
+            self._damaged.pop(label, None)
+            await self._tell_all(protocol.Deleted, label)
+        finally:
+            self._deleting.discard(label)
+        return {"problem": ""}
+
+    async def _begin_deletion(self, shelf: pathlib.Path) -> str:
+        """Make it durable that a database does not exist; return why not, if that fails."""
+        if self._lock is None or not self._lock.is_in_place():
+            return LOCK_MISPLACED
+        try:
+            await self._run_in_thread(partial(begin_removal, shelf))
+        except OSError as error:
+            return cannot_delete(error)
+        return ""
+
+    def _run_in_thread(self, work: Callable[[], None]) -> Deferred[None]:
+        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
+
+    async def _tell_all(self, command: type[Command], label: str) -> None:
+        """Return when all workers have done a command; one that has ended has done it, too."""
+        calls = [each.tell(command, label=label) for each in self._workers]
+        results = await DeferredList(calls, consumeErrors=True)
+        for worker, (is_done, result) in zip(self._workers, results, strict=True):
+            if not is_done and not result.check(ConnectionDone, ConnectionLost):
+                self._log.failure(
+                    "A worker cannot close {label}, and is killed.", result, label=label
+                )
+                worker.kill()
 
     async def find_problems(self, worker: WorkerProcess) -> dict[str, object]:
         """Return the problems of all other workers."""

@@ -21,6 +21,7 @@ from treedbd.web.listeners import (
 )
 from treedbd.web.streams import (
     AUTH_REVOKED,
+    CANCEL,
 )
 
 SHOP = DatabaseName("shop")
@@ -89,6 +90,9 @@ class RecordingStream:
 
     def lose_identity(self) -> None:
         self.end(AUTH_REVOKED)
+
+    def revoke(self) -> None:
+        self.end(CANCEL)
 
     def end(self, last_frame: bytes = b"") -> None:
         self._record(last_frame)

@@ -93,8 +93,8 @@ _LIST_VERSIONS: Final = (
 _READ_VERSION: Final = "SELECT rules FROM rules_versions WHERE project = %s AND version = %s"
 SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
 GET_META: Final = "SELECT value FROM meta WHERE name = %s"
-_ADD_PROJECT: Final = "INSERT INTO projects (project) VALUES (%s) ON CONFLICT DO NOTHING"
-_LOCK_PROJECT: Final = "SELECT epoch FROM projects WHERE project = %s FOR UPDATE"
+ADD_PROJECT: Final = "INSERT INTO projects (project) VALUES (%s) ON CONFLICT DO NOTHING"
+LOCK_PROJECT: Final = "SELECT epoch FROM projects WHERE project = %s FOR UPDATE"
 _ALL: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs ORDER BY project, name"
 _SELECT: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs WHERE project = %s"
 _FIND: Final = _SELECT + " AND name = %s"
@@ -190,9 +190,9 @@ class ProjectStore:
 
         def put(connection: TimedConnection) -> int:
             connection.execute("BEGIN")
-            connection.execute(_ADD_PROJECT, (project,))
+            connection.execute(ADD_PROJECT, (project,))
             ((before,),) = rows_of(connection, _LOCK_RULES, (project,))
-            _refuse_moved(connection)
+            refuse_moved(connection)
             if before is None or bytes(before) != text:
                 by = (origin.time, origin.uid, origin.is_admin)
                 connection.execute(_KEEP_UNVERSIONED, (project,))
@@ -245,12 +245,12 @@ class ProjectStore:
 
         def create(connection: TimedConnection) -> StoredDatabase:
             connection.execute("BEGIN")
-            connection.execute(_ADD_PROJECT, (project,))
+            connection.execute(ADD_PROJECT, (project,))
             # A replacement of the rules waits until the new row has the epoch, or comes first.
-            ((epoch,),) = rows_of(connection, _LOCK_PROJECT, (project,))
+            ((epoch,),) = rows_of(connection, LOCK_PROJECT, (project,))
             found = rows_of(connection, _FIND, (project, name))
             if not found:
-                _refuse_moved(connection)
+                refuse_moved(connection)
             if not found and limit is not None:
                 ((count,),) = rows_of(connection, _COUNT, (project,))
                 if count >= limit:
@@ -293,7 +293,7 @@ def _list_versions(
     return mark_current(versions, current, stored, UNKNOWN), stored
 
 
-def _refuse_moved(connection: TimedConnection) -> None:
+def refuse_moved(connection: TimedConnection) -> None:
     """Raise `StoreUnreachable` if all was moved away.
 
     A statement that writes to `projects` must precede it: that waits for a move that is under way.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -245,6 +245,10 @@ class PostgresqlEngine:
     def has_snapshots(self) -> bool:
         """Whether a moment is held open."""
         return self._local.has_snapshots
+
+    def refuse_snapshots(self, refusal: Callable[[], Exception]) -> None:
+        """Close every moment that is held open; its reader receives what `refusal` returns."""
+        self._local.refuse_snapshots(refusal)
 
     @property
     def position(self) -> CopyPosition:

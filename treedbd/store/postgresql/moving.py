@@ -49,6 +49,7 @@ from treedbd.store.postgresql.connection import (
     rows_of,
     unreachable,
 )
+from treedbd.store.postgresql.removal import AT_ONCE, REMOVE_SOME, execute
 from treedbd.store.postgresql.schema import LOCK_CLASS, MOVED
 from treedbd.store.rows import FIRST
 
@@ -91,11 +92,6 @@ _ENTRY: Final = (
     "SELECT op FROM log l JOIN dbs d USING (db) WHERE project = %s AND name = %s AND l.seq = %s"
 )
 _HAS_NAME: Final = "SELECT project FROM dbs WHERE db = %s FOR UPDATE"
-_REMOVE_SOME: Final = tuple(
-    f"DELETE FROM {table} WHERE db = %s AND {key} IN"  # noqa: S608 - names of our own
-    f" (SELECT {key} FROM {table} WHERE db = %s ORDER BY {key} LIMIT {_AT_ONCE})"
-    for table, key in (("kv", "k"), ("log", "seq"), ("changes", "rev"))
-)
 _REMOVE: Final = "DELETE FROM dbs WHERE db = %s"
 
 
@@ -310,13 +306,9 @@ def remove_left_over(move: MoveConnection, kept: Iterable[DatabaseName] = ()) ->
             _remove(move, each.db)
 
 
-def _execute(statement: str, parameters: tuple[int, ...], connection: TimedConnection) -> int:
-    return connection.execute(statement.encode(), parameters).rowcount
-
-
 def _remove(move: MoveConnection, db: int) -> None:
-    for statement in _REMOVE_SOME:
-        while move.run(partial(_execute, statement, (db, db))) == _AT_ONCE:
+    for statement in REMOVE_SOME:
+        while move.run(partial(execute, statement, (db, db))) == AT_ONCE:
             continue
     move.run(lambda connection: connection.execute(_REMOVE, (db,)))
 

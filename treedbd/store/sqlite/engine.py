@@ -49,7 +49,7 @@ T = TypeVar("T")
 RESERVE_BYTES: Final = 1024 * 1024
 
 _RESERVE: Final = "-reserve"
-_SUFFIXES: Final = ("", LOG, "-shm", _RESERVE, MARK)
+FILE_SUFFIXES: Final = ("", LOG, "-shm", _RESERVE, MARK)
 DESCRIPTORS_PER_FILE: Final = 9
 """Descriptors of one open engine: two of each of three connections (writer, reader, a spare one for
 snapshots), one that holds the locks of the file, the index of the log, and the mark."""
@@ -260,6 +260,10 @@ class SqliteEngine:
         """Whether a moment is held open."""
         return bool(self.readers.snapshots)
 
+    def refuse_snapshots(self, refusal: Callable[[], Exception]) -> None:
+        """Close every moment that is held open; its reader receives what `refusal` returns."""
+        self.readers.refuse_held(refusal)
+
     def limit_cache(self, size: int) -> None:
         """Keep about `size` bytes of pages in memory at most, half for writing; not in a commit."""
         self.writer.limit_cache(size // 2)
@@ -325,7 +329,7 @@ class SqliteEngine:
 
     def size(self) -> int:
         """Return the bytes of the file and of those beside it, the reserve included."""
-        return sum(map(_size_of, (beside(self.path, suffix) for suffix in _SUFFIXES)))
+        return sum(map(_size_of, (beside(self.path, suffix) for suffix in FILE_SUFFIXES)))
 
     def close(self) -> None:
         """Close cleanly: snapshots, readers, and last the writer, which checkpoints."""
@@ -367,7 +371,7 @@ def remove_files(path: pathlib.Path) -> None:
     The file is last, when the others are durably gone: a log or a mark without it is refused, and
     one beside the next file of its name would be applied to that.
     """
-    files = [beside(path, suffix) for suffix in _SUFFIXES]
+    files = [beside(path, suffix) for suffix in FILE_SUFFIXES]
     for group in (files[1:], files[:1]):
         if existing := [file for file in group if os.path.lexists(file)]:
             for file in existing:

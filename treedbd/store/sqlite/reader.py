@@ -79,6 +79,7 @@ class SqliteReader:
         """Use `connection`, which no other code may put into a transaction."""
         self._connection = connection
         self._run: Execute = connection.cursor().execute
+        self._over: Callable[..., NoReturn] = _raise_over
         self._execute: Execute = _raise_over
         self._scans: set[apsw.Cursor] = set()
 
@@ -142,11 +143,11 @@ class SqliteReader:
             yield LogEntry(number, op_id, content)
 
     def _is_over(self) -> bool:
-        return self._execute is _raise_over
+        return self._execute is self._over
 
     def _invalidate(self) -> None:
         """End the use of the view and of all iterators over it."""
-        self._execute = _raise_over
+        self._execute = self._over
         if self._scans:
             for cursor in self._scans:
                 cursor.close()
@@ -160,13 +161,13 @@ class SqliteReader:
     def _walk(self, statement: str, *bindings: Any) -> Iterator[tuple[Any, ...]]:
         """Run a statement on a cursor of its own, row by row, until it or the moment ends."""
         if self._is_over():
-            _raise_over()
+            self._over()
         cursor = self._connection.cursor()
         self._scans.add(cursor)
         try:
             yield from cursor.execute(statement, bindings)
         except apsw.CursorClosedError:
-            _raise_over()
+            self._over()
         except SQLITE_ERRORS as error:
             raise self._on_error(error) from error
         finally:
@@ -287,7 +288,7 @@ class PresentReader(SqliteReader):
     def sequence(self) -> int:
         """Return the number of the last entry ever appended."""
         if self._is_over():
-            _raise_over()
+            self._over()
         return self._sequence
 
     def shows_as(self, other: PresentReader) -> bool:
@@ -321,6 +322,15 @@ class PresentReader(SqliteReader):
             self._is_held = False
             self.end()
             self._readers.release(self)
+
+    def refuse(self, refusal: Callable[[], Exception]) -> None:
+        """Release a moment that was held; its reader receives what `refusal` returns."""
+
+        def refuse(*_: object) -> NoReturn:
+            raise refusal()
+
+        self._over = refuse
+        self.close()
 
     def _begin_current(self) -> None:
         """Begin the transaction that stays open over many reads."""
@@ -404,6 +414,11 @@ class Readers:
             return None
         self._show_by(other, reader)
         return reader
+
+    def refuse_held(self, refusal: Callable[[], Exception]) -> None:
+        """Release all moments that are held; their readers receive what `refusal` returns."""
+        for snapshot in list(self.snapshots):
+            snapshot.refuse(refusal)
 
     def renew(self) -> None:
         """Show the moment that is shown by a transaction that begins now, if nothing is newer.

@@ -273,6 +273,10 @@ class RealtimeSession:
         """Close the WebSocket: the server stops."""
         self._socket.close(CloseCode.GOING_AWAY)
 
+    def revoke(self) -> None:
+        """Close the WebSocket: its database is deleted."""
+        self._socket.close(CloseCode.GOING_AWAY)
+
     def close(self) -> Deferred[None]:
         """Close the WebSocket, if it is open; fires with `ended`."""
         self._socket.close(CloseCode.NORMAL_CLOSURE)
