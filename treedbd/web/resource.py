@@ -637,19 +637,21 @@ class TreeResource(Resource):
         self.data: Final = DataHandlers(context, self._refuse)
         self.streams: Final = self.data.streams
         self.realtime: Final = RealtimeEndpoint(self.data, catalog, self.find)
-        sockets, activity = self.realtime.sockets, activity or Activity(context.clock)
-        self.inspection: Final = Inspection(self.data, sockets, activity, catalog.statistics)
-        self._admin = AdminHandlers(
-            self.data, catalog, sockets, activity, inspection=self.inspection
-        )
-        self._databases = DatabaseHandlers(self.data, catalog, activity)
-        self.backups: Final = Backups(settings, context.clock)
-        self._backups = BackupHandlers(self.data, self.backups)
-        catalog.end_listeners = self._end_listeners
+        self._serve_admins(context, activity or Activity(context.clock))
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
         self._routes = make_routes(self, self.app, self.admin)
         self._reserved = reserved_answers(self._routes, RESERVED, without)
+
+    def _serve_admins(self, context: WebContext, activity: Activity) -> None:
+        """Make the handlers of what only admins may do."""
+        data, catalog, sockets = self.data, self._catalog, self.realtime.sockets
+        self.inspection = Inspection(data, sockets, activity, catalog.statistics)
+        self._admin = AdminHandlers(data, catalog, sockets, activity, inspection=self.inspection)
+        self._databases = DatabaseHandlers(data, catalog, activity)
+        self.backups = Backups(context.settings, context.clock)
+        self._backups = BackupHandlers(data, self.backups)
+        catalog.end_listeners = self._end_listeners
 
     @property
     def log_request(self) -> Callable[[Request], None] | None:
