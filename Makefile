@@ -24,6 +24,7 @@ test: $(TESTABLE)
 		zsh=zsh fish=fish systemd-analyze=systemd haproxy=haproxy /usr/sbin/nginx=nginx caddy=caddy \
 		promtool=prometheus slowhttptest=slowhttptest testssl=testssl.sh faketime=faketime
 	@tests/clients/install
+	@tests/console/install
 	@tests/board/install
 	@tests/scanners/install
 	$(BIN)/ruff format --check .

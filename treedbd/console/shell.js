@@ -34,12 +34,14 @@ class TreedbConsole extends Component {
     this.textContent = ""; // what was there until the modules were loaded
     this.watch(session, "change");
     this.watch(session, "online", () => this.#comeBack());
+    this.watch(session, "given", () => this.#begin());
     this.watch(router, "change");
     this.watch(document, "keydown", (event) => this.#onKey(event));
     this.#begin();
   }
 
   async #begin() {
+    this.problem = null;
     try {
       await resumeSession();
       await this.#findProjects();
@@ -64,13 +66,16 @@ class TreedbConsole extends Component {
   }
 
   render() {
-    if (session.token === null) return this.#renderSignIn();
+    if (session.token === null) {
+      this.viewElement = undefined; // it may show what the next caller must not see
+      return this.#renderSignIn();
+    }
     if (session.caller === null) return html`<p class="starting" role="status">Waiting for the server …</p>`;
     const tab = TABS.find((each) => each.view === router.view);
     return html`
       <a class="skip" href="#view" @click=${(event) => this.#skip(event)}>To the content</a>
       <header class="bar">
-        <a class="brand" href=${hrefOf("data")}><img src="icon.svg" alt="" width="22" height="22"><span>treedb</span></a>
+        <a class="brand" href=${hrefOf("data")} aria-label="treedb: the root of the data"><img src="icon.svg" alt="" width="22" height="22"><span>treedb</span></a>
         ${this.#renderDatabase()}
         <nav class="tabs" aria-label="Views">
           ${TABS.filter((each) => !each.isForAdmins || session.isAdmin).map(
@@ -164,11 +169,11 @@ class TreedbConsole extends Component {
     const isLocal = LOOPBACK.test(location.hostname);
     return html`<main class="sign-in">
       <h1 class="brand"><img src="icon.svg" alt="" width="28" height="28">treedb console</h1>
-      ${session.state === "expired" ? html`<p class="banner warning" role="status">Your token has expired. Sign in again to go on where you were.</p>` : nothing}
+      ${session.state === "expired" ? html`<p class="banner warning" role="status">Your token is no longer valid. Sign in again to go on where you were.</p>` : nothing}
       ${this.problem ? html`<p class="problem" role="alert">${this.problem}</p>` : nothing}
       ${isLocal
         ? html`<button class="primary wide" @click=${() => this.#enter("owner", "")}>Sign in as owner</button>
-            <p class="hint">For development mode, where whoever reaches this port is the owner.</p>`
+            <p class="hint">For development mode, where all who reach this port are the owner.</p>`
         : nothing}
       <form @submit=${(event) => this.#submit(event)}>
         <div class="field"><label for="token">Token</label>

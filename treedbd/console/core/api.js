@@ -10,6 +10,12 @@ import { RawJson, toJson } from "./format.js";
 import { session } from "./session.js";
 
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
+/** How long the head of a response to a read may take; a write may take as long as it needs. */
+const HEAD_MS = 30_000;
+/** A stream is begun again after this time without a byte: the server sends one every 30 s. */
+const SILENT_MS = 75_000;
+/** How long the server may take to say that it is alive. */
+const ALIVE_MS = 5000;
 
 /** A request that failed: `status` 0 if there was no answer. */
 export class ApiError extends Error {
@@ -51,13 +57,18 @@ export async function send(method, url, { body, headers = {}, signal, token = se
   const sent = { ...headers };
   if (token) sent.Authorization = `Bearer ${token}`;
   if (body !== undefined) sent["Content-Type"] ??= "application/json";
+  const late = new AbortController();
+  const timer = method === "GET" ? setTimeout(() => late.abort(), HEAD_MS) : 0;
+  const either = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
   let response;
   try {
-    response = await fetch(url, { method, headers: sent, body, signal, cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer" });
+    response = await fetch(url, { method, headers: sent, body, signal: either, cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer" });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (signal?.aborted) throw error;
     noteOffline();
     throw new ApiError(0, "offline", "The server does not answer.");
+  } finally {
+    clearTimeout(timer);
   }
   noteOnline();
   if (response.ok || response.status === 304) return response;
@@ -78,8 +89,8 @@ async function errorOf(response, token) {
   // In the dialect of Firebase clients `error` is the sentence, and there is no code.
   const message = found.message ?? (typeof found.error === "string" ? found.error : `The server answers ${response.status}.`);
   const error = new ApiError(response.status, found.message ? found.error : "", message, found);
-  if (response.status === 401 && token && token === session.token && /expire|not valid|revoked/i.test(message)) {
-    session.signOut("expired");
+  if (response.status === 401 && token && token === session.token && /^The token |expired/i.test(message)) {
+    session.signOut(session.caller === null && !/expire/i.test(message) ? "signed-out" : "expired");
   }
   return error;
 }
@@ -148,13 +159,15 @@ export async function admin(method, page, { parameters, body, signal, headers } 
 export async function follow(place, parameters, { onEvent, onState = () => {}, signal, isData = true }) {
   let failures = 0;
   while (!signal.aborted) {
+    const silence = new Silence();
     try {
       const url = urlOf(place, parameters, { isData });
-      const response = await send("GET", url, { signal, headers: { Accept: "text/event-stream" } });
+      const response = await send("GET", url, { signal: AbortSignal.any([signal, silence.signal]), headers: { Accept: "text/event-stream" } });
       onState("open");
-      const isOver = await readEvents(response.body, (type, data) => {
+      const isOver = await readEvents(response.body, silence, (type, data) => {
         failures = 0;
         onEvent(type, data);
+        if (type === "auth_revoked") identify().catch(() => {}); // an expired token ends the session
         return type === "cancel" || type === "auth_revoked";
       });
       if (isOver) {
@@ -167,6 +180,8 @@ export async function follow(place, parameters, { onEvent, onState = () => {}, s
         onState("ended", error);
         return;
       }
+    } finally {
+      silence.end();
     }
     onState("lost");
     await pause(RETRY_MS[Math.min(failures, RETRY_MS.length - 1)], signal);
@@ -174,13 +189,36 @@ export async function follow(place, parameters, { onEvent, onState = () => {}, s
   }
 }
 
+/** Aborts a stream of which nothing comes, as after the network was lost without a sign. */
+class Silence {
+  #controller = new AbortController();
+  #timer = 0;
+  signal = this.#controller.signal;
+
+  constructor() {
+    this.end = this.end.bind(this);
+    this.wait();
+  }
+
+  /** Begin to wait, from now. */
+  wait() {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#controller.abort(), SILENT_MS);
+  }
+
+  end() {
+    clearTimeout(this.#timer);
+  }
+}
+
 /** Call `onEvent` with each event of a body until it returns true; return whether it did. */
-async function readEvents(body, onEvent) {
+async function readEvents(body, silence, onEvent) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let pending = "";
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return false;
+    silence.wait();
     const blocks = (pending + value).split("\n\n");
     pending = blocks.pop();
     for (const block of blocks) {
@@ -234,16 +272,38 @@ async function noteOffline() {
   if (isTrying) return;
   isTrying = true;
   for (let tries = 0; session.state === "offline"; tries += 1) {
-    await pause(RETRY_MS[Math.min(tries, RETRY_MS.length - 1)]);
-    try {
-      await fetch(new URL(".health?live", session.base), { cache: "no-store", credentials: "omit" });
-      noteOnline();
-    } catch {
-      // Still away.
-    }
+    await pause(RETRY_MS[Math.min(tries, RETRY_MS.length - 1)], hurry.signal);
+    if (await isAlive()) noteOnline();
   }
   isTrying = false;
 }
+
+/** Return whether the server answers. */
+async function isAlive() {
+  try {
+    await fetch(new URL(".health?live", session.base), { cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(ALIVE_MS) });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Aborted when there is a reason to try at once. */
+let hurry = new AbortController();
+
+/** Find out at once whether the server answers: the network, or the page, is back or gone. */
+async function lookAgain() {
+  if (session.state === "offline") {
+    hurry.abort();
+    hurry = new AbortController();
+  } else if (session.state === "online" && !(await isAlive())) {
+    noteOffline();
+  }
+}
+
+addEventListener("offline", lookAgain);
+addEventListener("online", lookAgain);
+document.addEventListener("visibilitychange", () => document.hidden || lookAgain());
 
 /** Find out who the session's caller is; raise `ApiError` if the token is not accepted. */
 export async function identify(token = session.token, label = session.label) {

@@ -6,8 +6,10 @@ import { ask } from "./dialog.js";
 import { session } from "./session.js";
 
 const THEME = "treedb.console.theme";
-/** A token is renewed after half of its life, or of this time if that is longer. */
-const LEAST_BEFORE_RENEWAL_MS = 15_000;
+/** A token is renewed after half of what is left of its life, but not more often than this. */
+const LEAST_BEFORE_RENEWAL_MS = 1000;
+/** When a renewal is tried again that the server has not answered. */
+const BEFORE_NEXT_RENEWAL_MS = 15_000;
 
 /** Sign in with a token; raise `ApiError` if the server does not accept it. */
 export async function signIn(token, label = session.label) {
@@ -19,7 +21,7 @@ export async function signIn(token, label = session.label) {
 /** Sign in again with the token that the tab has kept, if it has one. */
 export async function resumeSession() {
   if (session.token === null) return;
-  session.set({ state: "offline" }); // until the server answers
+  session.set({ state: "online" }); // as far as is known
   await signIn(session.token);
 }
 
@@ -42,7 +44,7 @@ async function renew() {
     session.set({ token: renewed.token, caller: { ...session.caller, expires: renewed.expires } });
     keepRenewing();
   } catch (error) {
-    if (error.isOffline && session.token === token) renewal = setTimeout(renew, LEAST_BEFORE_RENEWAL_MS);
+    if (error.isOffline && session.token === token) renewal = setTimeout(renew, BEFORE_NEXT_RENEWAL_MS);
     // Else it was made to end when it ends: the page says so then.
   }
 }
@@ -58,7 +60,7 @@ export function describeViewer() {
 /** Return who has signed in, in words. */
 export function describeCaller() {
   const { caller } = session;
-  if (!caller) return "nobody";
+  if (!caller) return "a caller without a token";
   if (caller.admin) return caller.read_only ? "admin, read-only" : "admin";
   return caller.uid ? `uid ${caller.uid}` : "a caller without uid";
 }

@@ -25,7 +25,9 @@ class Session extends EventTarget {
 
   constructor() {
     super();
-    this.#load();
+    if (!this.#takeGiven()) this.#load();
+    // `treedb console` may lead to a tab in which the console is open.
+    addEventListener("hashchange", () => this.#takeGiven() && this.dispatchEvent(new Event("given")));
   }
 
   get isAdmin() {
@@ -57,14 +59,16 @@ class Session extends EventTarget {
     this.set({ token: null, caller: null, viewAs: undefined, state });
   }
 
-  #load() {
+  /** Take the token of the fragment, if it has one; it leaves the address bar and the history at once. */
+  #takeGiven() {
     const given = new URLSearchParams(location.hash.slice(1));
-    if (given.has("token")) {
-      // The token leaves the address bar and the history at once.
-      this.set({ token: given.get("token"), label: given.get("ns"), viewAs: undefined });
-      history.replaceState(null, "", location.pathname + location.search);
-      return;
-    }
+    if (!given.has("token")) return false;
+    history.replaceState(null, "", location.pathname + location.search);
+    this.set({ token: given.get("token"), label: given.get("ns"), viewAs: undefined, caller: null, state: "signed-out" });
+    return true;
+  }
+
+  #load() {
     try {
       const { token, label, viewAs, isReadOnlyHere } = JSON.parse(sessionStorage.getItem(STORED)) ?? {};
       Object.assign(this, { token: token ?? null, label: label ?? null, viewAs, isReadOnlyHere: isReadOnlyHere === true });
