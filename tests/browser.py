@@ -40,14 +40,15 @@ console.log = (...words) => shown.push(
 
 
 @contextlib.contextmanager
-def open_browser(profile: pathlib.Path) -> Iterator[Chrome]:
-    """Start Chromium with a profile of its own."""
+def open_browser(profile: pathlib.Path, *, logs_network: bool = False) -> Iterator[Chrome]:
+    """Start Chromium with a profile of its own; its log `performance` may have all requests."""
     options = ChromeOptions()
     options.binary_location = BROWSER
     for argument in ARGUMENTS:
         options.add_argument(argument)
     options.add_argument(f"--user-data-dir={profile}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    logs = {"browser": "ALL", **({"performance": "ALL"} if logs_network else {})}
+    options.set_capability("goog:loggingPrefs", logs)
     with Chrome(options, Service(DRIVER)) as running:
         running.set_script_timeout(PATIENCE_S)
         yield running

@@ -14,7 +14,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
+from tests.access import RULES, Tree, at, write_secret
 from tests.browser import POLL_S
+from tests.daemon import Daemon
+from tests.system import find_port
+from treedbd.tree.types import Json
 
 HERE: Final = pathlib.Path(__file__).parent
 AXE: Final = HERE / "node_modules" / "axe-core" / "axe.min.js"
@@ -34,7 +38,28 @@ axe.run(document, {resultTypes: ["violations"]}).then(
         each.impact, each.id, each.nodes.map(node => `${node.target.join(" ")} ${node.html}`)])),
     error => done([["critical", String(error), []]]));
 """
+_CONFIG: Final = """
+console_listen = ["tcp:{port}:interface=127.0.0.1"]
+domains = ["db.test"]
+default_project = "demo"
+[projects.demo]
+secret_files = ["demo.secret"]
+databases = "*"
+"""
 _NETWORK: Final = ("Failed to load resource", "net::ERR_")
+
+
+def make_daemon(folder: pathlib.Path) -> Daemon:
+    """Return a daemon with the project `demo`; its last URL, which stays, has the console."""
+    write_secret(folder, "demo")
+    return Daemon(folder, config=_CONFIG.format(port=find_port()))
+
+
+def seed(daemon: Daemon, rules: Json, data: Json, database: str = "") -> None:
+    """Put rules and data as an admin."""
+    with Tree(daemon, "demo", database) as tree:
+        tree.put(at(RULES, tree.admin), rules)
+        tree.seed("/.json", data)
 
 
 class ConsolePage:
@@ -151,9 +176,8 @@ class ConsolePage:
         With `is_away` requests may have failed, as they do while the server is away.
         """
         assert self.run("return window.violations ?? []") == []
-        assert (
-            self.run("return document.querySelectorAll('img:not([src=\"icon.svg\"])').length") == 0
-        )
+        images = "return [...document.images].map(each => each.getAttribute('src'))"
+        assert set(self.run(images)) <= {"icon.svg"}
         lines = [each["message"] for each in self.browser.get_log("browser")]
         if is_away:
             lines = [each for each in lines if not any(part in each for part in _NETWORK)]

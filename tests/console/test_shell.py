@@ -10,21 +10,11 @@ from typing import Final
 import pytest
 from selenium.webdriver import Chrome, Keys
 
-from tests.access import LEEWAY_S, admin, at, ending, token, user, write_secret
+from tests.access import LEEWAY_S, admin, ending, token, user
 from tests.browser import open_browser
-from tests.console.page import HOSTILE, ConsolePage
+from tests.console.page import HOSTILE, ConsolePage, make_daemon, seed
 from tests.daemon import Daemon
-from tests.rest import Client
-from tests.system import find_port
 
-CONFIG: Final = """
-console_listen = ["tcp:{port}:interface=127.0.0.1"]
-domains = ["db.test"]
-default_project = "demo"
-[projects.demo]
-secret_files = ["demo.secret"]
-databases = "*"
-"""
 RULES: Final = {
     "rules": {
         "open": {".read": True},
@@ -45,13 +35,9 @@ KEPT: Final = "return sessionStorage.getItem('treedb.console')"
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon with data and rules, whose last URL has the console."""
-    folder = tmp_path_factory.mktemp("daemon")
-    write_secret(folder, "demo")
-    with Daemon(folder, config=CONFIG.format(port=find_port())) as running:
-        for label, data in (("demo", DATA), ("branch--demo", {"branch": "north"})):
-            with Client(running, f"{label}.db.test") as client:
-                client.put(at("/.settings/rules.json", admin("demo")), RULES)
-                client.put(at("/.json", admin("demo")), data)
+    with make_daemon(tmp_path_factory.mktemp("daemon")) as running:
+        seed(running, RULES, DATA)
+        seed(running, RULES, {"branch": "north"}, "branch")
         yield running
 
 

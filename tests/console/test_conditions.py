@@ -1,0 +1,331 @@
+"""What the console does when things go wrong, and what it never does, in each of its views."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+import pytest
+from selenium.webdriver import Chrome, Keys
+
+from tests.access import Tree, admin
+from tests.browser import open_browser
+from tests.console.page import HOSTILE, ConsolePage, make_daemon, seed
+from tests.console.slow_proxy import SlowProxy
+from tests.daemon import Daemon
+
+RULES: Final = {
+    "rules": {
+        "users": {"$uid": {".read": "auth.uid === $uid", ".write": "auth.uid === $uid"}},
+        HOSTILE: {".read": f"auth.uid === '{HOSTILE}'"},
+    }
+}
+CLOSED: Final = {"rules": {"users": {"$uid": {".write": "auth.uid === $uid"}}}}
+LONG: Final = "a key that is longer than a screen of a phone has room for in one line of it"
+DATA: Final = {
+    "users": {"ada": {"name": "Ada", "age": 36}, "bob": {"name": "Bob", "age": 41, "ok": True}},
+    "words": {f"word{number:03}": {"text": "text " * 60, "n": number} for number in range(300)},
+    HOSTILE: {HOSTILE: HOSTILE},
+    LONG: {LONG: {LONG: LONG}},
+    "big": 12345678901234567890,
+}
+VIEWS: Final = {
+    "/data": ".tree-row .tree-value, .tree-row .tree-size",
+    "/data/words": ".tree-row .tree-size",
+    f"/data/{quote(LONG)}/{quote(LONG)}": ".tree-row .tree-value",
+    "/data/nothing/here": ".tree-row.note",
+    "/rules": "treedb-editor",
+    "/rules/playground": ".playground",
+    "/rules/versions": "treedb-rules-versions table",
+    "/now": ".requests",
+    "/now/connections": "treedb-connections table, treedb-connections .empty",
+    "/now/databases": "treedb-databases table",
+    "/now/tokens": "treedb-tokens form",
+    "/now/backups": "treedb-backups",
+}
+"""The views, each with what it shows when it is ready."""
+WIDE: Final = {"width": 1200, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+PHONE: Final = {"width": 375, "height": 720, "deviceScaleFactor": 2, "mobile": True}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with make_daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with open_browser(tmp_path_factory.mktemp("profile"), logs_network=True) as running:
+        yield running
+
+
+@pytest.fixture
+def tree(daemon: Daemon) -> Iterator[Tree]:
+    """Another client, whose data and rules are put again before each test."""
+    seed(daemon, RULES, DATA)
+    with Tree(daemon, "demo") as client:
+        yield client
+
+
+@pytest.fixture
+def page(browser: Chrome, daemon: Daemon, tree: Tree) -> Iterator[ConsolePage]:
+    """The console, signed in as an admin."""
+    shown = ConsolePage(browser, daemon.urls[-1])
+    look(shown, WIDE, "light")
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)
+    shown.open(token=admin("demo"))
+    shown.await_text("users", ".tree-row")
+    yield shown
+    shown.check_quiet(is_away=True)
+
+
+def look(page: ConsolePage, size: dict[str, object], colours: str) -> None:
+    """Show pages on another screen."""
+    features = [{"name": "prefers-color-scheme", "value": colours}]
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def view_as(page: ConsolePage, uid: str) -> None:
+    """View as a user."""
+    page.click(".bar button.chip")
+    page.choose("#field-who", "uid")
+    page.fill("#field-uid", uid)
+    page.click("dialog button", "View")
+    page.await_text(f"uid {uid}", ".banner")
+
+
+def open_ada(page: ConsolePage) -> None:
+    page.go("/data/users/ada")
+    page.await_text("36", ".tree-row")
+    page.await_text("live", ".live")
+
+
+def test_rows_go_on_by_themselves_when_the_daemon_is_back(
+    page: ConsolePage, daemon: Daemon
+) -> None:
+    open_ada(page)
+    daemon.kill()
+    page.await_text("The server does not answer.", ".banner")
+    assert '"Ada"' in page.text  # what was known is still shown
+    daemon.start()
+    page.await_no_text("The server does not answer.")
+    with Tree(daemon, "demo") as tree:
+        tree.seed("/users/ada/age.json", 37)
+        page.await_text("37", ".tree-row")
+        page.await_text("live", ".live")
+        tree.seed("/users/ada/age.json", 38)
+        page.await_text("38", ".tree-row")
+
+
+def test_a_page_that_is_opened_while_the_daemon_is_away_waits_for_it(
+    page: ConsolePage, daemon: Daemon
+) -> None:
+    open_ada(page)
+    daemon.kill()
+    page.await_text("The server does not answer.", ".banner")
+    page.go("/now")
+    page.await_shown(".tabs")
+    page.go("/data/users/ada")
+    daemon.start()
+    page.await_no_text("The server does not answer.")
+    page.await_text("36", ".tree-row")
+
+
+def test_what_is_typed_while_the_network_is_away_is_not_lost(page: ConsolePage, tree: Tree) -> None:
+    open_ada(page)
+    away = {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    page.browser.execute_cdp_cmd("Network.enable", {})
+    page.browser.execute_cdp_cmd("Network.emulateNetworkConditions", away)
+    page.await_text("The server does not answer.", ".banner")
+    tree.seed("/users/ada/age.json", 40)
+    page.browser.execute_cdp_cmd("Network.emulateNetworkConditions", {**away, "offline": False})
+    page.await_no_text("The server does not answer.")
+    page.await_text("40", ".tree-row")
+    tree.seed("/users/ada/age.json", 41)
+    page.await_text("41", ".tree-row")
+
+
+def test_a_right_that_is_lost_is_said_and_its_data_is_not_shown_longer(
+    page: ConsolePage, tree: Tree
+) -> None:
+    page.go("/data/users/ada")
+    view_as(page, "ada")
+    open_ada(page)
+    tree.put_rules(CLOSED["rules"])
+    page.await_text("Permission denied", ".tree-row")
+    page.await_no_text("Ada", ".tree-row")
+    assert "36" not in page.text
+    tree.put_rules(RULES["rules"])
+    page.click("button", "Try again")
+    page.await_text("36", ".tree-row")
+    page.await_text("live", ".live")
+    tree.seed("/users/ada/age.json", 42)
+    page.await_text("42", ".tree-row")
+
+
+def test_a_slow_network_that_loses_packets_loses_no_change(
+    browser: Chrome, daemon: Daemon, tree: Tree
+) -> None:
+    port = int(daemon.urls[-1].rpartition(":")[2])
+    with SlowProxy(port) as proxy:
+        page = ConsolePage(browser, f"http://127.0.0.1:{proxy.port}")
+        look(page, WIDE, "light")
+        page.open("/data/users/ada", token=admin("demo"))
+        page.await_text("live", ".live")
+        for age in range(50, 150):
+            tree.seed("/users/ada/age.json", age)
+        page.await_text("149", ".tree-row")
+        page.click(".tree-row[data-key=name]")
+        page.press(Keys.ENTER)
+        page.await_shown(".tree-editor input, .tree-editor textarea")
+        page.press(Keys.CONTROL + "a" + Keys.NULL, "Lovelace", Keys.ENTER)
+        page.await_text("Lovelace", ".tree-row .tree-value")
+        assert tree.see("/users/ada/name.json") == "Lovelace"
+        page.go("/data/words")
+        page.await_text("word000", ".tree-row")
+        page.run("document.querySelector('.rows').scrollTop = 1e6")
+        page.await_text("word299", ".tree-row")
+        page.check_quiet()
+        browser.get("about:blank")
+
+
+def test_what_looks_like_markup_stays_text_in_every_view(page: ConsolePage, tree: Tree) -> None:
+    page.go(f"/data/{quote(HOSTILE)}")
+    page.await_text(f'"{HOSTILE}"', ".tree-row")
+    page.await_text(HOSTILE, ".place")
+    page.go("/now")
+    page.await_shown(".requests")
+    assert tree.status("GET", f"/{quote(HOSTILE)}/{quote(HOSTILE)}.json") in (401, 403)
+    page.await_text(HOSTILE, ".requests")
+    page.go("/rules")
+    page.await_shown("treedb-editor")
+    page.check_quiet(is_away=True)
+    page.run(
+        "document.querySelector('treedb-editor').shadowRoot.querySelector('.cm-content').focus()"
+    )
+    page.press(Keys.CONTROL + Keys.HOME + Keys.NULL, f"{HOSTILE} ")
+    page.await_shown(".problems li")
+    page.press(Keys.CONTROL + "z" + Keys.NULL)
+    page.go("/data")
+    view_as(page, HOSTILE)
+    page.go(f"/data/{quote(HOSTILE)}")
+    page.await_text(f'"{HOSTILE}"', ".tree-row")
+    page.go(f"/data/{quote(HOSTILE)}.{quote(HOSTILE)}")  # a key that is not allowed
+    page.await_shown(".tree-row .problem")
+
+
+@pytest.mark.parametrize("route", VIEWS)
+def test_a_view_is_accessible_and_fits_each_screen_in_light_and_dark(
+    page: ConsolePage, route: str
+) -> None:
+    page.go(route)
+    page.await_shown(VIEWS[route])
+    page.await_no_text("Reading …")
+    found = []
+    for size in (WIDE, PHONE):
+        for colours in ("light", "dark"):
+            look(page, size, colours)
+            page.await_true("return innerWidth === arguments[0]", size["width"])
+            place = f"{size['width']} {colours}"
+            if page.run("return document.documentElement.scrollWidth > innerWidth"):
+                found.append(f"{place}: wider than the screen")
+            found += [f"{place}: {each}" for each in page.examine()]
+    assert found == []
+
+
+def test_what_opens_over_the_views_is_accessible(page: ConsolePage) -> None:
+    for colours in ("light", "dark"):
+        look(page, WIDE, colours)
+        page.click("button[aria-label=Settings]")
+        page.await_shown(".menu")
+        assert page.examine() == []
+        page.press(Keys.ESCAPE)
+        page.click(".bar button.chip")
+        page.await_shown("dialog")
+        assert page.examine() == []
+        page.press(Keys.ESCAPE)
+        page.await_true("return !document.querySelector('dialog')")
+        page.click(".tree-row[data-key=users]")
+        page.press("a")
+        page.await_true("return !!document.querySelector('dialog, .tree-editor')")
+        assert page.examine() == []
+        page.press(Keys.ESCAPE)
+        page.await_true("return !document.querySelector('dialog')")
+        page.press("f")
+        page.await_shown(".filter")
+        assert page.examine() == []
+        page.press(Keys.ESCAPE)
+
+
+def test_the_sign_in_is_accessible(page: ConsolePage) -> None:
+    page.run("sessionStorage.clear()")
+    page.open()
+    page.await_shown("#token")
+    for size in (WIDE, PHONE):
+        for colours in ("light", "dark"):
+            look(page, size, colours)
+            assert page.examine() == []
+
+
+def requests_of(browser: Chrome) -> list[dict[str, Any]]:
+    """Return the requests that the browser has sent since this was called before."""
+    messages = [json.loads(each["message"])["message"] for each in browser.get_log("performance")]
+    return [
+        each["params"]["request"]
+        for each in messages
+        if each["method"] == "Network.requestWillBeSent"
+    ]
+
+
+def test_no_request_leaves_the_origin_or_has_the_token_in_its_url(
+    page: ConsolePage, browser: Chrome
+) -> None:
+    for route, ready in VIEWS.items():
+        page.go(route)
+        page.await_shown(ready)
+    page.go("/data")
+    view_as(page, "ada")
+    sent = [each for each in requests_of(browser) if not each["url"].startswith("data:")]
+    assert len(sent) > 40
+    secret = admin("demo")
+    for each in sent:
+        assert each["url"].startswith(f"{page.base}/"), each["url"]
+        assert secret not in each["url"]
+        assert secret not in each["headers"].get("Referer", "")
+        assert "Cookie" not in each["headers"]
+    read = [each for each in sent if ".json" in each["url"]]
+    assert read
+    assert all(each["headers"].get("Authorization") == f"Bearer {secret}" for each in read)
+
+
+def test_the_text_editor_is_loaded_when_rules_are_shown_and_not_before(
+    page: ConsolePage, browser: Chrome
+) -> None:
+    page.go("/data/words")
+    page.await_text("word000", ".tree-row")
+    page.go("/now")
+    page.await_shown(".requests")
+    assert not [each["url"] for each in requests_of(browser) if "codemirror" in each["url"]]
+    page.go("/rules")
+    page.await_shown("treedb-editor")
+    assert [each["url"] for each in requests_of(browser) if "codemirror" in each["url"]]
+
+
+def test_the_colours_that_are_chosen_stay(page: ConsolePage, tmp_path: pathlib.Path) -> None:
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    light = page.run(colour)
+    page.click("button[aria-label=Settings]")
+    page.click(".menu button", "Dark")
+    page.await_true(f"{colour} !== arguments[0]", light)
+    page.browser.refresh()
+    page.await_true(f"{colour} !== arguments[0]", light)
+    page.await_shown(".tabs")
+    page.click("button[aria-label=Settings]")
+    page.click(".menu button", "Colours of the system")
+    page.await_true(f"{colour} === arguments[0]", light)
