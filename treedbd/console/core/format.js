@@ -90,7 +90,7 @@ export function parseLeaf(text, type) {
   if (type === "boolean") return { value: text.trim() === "true" };
   if (type === "number") {
     const trimmed = text.trim();
-    if (!/^-?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(trimmed) || !Number.isFinite(Number(trimmed))) {
+    if (!/^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(trimmed) || !Number.isFinite(Number(trimmed))) {
       return { problem: "Not a number." };
     }
     return { value: new RawJson(trimmed) };

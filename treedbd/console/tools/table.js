@@ -5,20 +5,21 @@
  */
 
 import { html, nothing } from "../vendor/lit.js";
-import { describe, get, read } from "../core/api.js";
+import { describe, get, pause } from "../core/api.js";
 import { ask } from "../core/dialog.js";
 import { Component } from "../core/element.js";
-import { RawJson, formatCount, formatLeaf, parseLeaf, toJson, typeOf } from "../core/format.js";
+import { RawJson, formatCount, formatLeaf, parseLeaf, typeOf } from "../core/format.js";
 import { hrefOf, router } from "../core/router.js";
 import { session } from "../core/session.js";
 import { put } from "../tree/changes.js";
-import { withPriority } from "../tree/edit.js";
+import { readLeaf, withPriority } from "../tree/edit.js";
 import { queryOf } from "./filter.js";
 
 const PAGE = 50;
 const MOST = 1000;
 const PAGE_BYTES = 2_000_000;
 const COLUMNS = 40;
+const REFRESH_MS = 300;
 
 export class Table extends Component {
   static properties = { view: { attribute: false }, page: { state: true }, found: { state: true }, error: { state: true } };
@@ -52,6 +53,7 @@ export class Table extends Component {
     this.reading = new AbortController();
     const { signal } = this.reading;
     const { keys } = router;
+    const begin = performance.now();
     try {
       const found = await this.#describe(keys, signal);
       const children = found.children ?? [];
@@ -59,6 +61,7 @@ export class Table extends Component {
       const values = bytes <= PAGE_BYTES && children.length ? await this.#read(keys, children, signal) : null;
       this.found = { ...found, children, values, columns: values ? columnsOf(Object.values(values)) : [] };
       this.error = null;
+      this.took = performance.now() - begin;
     } catch (error) {
       if (!signal.aborted && !error.isOffline) this.error = error;
     }
@@ -117,7 +120,7 @@ export class Table extends Component {
       ${columns.map((column) => {
         const value = column === "" ? record : record?.[column];
         return html`<td class=${typeOf(value) === "number" ? "number" : ""}><button class="cell value-${typeOf(value)}" ?disabled=${session.isReadOnly || isContainer(value)}
-          @click=${() => this.#edit(column === "" ? keys : [...keys, column], value)}>${showCell(value)}</button></td>`;
+          @click=${() => this.#edit(column === "" ? keys : [...keys, column])}>${showCell(value)}</button></td>`;
       })}</tr>`;
   }
 
@@ -137,22 +140,30 @@ export class Table extends Component {
     </div>`;
   }
 
-  async #edit(keys, value) {
-    const before = await read(keys);
-    const exported = await read(keys, { format: "export" });
-    const type = value === undefined || value === null ? "string" : typeOf(value);
+  async #edit(keys) {
+    const leaf = await readLeaf(keys);
+    if (leaf === null) return;
+    const { type, text: shown, etag, priority } = leaf;
     const given = await ask({
       title: keys.at(-1),
       fields: [
         { name: "type", label: "Type", type: "select", value: type, options: ["string", "number", "boolean", "null", "json"].map((each) => ({ value: each, label: each === "string" ? "text" : each })) },
-        { name: "text", label: "Value", type: "textarea", value: value === undefined || value === null ? "" : typeof value === "string" ? value : toJson(value), check: (text, { type: chosen }) => parseLeaf(text, chosen).problem ?? null },
+        { name: "text", label: "Value", type: "textarea", value: shown, check: (text, { type: chosen }) => parseLeaf(text, chosen).problem ?? null },
       ],
       confirm: "Save",
     });
     if (given === null) return;
     const { value: changed } = parseLeaf(given.text, given.type);
-    await put(keys, withPriority(changed, exported.value?.[".priority"]), { what: "changed", etag: before.etag, noteWrite: this.view.noteWrite });
-    await this.load();
+    await put(keys, withPriority(changed, priority), { what: "changed", etag, noteWrite: this.view.noteWrite });
+  }
+
+  /** Read the page again some time after a write below the place, by whomever. */
+  async noteWrite() {
+    if (this.isWaiting) return;
+    this.isWaiting = true;
+    await pause(Math.max(REFRESH_MS, (this.took ?? 0) * 3));
+    this.isWaiting = false;
+    if (this.isConnected) await this.load();
   }
 }
 

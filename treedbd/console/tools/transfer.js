@@ -1,11 +1,12 @@
 /** Importing and exporting JSON, with progress. */
 
 import { html } from "../vendor/lit.js";
-import { describe, parseJson, send, urlOf } from "../core/api.js";
+import { describe, read, send, urlOf, write } from "../core/api.js";
 import { ask, tell, tellError } from "../core/dialog.js";
-import { formatBytes, formatPath } from "../core/format.js";
+import { RawJson, formatBytes, formatPath } from "../core/format.js";
 import { session } from "../core/session.js";
-import { mayWrite } from "../tree/changes.js";
+import { UNDO_BYTES, done, mayWrite } from "../tree/changes.js";
+import { membersOf } from "./json.js";
 import { showProgress } from "./progress.js";
 
 /** Bytes of a file that is written by one request, if the server takes it. */
@@ -29,16 +30,16 @@ export async function exportPlace(keys) {
     const { bytes } = await describe(keys, { limitToFirst: 1 }, { signal: progress.signal });
     const file = await openFile(name, bytes ?? 0);
     const response = await send("GET", urlOf(keys, given.priorities ? { format: "export" } : {}), { signal: progress.signal });
-    let done = 0;
+    let taken = 0;
     const counted = new TransformStream({
       transform(chunk, controller) {
-        done += chunk.length;
-        progress.set(bytes ? done / bytes : 0, formatBytes(done));
+        taken += chunk.length;
+        progress.set(bytes ? taken / bytes : 0, formatBytes(taken));
         controller.enqueue(chunk);
       },
     });
     await file.take(response.body.pipeThrough(counted));
-    tell(`${name} is saved: ${formatBytes(done)}.`);
+    tell(`${name} is saved: ${formatBytes(taken)}.`);
   } catch (error) {
     tellError("Not exported", error);
   } finally {
@@ -72,7 +73,8 @@ export async function importInto(keys, noteWrite) {
   const given = await ask({
     title: `Import into ${formatPath(keys)}`,
     body: html`<div class="field"><label for="file">JSON file</label>
-      <input id="file" type="file" accept=".json,application/json" @change=${(event) => { [file] = event.target.files; }}></div>`,
+      <input id="file" type="file" accept=".json,application/json" @change=${(event) => { file = event.target.files[0] ?? null; }}>
+      <p class="hint">More than ${formatBytes(ONE_WRITE_BYTES)} are written in several requests: others see the parts come.</p></div>`,
     fields: [
       {
         name: "way",
@@ -93,15 +95,26 @@ export async function importInto(keys, noteWrite) {
   if (given.way === "replace" && !(await confirmReplacing(keys))) return;
   const progress = showProgress(`Importing ${file.name}`);
   try {
-    if (file.size <= ONE_WRITE_BYTES) await upload(given.way === "replace" ? "PUT" : "PATCH", keys, await file.text(), progress);
-    else await uploadPieces(keys, await file.text(), given.way === "replace", progress);
-    noteWrite(keys);
-    tell(`${file.name} is imported: ${formatBytes(file.size)}.`);
+    const before = await readToUndo(keys, file.size);
+    const text = await file.text();
+    if (file.size <= ONE_WRITE_BYTES) await upload(given.way === "replace" ? "PUT" : "PATCH", keys, text, progress);
+    else await uploadPieces(keys, text, given.way === "replace", progress);
+    const etag = before && (await read(keys)).etag;
+    const undo = before && (() => write("PUT", keys, new RawJson(before), { etag, isSilent: true }));
+    done(`${file.name} is imported: ${formatBytes(file.size)}`, undo, () => noteWrite(keys));
   } catch (error) {
-    tellError("Not imported", error);
+    if (error.name === "AbortError") tell("The import is cancelled. What was written until then stays.");
+    else tellError("Not imported", error);
   } finally {
     progress.close();
+    noteWrite(keys);
   }
+}
+
+/** Return the JSON of what an import changes, or null if that is too large to be put back. */
+async function readToUndo(keys, size) {
+  const { bytes = 0, least } = await describe(keys, { limitToFirst: 1 });
+  return least || bytes + size > UNDO_BYTES ? null : (await read(keys, { format: "export" })).text;
 }
 
 async function confirmReplacing(keys) {
@@ -117,13 +130,13 @@ async function confirmReplacing(keys) {
 }
 
 /** Send one write, by the only way in which a browser says how much has been sent. */
-function upload(method, keys, text, progress, done = 0, whole = text.length) {
+function upload(method, keys, text, progress, sent = 0, whole = text.length) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open(method, urlOf(keys, { print: "silent" }));
     request.setRequestHeader("Authorization", `Bearer ${session.token}`);
     request.setRequestHeader("Content-Type", "application/json");
-    request.upload.addEventListener("progress", (event) => progress.set((done + event.loaded) / whole, formatBytes(done + event.loaded)));
+    request.upload.addEventListener("progress", (event) => progress.set((sent + event.loaded) / whole, formatBytes(sent + event.loaded)));
     request.addEventListener("load", () => (request.status < 300 ? resolve() : reject(new Error(messageOf(request)))));
     request.addEventListener("error", () => reject(new Error("The server does not answer.")));
     request.addEventListener("abort", () => reject(new DOMException("Cancelled", "AbortError")));
@@ -141,25 +154,49 @@ function messageOf(request) {
   }
 }
 
-/** Write a large file child by child, several in each request. */
+/** Write a large file in pieces, each of several places. */
 async function uploadPieces(keys, text, isReplacing, progress) {
-  const value = parseJson(text);
-  if (value === null || typeof value !== "object") throw new Error("A file of this size must hold an object.");
-  if (isReplacing) await upload("DELETE", keys, null, progress, 0, text.length);
-  let done = 0;
-  let piece = [];
-  let size = 0;
-  const flush = async () => {
-    await upload("PATCH", keys, `{${piece.join(",")}}`, progress, done, text.length);
-    done += size;
-    piece = [];
-    size = 0;
-  };
-  for (const [key, child] of Object.entries(value)) {
-    const member = `${JSON.stringify(key)}:${JSON.stringify(child)}`;
-    piece.push(member);
-    size += member.length;
-    if (size >= PIECE_BYTES) await flush();
+  JSON.parse(text); // raises if it is not valid: before anything is written
+  if (!/^\s*[{[]/.test(text)) throw new Error("A file of this size must hold an object.");
+  if (isReplacing) await upload("DELETE", keys, undefined, progress, 0, text.length);
+  let sent = 0;
+  for (const { body, size } of piecesOf(text)) {
+    await upload("PATCH", keys, body, progress, sent, text.length);
+    sent += size;
   }
-  if (piece.length) await flush();
+}
+
+/**
+ * Yield the bodies of the PATCH requests that write the members of an object, by paths.
+ * A member that is too large for one request is removed, and its own members are written.
+ */
+export function* piecesOf(text, most = PIECE_BYTES) {
+  let members = [];
+  let size = 0;
+  const take = () => {
+    const piece = { body: `{${members.join(",")}}`, size };
+    [members, size] = [[], 0];
+    return piece;
+  };
+  for (const { path, value, isFirst } of placesOf(text, 0, "", most)) {
+    if (isFirst && members.length) yield take(); // what is removed is not in one request with what is below it
+    members.push(`${JSON.stringify(path)}:${value}`);
+    size += value.length;
+    if (isFirst || size >= most) yield take();
+  }
+  if (members.length) yield take();
+}
+
+function* placesOf(text, from, prefix, most) {
+  let priority = null;
+  for (const { key, start, end } of membersOf(text, from)) {
+    const path = `${prefix}${key}`;
+    const isLarge = end - start > most && /^[{[](?!\s*"\.value")/.test(text.slice(start, start + 100));
+    if (key === ".priority") priority = { path, value: text.slice(start, end) };
+    else if (isLarge) {
+      yield { path, value: "null", isFirst: true };
+      yield* placesOf(text, start, `${path}/`, most);
+    } else yield { path, value: text.slice(start, end) };
+  }
+  if (priority !== null) yield priority; // of a node that is there by now
 }

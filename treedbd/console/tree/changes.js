@@ -13,8 +13,10 @@ import { session } from "../core/session.js";
 /** Bytes of a value beyond which it is not kept to be put back. */
 export const UNDO_BYTES = 1_000_000;
 
-/** How the last change is undone: `{label, run}`, or null. */
+/** How the last change is undone: `{label, run, noteWrite}`, or null. */
 let last = null;
+/** Closes the message of the last change: an older one offers no Undo that would undo another. */
+let closeOffer = () => {};
 
 /** Whether something may be written; says why if not. */
 export function mayWrite() {
@@ -27,11 +29,12 @@ export function mayWrite() {
  * Put a value at a place, or remove it with null; offer to undo it.
  * @param {string[]} keys
  * @param {unknown} value
- * @param {{what: string, etag?: string, bytes?: number, noteWrite: (keys: string[]) => void}} options
- *   `what` as in `/a/b changed`; `bytes` as far as known of what is replaced
+ * @param {{what: string, etag?: string, bytes?: number, noteWrite: (keys: string[]) => void, onConflict?: () => void}} options
+ *   `what` as in `/a/b changed`; `bytes` as far as known of what is replaced; `onConflict` is called,
+ *   instead of a message, if someone else has changed it since it had `etag`
  * @returns {Promise<boolean>} whether it was written
  */
-export async function put(keys, value, { what, etag, bytes = 0, noteWrite }) {
+export async function put(keys, value, { what, etag, bytes = 0, noteWrite, onConflict = null }) {
   if (!mayWrite()) return false;
   try {
     const before = bytes <= UNDO_BYTES ? await read(keys, { format: "export" }) : null;
@@ -42,7 +45,8 @@ export async function put(keys, value, { what, etag, bytes = 0, noteWrite }) {
     done(`${formatPath(keys)} ${what}`, undo, () => noteWrite(keys));
     return true;
   } catch (error) {
-    tellError(`${formatPath(keys)} is not ${what}`, error);
+    if (error.status === 412 && onConflict) onConflict();
+    else tellError(`${formatPath(keys)} is not ${what}`, error);
     return false;
   }
 }
@@ -50,7 +54,8 @@ export async function put(keys, value, { what, etag, bytes = 0, noteWrite }) {
 /** Say that something is done, and keep how it is undone; `undo` is null if it cannot be. */
 export function done(text, undo, noteWrite = () => {}) {
   last = undo && { label: text, run: undo, noteWrite };
-  tell(`${text}.`, { action: undo ? { label: "Undo", run: undoLast } : null, seconds: undo ? 10 : 6 });
+  closeOffer();
+  closeOffer = tell(`${text}.`, { action: undo ? { label: "Undo", run: undoLast } : null, seconds: undo ? 10 : 6 });
 }
 
 /** Undo the last change, if it can be undone. */
@@ -61,6 +66,7 @@ export async function undoLast() {
   }
   const { label, run, noteWrite } = last;
   last = null;
+  closeOffer();
   try {
     await run();
     noteWrite();

@@ -4,7 +4,8 @@ import { html, nothing } from "../vendor/lit.js";
 import { createRef, ref } from "../vendor/lit.js";
 import { describe, read, write } from "../core/api.js";
 import { ask, tellError } from "../core/dialog.js";
-import { RawJson, formatBytes, formatPath, parseLeaf, plural, problemOfKey, toJson } from "../core/format.js";
+import { RawJson, formatBytes, formatPath, parseLeaf, plural, problemOfKey, toJson, typeOf } from "../core/format.js";
+import { indentJson } from "../tools/json.js";
 import { UNDO_BYTES, done, mayWrite, put } from "./changes.js";
 
 /** Bytes of a value that is edited as text at most. */
@@ -28,13 +29,9 @@ export class LeafEditor {
 
   /** Read the leaf as it is now; return whether it can be edited here. */
   async begin() {
-    const { value, etag } = await read(this.keys);
-    if (value !== null && typeof value === "object" && !(value instanceof RawJson)) return false;
-    const exported = await read(this.keys, { format: "export" });
-    this.etag = etag;
-    this.priority = exported.value?.[".priority"];
-    this.type = value === null ? "string" : value instanceof RawJson ? "number" : typeof value;
-    this.text = typeof value === "string" ? value : value === null ? "" : toJson(value);
+    const leaf = await readLeaf(this.keys);
+    if (leaf === null) return false;
+    Object.assign(this, leaf);
     return true;
   }
 
@@ -95,9 +92,36 @@ export class LeafEditor {
       return;
     }
     const { keys, etag, priority } = this;
-    const isWritten = await put(keys, withPriority(value, priority), { what: "changed", etag, noteWrite: this.view.noteWrite });
+    const onConflict = () => this.#warn();
+    const isWritten = await put(keys, withPriority(value, priority), { what: "changed", etag, noteWrite: this.view.noteWrite, onConflict });
     if (isWritten) this.view.end();
   }
+
+  /** Say that someone else has changed the leaf meanwhile; the next Save replaces what is there now. */
+  async #warn() {
+    const now = await readLeaf(this.keys);
+    this.problem = now === null ? "By now it has children." : `By now it is ${now.shown}. Save again to replace that.`;
+    if (now !== null) Object.assign(this, { etag: now.etag, priority: now.priority });
+    this.view.change();
+  }
+}
+
+/** Read a leaf as it is edited: `{type, text, shown, priority, etag}`; null if it is none. */
+export async function readLeaf(keys) {
+  const { value: found, etag } = await read(keys, { format: "export" });
+  const isMarked = isObject(found) && Object.hasOwn(found, ".value");
+  const value = isMarked ? found[".value"] : found;
+  if (isObject(value)) return null;
+  const isPlain = typeof value === "string" && !/[\r\0]/.test(value); // a field would lose these
+  const type = value === null || isPlain ? "string" : typeof value === "string" ? "json" : typeOf(value);
+  const text = value === null ? "" : isPlain ? value : toJson(value);
+  const json = toJson(value);
+  const shown = value === null ? "gone" : json.length > 60 ? `${json.slice(0, 60)}…` : json;
+  return { type, text, shown, etag, priority: isMarked ? found[".priority"] : undefined };
+}
+
+function isObject(value) {
+  return value !== null && typeof value === "object" && !(value instanceof RawJson);
 }
 
 /** Return a leaf with the priority that it had: a PUT without one would remove it. */
@@ -150,7 +174,7 @@ async function addPushed(keys, value, noteWrite) {
 /** Ask whether a place is to be deleted, and delete it; return whether it was. */
 export async function removeAt(keys, info, noteWrite) {
   if (!mayWrite()) return false;
-  const found = info.bytes === undefined && info.type === "object" ? await describe(keys, { limitToFirst: 1 }) : info;
+  const found = info.type === "object" ? await describe(keys, { limitToFirst: 1 }) : info;
   const bytes = found.bytes ?? 0;
   const isLarge = bytes > LARGE.bytes || (found.count ?? 0) > LARGE.count || found.least === true;
   const isWhole = keys.length === 0;
@@ -203,7 +227,7 @@ export async function editJson(keys, noteWrite) {
     const { text, etag } = await read(keys, { format: "export" });
     const given = await ask({
       title: `${formatPath(keys)} as JSON`,
-      fields: [{ name: "text", label: "JSON", type: "textarea", value: JSON.stringify(JSON.parse(text), null, 2), check: (each) => parseLeaf(each, "json").problem ?? null }],
+      fields: [{ name: "text", label: "JSON", type: "textarea", value: indentJson(text), check: (each) => parseLeaf(each, "json").problem ?? null }],
       confirm: "Save",
     });
     if (given !== null) await put(keys, new RawJson(given.text), { what: "changed", etag, noteWrite });
@@ -212,8 +236,8 @@ export async function editJson(keys, noteWrite) {
   }
 }
 
-function describeInfo({ type, count, bytes, least }) {
+function describeInfo({ type, count, bytes, least, counted }) {
   if (type === "null") return "Nothing is there";
   if (type !== "object") return `A ${TYPE_NAMES[type] ?? type}`;
-  return `${plural(count, "child", "children")}${least ? " or more" : ""}, ${formatBytes(bytes)}`;
+  return `${plural(count, "child", "children")}${least && !counted ? " or more" : ""}, ${formatBytes(bytes)}${least ? " or more" : ""}`;
 }

@@ -16,7 +16,7 @@ const KEPT_PAGES = 40;
 /**
  * What is known of a node without its children's values, as the server describes it.
  * @typedef {{key: string, type: string, value?: unknown, length?: number, count?: number, bytes?: number,
- *   least?: boolean, about?: boolean, priority?: string|number, flash?: string}} Info
+ *   least?: boolean, counted?: boolean, about?: boolean, priority?: string|number, flash?: string}} Info
  */
 
 /** One open node. */
@@ -91,15 +91,33 @@ export class OpenNode {
     for (const child of this.open) {
       const position = found.get(child.key);
       if (position !== undefined) {
+        const info = children[position - first];
         child.position = position;
-        child.info = children[position - first];
-        child.isGone = child.info.type !== "object";
+        // Its own pages know it better: of a large child the page of its parent has lower bounds.
+        child.info = child.count === null ? info : { ...child.info, priority: info.priority };
+        child.isGone = info.type !== "object";
       } else if (child.position >= first && child.position < first + children.length) {
         child.isGone = true; // another key is where it was, and it is not near
       }
     }
     this.open = this.open.filter((child) => !child.isGone).sort((one, other) => one.position - other.position);
     if (this.count !== null) this.open = this.open.filter((child) => child.position < this.count);
+  }
+
+  /** Return the position of the child with a key, or null if its page is not known. */
+  positionOf(key) {
+    const open = this.openChild(key);
+    if (open !== null) return open.position;
+    for (const [number, children] of this.pages) {
+      const at = children.findIndex((child) => child.key === key);
+      if (at >= 0) return number * PAGE + at;
+    }
+    return null;
+  }
+
+  /** Whether this node is open: it is the root, or its parents up to the root are open. */
+  get isOpen() {
+    return this.parent === null || (this.parent.open.includes(this) && this.parent.isOpen);
   }
 
   /** Return the open child with a key, or null. */
@@ -177,6 +195,31 @@ export function numberOf(root, node, position) {
 /** Return the number of a node's own row. */
 export function ownNumber(root, node) {
   return node === root ? 0 : numberOf(root, node.parent, node.position);
+}
+
+/**
+ * What a row shows, by which it is found again when rows above it come or go.
+ * @typedef {{node: OpenNode|null, key: string, number: number}} Mark
+ */
+
+/** Return the mark of a row, or null if it is a note or not known yet. */
+export function markOf(row, number) {
+  return row.info === null || row.isNote ? null : { node: row.parent, key: row.info.key, number };
+}
+
+/** Return the number of the row with a mark, or null if it is not there or not known now. */
+export function findMark(root, { node, key }) {
+  if (node === null) return 0;
+  const position = node.isOpen ? node.positionOf(key) : null;
+  return position === null || position >= (node.count ?? 0) ? null : numberOf(root, node, position);
+}
+
+/** Return the open node of a place, or null. */
+export function nodeAt(root, keys) {
+  for (const node of root.all()) {
+    if (node.keys.length === keys.length && node.keys.every((key, at) => key === keys[at])) return node;
+  }
+  return null;
 }
 
 /** Return how many rows there are. */

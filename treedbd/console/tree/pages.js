@@ -11,7 +11,10 @@ import { session } from "../core/session.js";
 import { PAGE, compare, touchedChildren } from "./model.js";
 
 const REFRESH_MS = 250;
+/** Reading again takes at most this part of the time, so that a slow query is not all that the server does. */
+const REFRESH_SHARE = 1 / 4;
 const REMOVED_MS = 700;
+const FLASH_MS = 1600;
 const CONCURRENT = 4;
 
 export class Pages extends EventTarget {
@@ -32,6 +35,9 @@ export class Pages extends EventTarget {
   #isRefreshing = false;
   #ids = new WeakMap();
   #lastId = 0;
+  /** @type {Map<string, number>} the number of the reading that a page is of: a late response is dropped */
+  #kept = new Map();
+  #readings = 0;
 
   /**
    * @param {import("./model.js").OpenNode} root
@@ -48,12 +54,14 @@ export class Pages extends EventTarget {
 
   /** Follow what is written at the root and below. */
   follow() {
+    this.state = "connecting";
     follow(this.#root.keys, { describe: "true" }, {
       signal: this.#signal,
       onEvent: (type, data) => type === "changed" && this.#note(data),
       onState: (state, error) => {
         this.state = { open: "live", lost: "lost", ended: "off" }[state];
         this.error = error ?? null;
+        if (state === "ended") this.refreshAll(); // the rows say it, too
         this.#notify();
       },
     });
@@ -68,9 +76,10 @@ export class Pages extends EventTarget {
     }
   }
 
-  /** Read a node anew: what is known of its children is dropped when the new page is there. */
+  /** Read a node again after an error, or by another query; what is known is shown until it is there. */
   reload(node) {
     node.error = null;
+    if (this.state === "off") this.follow();
     this.#dirty.set(node, null);
     this.#refresh();
   }
@@ -90,6 +99,7 @@ export class Pages extends EventTarget {
   }
 
   #note(event) {
+    this.dispatchEvent(new Event("written"));
     for (const node of this.#root.all()) {
       const touched = touchedChildren(node.keys, this.#root.keys, event);
       if (touched === undefined) continue;
@@ -104,17 +114,18 @@ export class Pages extends EventTarget {
     if (this.#isRefreshing) return;
     this.#isRefreshing = true;
     while (this.#dirty.size && !this.#signal.aborted) {
-      const dirty = [...this.#dirty];
+      const begin = performance.now();
+      const dirty = [...this.#dirty].filter(([node]) => node.isOpen);
       this.#dirty.clear();
       await Promise.all(dirty.map(([node, touched]) => this.#refreshNode(node, touched)));
-      await pause(REFRESH_MS, this.#signal);
+      await pause(Math.max(REFRESH_MS, (performance.now() - begin) / REFRESH_SHARE), this.#signal);
     }
     this.#isRefreshing = false;
   }
 
   async #refreshNode(node, touched) {
     const numbers = [...node.pages.keys()].filter((number) => this.#shown.has(this.#name(node, number)));
-    for (const number of node.pages.keys()) if (!numbers.includes(number)) node.pages.delete(number);
+    if (this.#shown.size) for (const number of node.pages.keys()) if (!numbers.includes(number)) node.pages.delete(number);
     await Promise.all((numbers.length ? numbers : [0]).map((number) => this.#read(node, number, touched ?? new Set())));
   }
 
@@ -140,9 +151,12 @@ export class Pages extends EventTarget {
   /** Read a page; `touched` are keys that may have changed, null if the page is shown for the first time. */
   async #read(node, number, touched) {
     const query = node.query;
+    const reading = (this.#readings += 1);
+    const name = this.#name(node, number);
     try {
       const found = await describe(node.keys, query ?? { at: number * PAGE, limitToFirst: PAGE }, { signal: this.#signal });
-      if (node.query !== query) return;
+      if (node.query !== query || reading < (this.#kept.get(name) ?? 0)) return;
+      this.#kept.set(name, reading);
       await this.#keep(node, number, found, touched);
     } catch (error) {
       if (this.#signal.aborted || error.isOffline || node.query !== query) return;
@@ -166,6 +180,7 @@ export class Pages extends EventTarget {
       this.#notify();
       await pause(REMOVED_MS, this.#signal);
     }
+    if (children.some((child) => child.flash)) this.#endFlashes(children);
     if (node.query === null) node.info = { ...info, key: node.key, count };
     else node.info = { ...node.info, type: "object" };
     node.error = null;
@@ -175,6 +190,13 @@ export class Pages extends EventTarget {
     const isShifted = first !== undefined && first !== number * PAGE && node.query === null;
     if (!isShifted || children.length) node.keep(number, children);
     if (node.parent && info.type !== "object" && node.query === null) node.close();
+  }
+
+  /** A flash is shown once, also if the row is scrolled away and back. */
+  async #endFlashes(children) {
+    await pause(FLASH_MS, this.#signal);
+    for (const child of children) delete child.flash;
+    this.#notify();
   }
 
   #name(node, number) {

@@ -15,7 +15,7 @@ export function renderRow(row, look) {
   const { info } = row;
   const { number, isActive, isOpen, on } = look;
   if (info === null) {
-    return html`<div class="tree-row unknown" id="row-${number}" role="treeitem" aria-level=${row.depth + 1} .style=${indent(row)}>
+    return html`<div class="tree-row unknown ${isActive ? "active" : ""}" id="row-${number}" role="treeitem" aria-level=${row.depth + 1} .style=${indent(row)}>
       <span class="twisty"></span><span class="placeholder"></span></div>`;
   }
   const isContainer = info.type === "object";
@@ -50,10 +50,11 @@ export function renderValue(info) {
     ${info.length ? html`<span class="tree-size">${formatCount(info.length)} characters</span>` : nothing}`;
 }
 
-function describeContainer({ count, bytes, least, about }) {
+function describeContainer({ count, bytes, least, counted, about }) {
   const parts = [];
   const more = least ? "+" : "";
-  if (count !== undefined) parts.push(`${formatCount(count)}${more} ${count === 1 && !least ? "child" : "children"}`);
+  const many = least && !counted ? "+" : "";
+  if (count !== undefined) parts.push(`${formatCount(count)}${many} ${count === 1 && !many ? "child" : "children"}`);
   if (bytes !== undefined) parts.push(`${about ? "about " : ""}${formatBytes(bytes)}${more}`);
   return parts.join(" · ");
 }

@@ -2,27 +2,41 @@
  * A list of any number of rows of one height, of which only those on the screen exist.
  *
  * Elements cannot be higher than some millions of pixels. Beyond `MAX_PX` the scroll bar stands for
- * more pixels than it has: dragging it goes far, while the wheel and the keys still move row by row.
+ * more pixels than it has: dragging it goes far, while the wheel, a finger and the keys still move
+ * pixel by pixel; when they rest, the scroll bar is set to where the rows are.
  */
 
-import { html, nothing } from "../vendor/lit.js";
+import { html, nothing, repeat } from "../vendor/lit.js";
 import { Component } from "../core/element.js";
 
 const MAX_PX = 8_000_000;
 const BESIDE = 8;
+const REST_MS = 150;
 
 export class Rows extends Component {
-  static properties = { count: { type: Number }, renderRow: { attribute: false }, label: {} };
+  static properties = {
+    count: { type: Number },
+    active: { type: Number },
+    renderRow: { attribute: false },
+    keyOf: { attribute: false },
+    label: {},
+  };
 
   constructor() {
     super();
     this.count = 0;
+    /** The number of the row that the keys act on. */
+    this.active = 0;
     this.label = "";
     this.renderRow = () => nothing;
+    /** Returns what a row is kept by while its number changes. */
+    this.keyOf = (number) => number;
     /** Pixels of the rows above the screen. */
     this.top = 0;
     this.rowHeight = 28;
     this.height = 600;
+    /** Where the scroll bar was at the last event. */
+    this.scrolledTo = 0;
   }
 
   firstUpdated() {
@@ -31,7 +45,6 @@ export class Rows extends Component {
       this.height = this.scroller.clientHeight;
       this.rowHeight = Number.parseFloat(getComputedStyle(this).getPropertyValue("--row")) || 28;
       this.#scrolled();
-      this.requestUpdate();
     });
     resize.observe(this.scroller);
     this.whenGone(() => resize.disconnect());
@@ -61,28 +74,38 @@ export class Rows extends Component {
     const [first, last] = this.range;
     const from = Math.max(0, first - BESIDE);
     const to = Math.min(this.count - 1, last + BESIDE);
-    const rows = [];
-    for (let number = from; number <= to; number += 1) rows.push(this.renderRow(number));
+    const numbers = Array.from({ length: Math.max(0, to - from + 1) }, (_, at) => from + at);
     const offset = (this.scroller?.scrollTop ?? 0) - (this.top - from * this.rowHeight);
-    return html`<div class="rows" role="tree" tabindex="0" aria-label=${this.label} aria-activedescendant=${this.activeId ?? nothing}
-      @scroll=${() => this.#onScroll()} @wheel=${(event) => this.#onWheel(event)}>
+    return html`<div class="rows" role="tree" tabindex="0" aria-label=${this.label}
+      aria-activedescendant=${this.active >= from && this.active <= to ? `row-${this.active}` : nothing}
+      @scroll=${() => this.#onScroll()} @wheel=${{ handleEvent: (event) => this.#onWheel(event), passive: false }}>
       <div class="rows-space" role="presentation" .style=${`height: ${this.shown}px`}>
-        <div class="rows-shown" role="presentation" .style=${`transform: translateY(${Math.max(0, offset)}px)`}>${rows}</div>
+        <div class="rows-shown" role="presentation" .style=${`transform: translateY(${Math.max(0, offset)}px)`}>
+          ${repeat(numbers, this.keyOf, this.renderRow)}</div>
       </div></div>`;
+  }
+
+  updated(changed) {
+    if (changed.has("count")) this.#align(); // the space has its new height only now
   }
 
   #onScroll() {
     const at = this.scroller.scrollTop;
-    if (this.expected === at) {
-      this.expected = undefined;
-      return;
-    }
-    this.top = this.ratio === 1 ? at : Math.min(at * this.ratio, this.whole - this.height);
+    const moved = at - this.scrolledTo;
+    this.scrolledTo = at;
+    if (moved === 0) return; // `moveTo` has set it
+    const most = this.shown - this.height;
+    const isFar = Math.abs(moved) > this.height;
+    if (this.ratio === 1) this.top = at;
+    else if (isFar || at <= 0 || at >= most - 1) this.top = Math.min(at * this.ratio, this.whole - this.height);
+    else this.top += moved;
     this.#scrolled();
+    clearTimeout(this.resting);
+    if (this.ratio !== 1) this.resting = setTimeout(() => this.moveTo(this.top), REST_MS);
   }
 
   #onWheel(event) {
-    if (this.ratio === 1 || event.ctrlKey) return; // the browser does it
+    if (this.ratio === 1 || event.ctrlKey || event.shiftKey) return; // the browser does it
     event.preventDefault();
     const unit = event.deltaMode === 1 ? this.rowHeight : event.deltaMode === 2 ? this.height : 1;
     this.moveTo(this.top + event.deltaY * unit);
@@ -91,12 +114,16 @@ export class Rows extends Component {
   /** Scroll to a distance from the top of the first row, in pixels. */
   moveTo(top) {
     this.top = Math.max(0, Math.min(top, this.whole - this.height));
-    const at = Math.round(this.top / this.ratio);
-    if (this.scroller && this.scroller.scrollTop !== at) {
-      this.scroller.scrollTop = at;
-      this.expected = this.scroller.scrollTop;
-    }
+    this.#align();
     this.#scrolled();
+  }
+
+  /** Set the scroll bar to where the rows are. */
+  #align() {
+    const at = Math.round(this.top / this.ratio);
+    if (!this.scroller || this.scroller.scrollTop === at) return;
+    this.scroller.scrollTop = at;
+    this.scrolledTo = this.scroller.scrollTop;
   }
 
   /** Scroll as little as is needed for a row to be on the screen. */

@@ -5,6 +5,7 @@
  */
 
 import { html, nothing } from "../vendor/lit.js";
+import { describe } from "../core/api.js";
 import { showMenu, tellError } from "../core/dialog.js";
 import { Component } from "../core/element.js";
 import { formatPath, parsePath, problemOfKey } from "../core/format.js";
@@ -16,7 +17,7 @@ import "../tools/table.js";
 import { placeItems, renderTools, toggleTable } from "../tools/tools.js";
 import { undoLast } from "./changes.js";
 import { LeafEditor, addChild, editJson, editPriority, removeAt } from "./edit.js";
-import { OpenNode, PAGE, numberOf, ownNumber, rowAt, rowCount } from "./model.js";
+import { OpenNode, PAGE, findMark, markOf, nodeAt, numberOf, ownNumber, rowAt, rowCount } from "./model.js";
 import { Pages } from "./pages.js";
 import { renderRow } from "./row.js";
 import "./rows.js";
@@ -29,14 +30,13 @@ export class DataView extends Component {
   constructor() {
     super();
     this.active = 0;
+    /** The marks of the active row and of those on the screen: these stay where they are when others come or go. */
+    this.marks = { active: null, shown: [] };
     this.isTyping = false;
     this.isFiltering = queryOf(router.parameters) !== null;
     this.editor = null;
     /** Note a write of this console: what shows it is read again at once. */
-    this.noteWrite = (keys) => {
-      this.pages.noteWrite(keys);
-      this.querySelector("treedb-table")?.load();
-    };
+    this.noteWrite = (keys) => this.pages.noteWrite(keys);
     this.on = {
       toggle: (row) => this.toggle(row),
       choose: (row, number) => this.choose(number),
@@ -66,10 +66,12 @@ export class DataView extends Component {
     this.root.query = queryOf(router.parameters);
     this.shownRoute = routeOf();
     this.pages = new Pages(this.root, this.ending.signal);
-    this.pages.addEventListener("change", () => this.requestUpdate());
+    this.pages.addEventListener("change", () => this.#settle());
+    this.pages.addEventListener("written", () => this.querySelector("treedb-table")?.noteWrite());
     this.pages.follow();
     this.editor = null;
     this.active = 0;
+    this.marks = { active: null, shown: [] };
     this.rows?.moveTo(0);
     this.requestUpdate();
   }
@@ -94,7 +96,7 @@ export class DataView extends Component {
       ${this.isFiltering ? html`<treedb-filter .index=${this.root.index}></treedb-filter>` : nothing}
       ${router.parameters.table === undefined
         ? html`<treedb-rows .count=${rowCount(this.root)} .label=${formatPath(this.root.keys)} .renderRow=${(number) => this.#renderRow(number)}
-            .activeId=${`row-${this.active}`} @range=${() => this.#showPages()} @keydown=${(event) => this.#onKey(event)}></treedb-rows>`
+            .keyOf=${(number) => this.#keyOf(number)} .active=${this.active} @range=${() => this.#showPages()} @keydown=${(event) => this.#onKey(event)}></treedb-rows>`
         : html`<treedb-table .view=${this}></treedb-table>`}
     </div>`;
   }
@@ -102,6 +104,26 @@ export class DataView extends Component {
   updated() {
     this.rows?.requestUpdate();
     this.#showPages();
+    const place = this.querySelector("nav.place");
+    if (place) place.scrollLeft = place.scrollWidth; // of a deep place the end is seen
+  }
+
+  /** Keep what is on the screen where it is, and the same row active, after rows came or went. */
+  #settle() {
+    const { active, shown } = this.marks;
+    const found = active && findMark(this.root, active);
+    this.active = Math.min(found ?? this.active, rowCount(this.root) - 1);
+    const { rows } = this;
+    if (rows) {
+      rows.count = rowCount(this.root);
+      for (const mark of rows.top > 0 ? shown : []) {
+        const number = findMark(this.root, mark);
+        if (number === null) continue;
+        if (number !== mark.number) rows.moveTo(rows.top + (number - mark.number) * rows.rowHeight);
+        break;
+      }
+    }
+    this.requestUpdate();
   }
 
   #renderPlace() {
@@ -117,6 +139,11 @@ export class DataView extends Component {
         <a href=${hrefOf("data", keys.slice(0, at + 1))} aria-current=${at === keys.length - 1 ? "location" : nothing}>${key}</a>`)}
       <button class="icon-button" title="Go to a place (/)" aria-label="Go to a place" @click=${() => this.type()}>✎</button>
     </nav>`;
+  }
+
+  #keyOf(number) {
+    const { keys, parent, isNote } = rowAt(this.root, number);
+    return keys === null ? `${isNote ? "note" : number} ${parent.keys.join("/")}` : keys.join("/");
   }
 
   #renderRow(number) {
@@ -141,8 +168,11 @@ export class DataView extends Component {
     if (!rows) return;
     const [first, last] = rows.range;
     const shown = new Map();
+    this.marks = { active: markOf(rowAt(this.root, this.active), this.active), shown: [] };
     for (let number = first; number <= Math.min(last, rowCount(this.root) - 1); number += 1) {
       const row = rowAt(this.root, number);
+      const mark = markOf(row, number);
+      if (mark !== null) this.marks.shown.push(mark);
       const node = row.parent ?? row.node;
       const page = row.parent && !row.isNote ? Math.floor(row.position / PAGE) : 0;
       if (!shown.has(node)) shown.set(node, new Set());
@@ -203,21 +233,24 @@ export class DataView extends Component {
 
   async add(keys) {
     const key = await addChild(keys, this.noteWrite);
-    if (key === null) return;
-    for (const node of this.root.all()) if (node.keys.join("/") === keys.join("/")) return;
-    const row = this.#findRow(keys);
-    if (row?.info?.type === "object") this.toggle(row);
+    if (key !== null) await this.show(keys, key);
   }
 
-  #findRow(keys) {
-    for (const node of this.root.all()) {
-      if (node.keys.length !== keys.length - 1 || !node.keys.every((key, at) => key === keys[at])) continue;
-      for (const [page, children] of node.pages) {
-        const at = children.findIndex((child) => child.key === keys.at(-1));
-        if (at >= 0) return rowAt(this.root, numberOf(this.root, node, page * PAGE + at));
-      }
+  /** Open a node if it is closed, and choose its child with a key, wherever it is. */
+  async show(keys, key) {
+    try {
+      const parent = nodeAt(this.root, keys.slice(0, -1));
+      const position = keys.length > this.root.keys.length ? parent?.positionOf(keys.at(-1)) : null;
+      const node = nodeAt(this.root, keys) ?? (Number.isInteger(position) ? parent.openAt(position, { ...parent.childAt(position), type: "object" }) : null);
+      if (node === null || node.query !== null) return;
+      const { first, count, children } = await describe(keys, { startAt: JSON.stringify(key), limitToFirst: 1 });
+      if (children?.[0]?.key !== key || first === undefined) return;
+      node.count = Math.max(node.count ?? 0, count ?? 0, first + 1);
+      this.rows.count = rowCount(this.root);
+      this.choose(numberOf(this.root, node, first));
+    } catch (error) {
+      tellError("Not shown", error);
     }
-    return null;
   }
 
   async removeRow(row) {
@@ -258,8 +291,7 @@ export class DataView extends Component {
     const isButton = event?.currentTarget?.matches?.("button");
     const anchor = isButton ? event.currentTarget : event ? { x: event.clientX, y: event.clientY } : this.querySelector(`#row-${number}`);
     showMenu(anchor, [
-      ...(number === 0 ? [] : [{ label: "Show from here", run: () => router.go("data", keys) }]),
-      null,
+      ...(number === 0 ? [] : [{ label: "Show from here", run: () => router.go("data", keys) }, null]),
       ...(info.type === "object" ? [] : [{ label: "Edit", key: "Enter", isOff, run: () => this.edit(row, number) }]),
       { label: "Edit as JSON …", isOff, run: () => editJson(keys, noteWrite) },
       { label: "Add a child …", key: "a", isOff, run: () => this.add(keys) },
