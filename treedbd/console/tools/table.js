@@ -6,13 +6,12 @@
 
 import { html, nothing } from "../vendor/lit.js";
 import { describe, get, pause } from "../core/api.js";
-import { ask } from "../core/dialog.js";
+import { tellError } from "../core/dialog.js";
 import { Component } from "../core/element.js";
-import { RawJson, formatCount, formatLeaf, parseLeaf, typeOf } from "../core/format.js";
+import { RawJson, formatCount, formatLeaf, typeOf } from "../core/format.js";
 import { hrefOf, router } from "../core/router.js";
 import { session } from "../core/session.js";
-import { put } from "../tree/changes.js";
-import { readLeaf, withPriority } from "../tree/edit.js";
+import { editLeaf, readLeaf } from "../tree/edit.js";
 import { queryOf } from "./filter.js";
 
 const PAGE = 50;
@@ -104,7 +103,8 @@ export class Table extends Component {
     const { orderBy, limitToLast } = router.parameters;
     const isSorted = orderBy === JSON.stringify(order) || (orderBy === undefined && order === "$key");
     const sort = isSorted ? (limitToLast ? "descending" : "ascending") : "none";
-    return html`<th aria-sort=${sort}><button class="plain" @click=${() => this.#sort(order, isSorted && !limitToLast)}>${label === "" ? "value" : label}
+    const isNumber = Object.values(this.found.values).some((each) => typeOf(order === "" ? each : each?.[order]) === "number");
+    return html`<th aria-sort=${sort} class=${isNumber && order !== "$key" ? "number" : ""}><button class="plain" @click=${() => this.#sort(order, isSorted && !limitToLast)}>${label === "" ? "value" : label}
       ${isSorted ? (limitToLast ? "▾" : "▴") : ""}</button></th>`;
   }
 
@@ -136,25 +136,17 @@ export class Table extends Component {
       <label>Page <input size="6" inputmode="numeric" .value=${String(this.page + 1)} @change=${(event) => go(Number.parseInt(event.target.value, 10) - 1 || 0)}>
         ${count === undefined ? nothing : html`of ${formatCount(last + 1)}`}</label>
       <button ?disabled=${this.page >= last} @click=${() => go(this.page + 1)}>Further ›</button>
-      ${this.found.index?.missing ? html`<span class="hint">Sorted without an index: add <code>${this.found.index.rule}</code> to the rules.</span>` : nothing}
+      ${this.found.index?.missing && !this.view.isFiltering ? html`<span class="hint">Sorted without an index: add <code>${this.found.index.rule}</code> to the rules.</span>` : nothing}
     </div>`;
   }
 
   async #edit(keys) {
-    const leaf = await readLeaf(keys);
-    if (leaf === null) return;
-    const { type, text: shown, etag, priority } = leaf;
-    const given = await ask({
-      title: keys.at(-1),
-      fields: [
-        { name: "type", label: "Type", type: "select", value: type, options: ["string", "number", "boolean", "null", "json"].map((each) => ({ value: each, label: each === "string" ? "text" : each })) },
-        { name: "text", label: "Value", type: "textarea", value: shown, check: (text, { type: chosen }) => parseLeaf(text, chosen).problem ?? null },
-      ],
-      confirm: "Save",
-    });
-    if (given === null) return;
-    const { value: changed } = parseLeaf(given.text, given.type);
-    await put(keys, withPriority(changed, priority), { what: "changed", etag, noteWrite: this.view.noteWrite });
+    try {
+      const leaf = await readLeaf(keys);
+      if (leaf !== null) await editLeaf(keys, this.view.noteWrite, leaf);
+    } catch (error) {
+      tellError("Not edited", error);
+    }
   }
 
   /** Read the page again some time after a write below the place, by whomever. */

@@ -36,7 +36,6 @@ export class LeafEditor {
   }
 
   render() {
-    const isLong = this.type === "json" || (this.type === "string" && (this.text.length > 60 || this.text.includes("\n")));
     const onInput = (event) => {
       this.text = event.target.value;
       this.problem = null;
@@ -47,9 +46,7 @@ export class LeafEditor {
             ${["true", "false"].map((each) => html`<option ?selected=${each === this.text}>${each}</option>`)}</select>`
         : this.type === "null"
           ? nothing
-          : isLong
-            ? html`<textarea ${ref(this.input)} aria-label="Value" rows="1" .value=${this.text} @input=${onInput}></textarea>`
-            : html`<input ${ref(this.input)} aria-label="Value" spellcheck="false" .value=${this.text} @input=${onInput}>`;
+          : html`<input ${ref(this.input)} aria-label="Value" spellcheck="false" .value=${this.text} @input=${onInput}>`;
     return html`<form class="tree-editor" @submit=${(event) => this.#submit(event)} @keydown=${(event) => this.#onKey(event)}
       @mousedown=${(event) => event.stopPropagation()} @dblclick=${(event) => event.stopPropagation()}>
       <select aria-label="Type" @change=${(event) => this.#retype(event.target.value)}>
@@ -58,6 +55,11 @@ export class LeafEditor {
       <button class="primary">Save</button><button type="button" @click=${() => this.view.end()}>Cancel</button>
       ${this.problem ? html`<span class="problem" role="alert">${this.problem}</span>` : nothing}
     </form>`;
+  }
+
+  /** Whether the text does not fit in a row. */
+  get isLong() {
+    return this.text.length > 60 || this.text.includes("\n");
   }
 
   focus() {
@@ -78,8 +80,6 @@ export class LeafEditor {
     if (event.key === "Escape") {
       event.preventDefault();
       this.view.end();
-    } else if (event.key === "Enter" && event.target instanceof HTMLTextAreaElement && !event.shiftKey) {
-      this.#submit(event);
     }
   }
 
@@ -100,9 +100,39 @@ export class LeafEditor {
   /** Say that someone else has changed the leaf meanwhile; the next Save replaces what is there now. */
   async #warn() {
     const now = await readLeaf(this.keys);
-    this.problem = now === null ? "By now it has children." : `By now it is ${now.shown}. Save again to replace that.`;
+    this.problem = describeConflict(now);
     if (now !== null) Object.assign(this, { etag: now.etag, priority: now.priority });
     this.view.change();
+  }
+}
+
+function describeConflict(now) {
+  return now === null ? "By now it has children." : `By now it is ${now.shown}. Save again to replace that.`;
+}
+
+/** Edit a leaf in a dialog; `leaf` is what was read of it. */
+export async function editLeaf(keys, noteWrite, leaf) {
+  let { type, text, etag, priority } = leaf;
+  let conflict = null;
+  for (;;) {
+    const given = await ask({
+      title: formatPath(keys),
+      body: conflict === null ? nothing : html`<p class="problem" role="alert">${conflict}</p>`,
+      fields: [
+        { name: "text", label: "Value", type: "textarea", value: text, check: (each, { type: chosen }) => parseLeaf(each, chosen).problem ?? null },
+        { name: "type", label: "Type", type: "select", value: type, options: TYPES.map((each) => ({ value: each, label: TYPE_NAMES[each] })) },
+      ],
+      confirm: "Save",
+    });
+    if (given === null) return;
+    let isConflict = false;
+    const { value } = parseLeaf(given.text, given.type);
+    await put(keys, withPriority(value, priority), { what: "changed", etag, noteWrite, onConflict: () => { isConflict = true; } });
+    if (!isConflict) return;
+    const now = await readLeaf(keys);
+    conflict = describeConflict(now);
+    ({ type, text } = given);
+    ({ etag, priority } = now ?? { etag, priority });
   }
 }
 
@@ -174,7 +204,13 @@ async function addPushed(keys, value, noteWrite) {
 /** Ask whether a place is to be deleted, and delete it; return whether it was. */
 export async function removeAt(keys, info, noteWrite) {
   if (!mayWrite()) return false;
-  const found = info.type === "object" ? await describe(keys, { limitToFirst: 1 }) : info;
+  let found = info;
+  try {
+    if (info.type === "object") found = await describe(keys, { limitToFirst: 1 });
+  } catch (error) {
+    tellError("Not deleted", error);
+    return false;
+  }
   const bytes = found.bytes ?? 0;
   const isLarge = bytes > LARGE.bytes || (found.count ?? 0) > LARGE.count || found.least === true;
   const isWhole = keys.length === 0;

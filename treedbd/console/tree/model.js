@@ -247,21 +247,16 @@ export function compare(before, after, touched, isWhole) {
       if (at > low && at < high) child.flash = "added";
       else if (touched.has(child.key)) child.flash = "added";
     } else if (touched.has(child.key) || !isSame(old, child)) {
-      child.flash = "changed";
+      child.flash = old.flash === "added" ? "added" : "changed"; // it is still new
     }
   });
   return before.filter((child) => !shown.has(child.key) && touched.has(child.key));
 }
 
 function isSame(one, other) {
-  return (
-    one.type === other.type &&
-    String(one.value) === String(other.value) &&
-    one.length === other.length &&
-    one.count === other.count &&
-    one.bytes === other.bytes &&
-    one.priority === other.priority
-  );
+  // What is a bound or an estimate differs from one page to the next without a write.
+  const names = one.least || other.least || one.about || other.about ? ["type", "priority"] : ["type", "priority", "length", "count", "bytes"];
+  return String(one.value) === String(other.value) && names.every((name) => String(one[name]) === String(other[name]));
 }
 
 /**

@@ -13,9 +13,16 @@ import { PAGE, compare, touchedChildren } from "./model.js";
 const REFRESH_MS = 250;
 /** Reading again takes at most this part of the time, so that a slow query is not all that the server does. */
 const REFRESH_SHARE = 1 / 4;
-const REMOVED_MS = 700;
+const REMOVED_MS = 500;
 const FLASH_MS = 1600;
 const CONCURRENT = 4;
+
+/** Children that a query shows at most. */
+const MOST = 1000;
+
+function limitOf({ limitToFirst, limitToLast }) {
+  return Number(limitToFirst ?? limitToLast);
+}
 
 export class Pages extends EventTarget {
   /** `live`, `lost`, `off` (there is no stream) or `connecting`. */
@@ -38,6 +45,10 @@ export class Pages extends EventTarget {
   /** @type {Map<string, number>} the number of the reading that a page is of: a late response is dropped */
   #kept = new Map();
   #readings = 0;
+  /** Milliseconds of the slowest request of this round. */
+  #slowest = 0;
+  /** Resolved when the user has written: what is shown is read again without waiting. */
+  #hurry = Promise.withResolvers();
 
   /**
    * @param {import("./model.js").OpenNode} root
@@ -95,6 +106,8 @@ export class Pages extends EventTarget {
 
   /** Note a write of this console at once, without waiting for its event. */
   noteWrite(keys) {
+    this.#hurry.resolve();
+    this.#hurry = Promise.withResolvers();
     this.#note({ path: keys.slice(this.#root.keys.length).join("/") });
   }
 
@@ -114,11 +127,11 @@ export class Pages extends EventTarget {
     if (this.#isRefreshing) return;
     this.#isRefreshing = true;
     while (this.#dirty.size && !this.#signal.aborted) {
-      const begin = performance.now();
+      this.#slowest = 0;
       const dirty = [...this.#dirty].filter(([node]) => node.isOpen);
       this.#dirty.clear();
       await Promise.all(dirty.map(([node, touched]) => this.#refreshNode(node, touched)));
-      await pause(Math.max(REFRESH_MS, (performance.now() - begin) / REFRESH_SHARE), this.#signal);
+      await Promise.race([pause(Math.max(REFRESH_MS, this.#slowest / REFRESH_SHARE), this.#signal), this.#hurry.promise]);
     }
     this.#isRefreshing = false;
   }
@@ -153,8 +166,10 @@ export class Pages extends EventTarget {
     const query = node.query;
     const reading = (this.#readings += 1);
     const name = this.#name(node, number);
+    const begin = performance.now();
     try {
       const found = await describe(node.keys, query ?? { at: number * PAGE, limitToFirst: PAGE }, { signal: this.#signal });
+      this.#slowest = Math.max(this.#slowest, performance.now() - begin);
       if (node.query !== query || reading < (this.#kept.get(name) ?? 0)) return;
       this.#kept.set(name, reading);
       await this.#keep(node, number, found, touched);
@@ -163,7 +178,9 @@ export class Pages extends EventTarget {
       node.error = error;
       if (error.isDenied) {
         node.pages.clear();
+        node.info = { key: node.key, type: "denied" };
         node.count = 0;
+        node.open = [];
       }
     }
     this.#notify();
@@ -182,11 +199,11 @@ export class Pages extends EventTarget {
     }
     if (children.some((child) => child.flash)) this.#endFlashes(children);
     if (node.query === null) node.info = { ...info, key: node.key, count };
-    else node.info = { ...node.info, type: "object" };
+    else node.info = { key: node.key, type: "object", selected: `${total}${children.length >= limitOf(node.query) ? "+" : ""}` };
     node.error = null;
     node.index = found.index ?? null;
     node.count = total;
-    node.hasMore = node.query !== null && children.length >= Number(node.query.limitToFirst ?? node.query.limitToLast ?? Infinity);
+    node.hasMore = node.query !== null && total < MOST && total >= limitOf(node.query);
     const isShifted = first !== undefined && first !== number * PAGE && node.query === null;
     if (!isShifted || children.length) node.keep(number, children);
     if (node.parent && info.type !== "object" && node.query === null) node.close();

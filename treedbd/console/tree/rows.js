@@ -133,6 +133,12 @@ export class Rows extends Component {
     else if (above + this.rowHeight > this.top + this.height) this.moveTo(above + this.rowHeight - this.height);
   }
 
+  /** Scroll so that a row is in the middle, unless it is on the screen. */
+  show(number) {
+    const above = number * this.rowHeight - this.top;
+    if (above < 0 || above > this.height - 2 * this.rowHeight) this.moveTo(this.top + above - this.height / 2);
+  }
+
   focus() {
     this.scroller?.focus({ preventScroll: true });
   }

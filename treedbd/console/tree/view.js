@@ -14,14 +14,17 @@ import { session } from "../core/session.js";
 import { queryOf } from "../tools/filter.js";
 import { renamePlace } from "../tools/moving.js";
 import "../tools/table.js";
+import { importInto } from "../tools/transfer.js";
 import { placeItems, renderTools, toggleTable } from "../tools/tools.js";
 import { undoLast } from "./changes.js";
-import { LeafEditor, addChild, editJson, editPriority, removeAt } from "./edit.js";
+import { LeafEditor, addChild, editJson, editLeaf, editPriority, removeAt } from "./edit.js";
 import { OpenNode, PAGE, findMark, markOf, nodeAt, numberOf, ownNumber, rowAt, rowCount } from "./model.js";
 import { Pages } from "./pages.js";
 import { renderRow } from "./row.js";
 import "./rows.js";
 
+/** Below this width leaves are edited in a dialog. */
+const NARROW_PX = 640;
 const STATES = { live: "live", connecting: "connecting", lost: "reconnecting", off: "not live" };
 
 export class DataView extends Component {
@@ -42,6 +45,8 @@ export class DataView extends Component {
       choose: (row, number) => this.choose(number),
       edit: (row, number) => this.edit(row, number),
       add: (row) => this.add(row.keys),
+      addTo: (node) => this.add(node.keys),
+      importTo: (node) => importInto(node.keys, this.noteWrite),
       remove: (row) => this.removeRow(row),
       menu: (row, number, event) => this.showRowMenu(row, number, event),
       more: (node) => this.showMore(node),
@@ -90,7 +95,7 @@ export class DataView extends Component {
     return html`<div class="tree">
       <div class="tree-bar">
         ${this.#renderPlace()}
-        <span class="live ${this.pages.state}" title=${this.pages.error?.message ?? "How current the rows are"}>${STATES[this.pages.state]}</span>
+        <span class="liveness ${this.pages.state}" title=${this.pages.error?.message ?? "How current the rows are"}>${STATES[this.pages.state]}</span>
         ${renderTools(this)}
       </div>
       ${this.isFiltering ? html`<treedb-filter .index=${this.root.index}></treedb-filter>` : nothing}
@@ -111,17 +116,15 @@ export class DataView extends Component {
   /** Keep what is on the screen where it is, and the same row active, after rows came or went. */
   #settle() {
     const { active, shown } = this.marks;
+    const count = rowCount(this.root);
+    const kept = shown.find((mark) => findMark(this.root, mark) !== null);
+    const moved = kept ? findMark(this.root, kept) - kept.number : 0;
     const found = active && findMark(this.root, active);
-    this.active = Math.min(found ?? this.active, rowCount(this.root) - 1);
+    this.active = Math.max(0, Math.min(found ?? this.active + moved, count - 1));
     const { rows } = this;
     if (rows) {
-      rows.count = rowCount(this.root);
-      for (const mark of rows.top > 0 ? shown : []) {
-        const number = findMark(this.root, mark);
-        if (number === null) continue;
-        if (number !== mark.number) rows.moveTo(rows.top + (number - mark.number) * rows.rowHeight);
-        break;
-      }
+      rows.count = count;
+      if (moved !== 0 && rows.top > 0) rows.moveTo(rows.top + moved * rows.rowHeight);
     }
     this.requestUpdate();
   }
@@ -210,6 +213,10 @@ export class DataView extends Component {
     });
     try {
       if (!(await editor.begin())) return;
+      if (editor.isLong || innerWidth < NARROW_PX) {
+        await editLeaf(row.keys, this.noteWrite, editor);
+        return;
+      }
       this.editor = editor;
       this.requestUpdate();
       await this.#rendered();
@@ -247,7 +254,8 @@ export class DataView extends Component {
       if (children?.[0]?.key !== key || first === undefined) return;
       node.count = Math.max(node.count ?? 0, count ?? 0, first + 1);
       this.rows.count = rowCount(this.root);
-      this.choose(numberOf(this.root, node, first));
+      this.active = numberOf(this.root, node, first);
+      this.rows.show(this.active);
     } catch (error) {
       tellError("Not shown", error);
     }
