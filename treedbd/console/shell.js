@@ -32,9 +32,9 @@ class TreedbConsole extends Component {
   connectedCallback() {
     super.connectedCallback();
     this.textContent = ""; // what was there until the modules were loaded
+    this.watch(session, "given", () => this.#begin());
     this.watch(session, "change");
     this.watch(session, "online", () => this.#comeBack());
-    this.watch(session, "given", () => this.#begin());
     this.watch(router, "change");
     this.watch(document, "keydown", (event) => this.#onKey(event));
     this.#begin();
