@@ -35,6 +35,7 @@ class TreedbConsole extends Component {
     this.watch(session, "given", () => this.#begin());
     this.watch(session, "change");
     this.watch(session, "online", () => this.#comeBack());
+    this.watch(session, "databases", () => this.#findProjects());
     this.watch(router, "change");
     this.watch(document, "keydown", (event) => this.#onKey(event));
     this.#begin();

@@ -84,12 +84,14 @@ export class Editor extends HTMLElement {
   }
 
   set isReadOnly(isReadOnly) {
+    if (isReadOnly === this.#isReadOnly) return;
     this.#isReadOnly = isReadOnly;
     this.#view?.dispatch({ effects: this.#editable.reconfigure(this.#readOnlyExtensions()) });
   }
 
   /** More extensions of CodeMirror, such as a language in place of JSON. */
   set extensions(extensions) {
+    if (extensions === this.#extensions) return;
     this.#extensions = extensions;
     this.#view?.dispatch({ effects: this.#extra.reconfigure(extensions) });
   }
@@ -128,7 +130,10 @@ export class Editor extends HTMLElement {
   }
 
   #readOnlyExtensions() {
-    return [EditorState.readOnly.of(this.#isReadOnly), EditorView.editable.of(!this.#isReadOnly)];
+    // What cannot be edited can still be focused, to scroll and to search it by keys.
+    return this.#isReadOnly
+      ? [EditorState.readOnly.of(true), EditorView.editable.of(false), EditorView.contentAttributes.of({ tabindex: "0", "aria-readonly": "true" })]
+      : [];
   }
 
   #newState() {
