@@ -127,7 +127,7 @@ class TreedbConsole extends Component {
   }
 
   #renderDatabase() {
-    const current = session.label ?? labelOf(session.caller);
+    const current = session.label ?? session.caller.database ?? "";
     const labels = this.projects.flatMap((project) => project.databases.map((each) => each.name));
     if (!labels.length) return html`<span class="database">${current}</span>`;
     if (!labels.includes(current)) labels.unshift(current);
@@ -217,14 +217,6 @@ class TreedbConsole extends Component {
     const tab = { 1: "data", 2: "rules", 3: "now" }[event.key];
     if (tab && session.caller) router.go(tab);
   }
-}
-
-/** Return the label of the database that a caller addresses. */
-function labelOf(caller) {
-  if (!caller?.project) return "";
-  return caller.database && caller.database !== "default" && caller.database !== caller.project
-    ? `${caller.database}--${caller.project}`
-    : caller.project;
 }
 
 async function showKeys() {
