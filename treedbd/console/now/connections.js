@@ -1,37 +1,57 @@
-/** Who is connected: open streams, and sockets of the SDKs. */
+/** Who is connected: who is present, open streams, and sockets of the SDKs. */
 
 import { html, nothing } from "../vendor/lit.js";
-import { formatAgo, formatBytes, formatCount, parsePath, plural } from "../core/format.js";
+import { formatAgo, formatBytes, formatCount, plural } from "../core/format.js";
 import { hrefOf } from "../core/router.js";
-import { Polling } from "./polling.js";
+import { Polling } from "../core/polling.js";
+
+/** So many callers are named. */
+const NAMED = 50;
 
 export class Connections extends Polling {
   page = ".inspect/connections";
   every = 2000;
 
   renderFound({ streams, sockets }) {
-    return html`<h2>${plural(streams.count, "stream")}</h2>
-      ${renderTable(streams, ["Place", "Database", "Who", "Since", "Events", "Sent"], (each) => html`
-        <td><a class="mono" href=${hrefOf("data", parsePath(each.path))}>${each.path}</a>${each.query ? html` <span class="mono soft">${each.query}</span>` : nothing}</td>
-        <td>${each.database}</td><td title=${each.address ?? ""}>${whoOf(each)}</td><td title=${each.since}>${formatAgo(each.since)}</td>
-        <td class="number">${formatCount(each.events)}</td><td class="number">${formatBytes(each.bytes)}</td>`)}
-      <h2>${plural(sockets.count, "socket")}</h2>
-      ${renderTable(sockets, ["Who", "Database", "Since", "Listens", "On disconnect", "Client"], (each) => html`
-        <td title=${each.address ?? ""}>${whoOf(each)}</td><td>${each.database}</td><td title=${each.since}>${formatAgo(each.since)}</td>
-        <td class="number">${formatCount(each.listens)}</td><td class="number">${formatCount(each.on_disconnect)}</td><td>${each.client ?? ""}</td>`)}`;
+    return html`<section>${renderPresent([...streams.shown, ...sockets.shown])}</section>
+      <section><h2>${plural(streams.count, "stream")}</h2>
+      ${renderTable(streams, ["Place", "Database", "Who", "From", "Since", "#Events", "#Sent"], (each) => html`
+        <td><a class="mono" href=${hrefOf("data", each.path.split("/").filter(Boolean))}>${each.path}</a>${each.query ? html` <span class="mono soft">?${each.query}</span>` : nothing}</td>
+        <td class="mono">${each.database}</td><td>${whoOf(each)}</td><td>${each.address ?? ""}</td><td title=${each.since}>${formatAgo(each.since)}</td>
+        <td class="number">${formatCount(each.events)}</td><td class="number">${formatBytes(each.bytes)}</td>`)}</section>
+      <section><h2>${plural(sockets.count, "socket")}</h2>
+      ${renderTable(sockets, ["Who", "Database", "From", "Since", "#Listens", "On disconnect", "Client"], (each) => html`
+        <td>${whoOf(each)}</td><td class="mono">${each.database}</td><td>${each.address ?? ""}</td><td title=${each.since}>${formatAgo(each.since)}</td>
+        <td class="number">${formatCount(each.listens)}</td><td>${each.on_disconnect ? "writes" : html`<span class="soft">nothing</span>`}</td>
+        <td class="client">${each.client ?? ""}</td>`)}</section>`;
   }
 }
 
-function whoOf({ admin, uid, address }) {
-  return admin ? "admin" : (uid ?? `anonymous, ${address}`);
+function whoOf({ admin, uid }) {
+  return admin ? "admin" : (uid ?? html`<span class="soft">without uid</span>`);
 }
 
+/** Name the callers of the connections that are shown, those with most connections first. */
+function renderPresent(shown) {
+  const counts = new Map();
+  for (const { admin, uid } of shown) {
+    const name = admin ? "admins" : (uid ?? "without uid");
+    counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  const sorted = [...counts].sort((one, other) => other[1] - one[1]);
+  if (!sorted.length) return html`<h2>Who is present</h2><p class="hint">Nobody is connected: neither a stream nor a socket is open.</p>`;
+  return html`<h2>Who is present</h2><ul class="present">
+    ${sorted.slice(0, NAMED).map(([name, count]) => html`<li class="chip">${name} <span class="soft">${plural(count, "connection")}</span></li>`)}
+    ${sorted.length > NAMED ? html`<li class="hint">and ${formatCount(sorted.length - NAMED)} others</li>` : nothing}</ul>`;
+}
+
+/** Show a table; a heading that begins with # is of numbers. */
 function renderTable({ count, shown }, headings, renderCells) {
   if (!count) return html`<p class="hint">None at present.</p>`;
   return html`<div class="table-box"><table class="list">
-      <thead><tr>${headings.map((each) => html`<th>${each}</th>`)}</tr></thead>
+      <thead><tr>${headings.map((each) => (each.startsWith("#") ? html`<th class="number">${each.slice(1)}</th>` : html`<th>${each}</th>`))}</tr></thead>
       <tbody>${shown.map((each) => html`<tr>${renderCells(each)}</tr>`)}</tbody></table></div>
-    ${count > shown.length ? html`<p class="hint">The newest ${shown.length} are shown.</p>` : nothing}`;
+    ${count > shown.length ? html`<p class="hint">The newest ${formatCount(shown.length)} are shown.</p>` : nothing}`;
 }
 
 customElements.define("treedb-connections", Connections);

@@ -1,17 +1,19 @@
 /** Small plots of the last two minutes: requests, errors, writes, and how long commits take. */
 
-import { html, svg } from "../vendor/lit.js";
+import { html, nothing, svg } from "../vendor/lit.js";
 import { formatCount, formatMs } from "../core/format.js";
-import { Polling } from "./polling.js";
+import { Polling } from "../core/polling.js";
 
 const WIDTH = 240;
 const HEIGHT = 48;
+const SECONDS = 120;
+/** Name of the series, label, how a value is shown, and a second series that is drawn softly. */
 const PLOTS = [
   ["requests", "Requests a second", formatRate],
   ["errors", "Errors a second", formatRate],
   ["denied", "Denials a second", formatRate],
   ["writes", "Writes a second", formatRate],
-  ["commit_p99_ms", "Commit, 99 % within", formatMs],
+  ["commit_p99_ms", "Commits: 99 % within", formatMs, "commit_p50_ms"],
 ];
 
 export class Plots extends Polling {
@@ -19,9 +21,28 @@ export class Plots extends Polling {
   every = 1000;
 
   renderFound({ series }) {
-    if (!series) return html``;
-    return html`<div class="plots">${PLOTS.map(([name, label, format]) => renderPlot(series[name] ?? [], label, format))}</div>`;
+    if (!series) return html`<p class="hint">This server has no rates by the second.</p>`;
+    // Before anybody looked nothing was recorded: that is not the same as 0.
+    const unknown = unknownOf(series);
+    return html`<div class="plots">${PLOTS.map(([name, label, format, soft]) =>
+      renderPlot(hide(series[name], unknown), label, format, soft ? hide(series[soft], unknown) : null),
+    )}</div>`;
   }
+
+  renderWaiting() {
+    return html`<div class="plots">${PLOTS.map(([, label, format]) => renderPlot([], label, format, null))}</div>`;
+  }
+}
+
+/** Return of how many values at the beginning nothing is known. */
+function unknownOf({ to, since, requests = [] }) {
+  if (!since) return 0;
+  const known = Math.round((new Date(to) - new Date(since)) / 1000) + 1;
+  return Math.max(0, requests.length - known);
+}
+
+function hide(values = [], count) {
+  return values.map((value, at) => (at < count ? null : value));
 }
 
 function formatRate(value) {
@@ -29,20 +50,23 @@ function formatRate(value) {
 }
 
 /** Return a line of values, null for none, with the last one as text. */
-function renderPlot(values, label, format) {
+function renderPlot(values, label, format, soft) {
   const known = values.filter((each) => each !== null);
   const most = Math.max(...known, 0);
+  // The last second of rates, and the last commit, whenever that was.
   const last = known.at(-1);
   const shown = last === undefined ? "–" : format(last);
-  return html`<figure class="plot" aria-label="${label}: ${shown}">
+  const note = known.length ? (most > 0 ? `most: ${format(most)}` : "none in two minutes") : "none yet";
+  return html`<figure class="plot" role="img" aria-label="${label}: ${shown}, ${note}" title="The last two minutes">
     <figcaption><span>${label}</span> <strong>${shown}</strong></figcaption>
-    <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" aria-hidden="true">${svg`<path d=${pathOf(values, most)}></path>`}</svg>
-    <span class="hint">${most > 0 ? `most: ${format(most)}` : "none yet"}</span>
+    <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" aria-hidden="true">
+      ${soft ? svg`<path class="second" d=${pathOf(soft, most)}></path>` : nothing}${svg`<path d=${pathOf(values, most)}></path>`}</svg>
+    <span class="hint">${note}</span>
   </figure>`;
 }
 
 function pathOf(values, most) {
-  const step = WIDTH / Math.max(1, values.length - 1);
+  const step = WIDTH / (SECONDS - 1);
   let isDrawing = false;
   let path = "";
   values.forEach((value, at) => {
@@ -51,7 +75,8 @@ function pathOf(values, most) {
       return;
     }
     const y = HEIGHT - 2 - (most > 0 ? (value / most) * (HEIGHT - 4) : 0);
-    path += `${isDrawing ? "L" : "M"}${(at * step).toFixed(1)} ${y.toFixed(1)}`;
+    // A value between two unknown ones is a short line, which else would not be seen.
+    path += `${isDrawing ? "L" : "M"}${(at * step).toFixed(1)} ${y.toFixed(1)}${isDrawing ? "" : "h1"}`;
     isDrawing = true;
   });
   return path;

@@ -1,123 +1,119 @@
 /** Requests as they come, filtered by the server; a denied one leads to the playground. */
 
-import { html, nothing } from "../vendor/lit.js";
-import { follow } from "../core/api.js";
+import { html, nothing, repeat } from "../vendor/lit.js";
 import { Component } from "../core/element.js";
-import { formatBytes, formatMs, formatTime, parsePath } from "../core/format.js";
+import { formatBytes, formatMs, formatTime, plural } from "../core/format.js";
 import { hrefOf, router } from "../core/router.js";
+import { RequestFeed } from "./feed.js";
+import { whyHref } from "./why.js";
 
-const KEPT = 500;
-const SHOWN_MS = 250;
+const STATUSES = [["", "any"], ["denied", "denied by rules"], ["4xx", "errors of clients (4xx)"], ["5xx", "errors of the server (5xx)"]];
+const CALLERS = [["", "anyone"], ["user", "a user"], ["none", "without uid"]];
+const STATES = { connecting: "Connecting …", open: "Live", lost: "Connecting again …", ended: "Ended" };
 
 export class Requests extends Component {
-  static properties = { isPaused: { state: true }, isSlowFirst: { state: true }, state: { state: true }, error: { state: true } };
-
   constructor() {
     super();
-    this.requests = [];
-    this.dropped = 0;
-    this.isPaused = false;
-    this.isSlowFirst = false;
-    this.state = "connecting";
-    this.error = null;
+    this.feed = new RequestFeed();
+    this.following = null;
   }
 
   connectedCallback() {
     super.connectedCallback();
     this.watch(router, "change", () => this.#begin());
-    this.whenGone(() => this.ending?.abort());
+    this.watch(this.feed, "change");
+    this.whenGone(() => {
+      this.feed.end();
+      this.following = null;
+    });
     this.#begin();
   }
 
-  get filter() {
-    const { path, status, uid, slower } = router.parameters;
-    return { path, status, uid, slower };
-  }
-
   #begin() {
-    const filter = JSON.stringify(this.filter);
-    if (router.view !== "now" || filter === this.following) return;
-    this.following = filter;
-    this.ending?.abort();
-    this.ending = new AbortController();
-    this.requests = [];
-    this.dropped = 0;
-    follow(".inspect/requests", this.filter, {
-      isData: false,
-      signal: this.ending.signal,
-      onEvent: (type, data) => this.#note(type, data),
-      onState: (state, error) => {
-        this.state = state;
-        this.error = error ?? null;
-      },
-    });
-  }
-
-  #note(type, data) {
-    if (type === "dropped") this.dropped += data.count ?? data;
-    else if (type === "request" && !this.isPaused) {
-      this.requests.unshift(data);
-      this.requests.length = Math.min(this.requests.length, KEPT);
-    }
-    this.timer ??= setTimeout(() => {
-      this.timer = undefined;
-      this.requestUpdate();
-    }, SHOWN_MS);
+    this.requestUpdate();
+    const filter = filterOf(router.parameters);
+    if (router.view !== "now" || JSON.stringify(filter) === this.following) return;
+    this.following = JSON.stringify(filter);
+    this.feed.end();
+    this.feed.begin(filter);
   }
 
   render() {
-    const shown = this.isSlowFirst ? [...this.requests].sort((one, other) => other.ms - one.ms) : this.requests;
-    return html`${this.#renderFilter()}
-      ${this.error ? html`<p class="problem" role="alert">${this.error.message}</p>` : nothing}
-      ${this.dropped ? html`<p class="hint">${this.dropped} were left out, because they came faster than they could be shown.</p>` : nothing}
-      <div class="table-box requests"><table class="list">
-        <thead><tr><th>Time</th><th>Request</th><th class="number">Status</th><th class="number">Took</th><th>Who</th><th class="number">Sent</th><th><span class="soft">Why</span></th></tr></thead>
-        <tbody>${shown.map((each) => this.#renderRequest(each))}</tbody></table>
-        ${shown.length ? nothing : html`<p class="empty">${this.isPaused ? "Paused." : "No requests yet that match. They appear here as they come."}</p>`}
+    const { feed } = this;
+    const isSlowFirst = router.parameters.first === "slow";
+    const shown = isSlowFirst ? [...feed.shown].sort((one, other) => other.ms - one.ms) : feed.shown;
+    return html`${this.#renderFilter(isSlowFirst)}
+      ${feed.error ? html`<p class="problem" role="alert">${feed.error.message}</p>` : nothing}
+      <div class="table-box requests" tabindex="0" role="region" aria-label="Requests"><table class="list cards">
+        <thead><tr><th>Time</th><th>Request</th><th class="number">Status</th><th class="number">Took</th><th>Who</th><th class="number">Sent</th><th>Why</th></tr></thead>
+        <tbody>${repeat(shown, ({ id }) => id, renderRequest)}</tbody></table>
+        ${shown.length ? nothing : html`<p class="empty">${this.#describeEmpty()}</p>`}
       </div>`;
   }
 
-  #renderFilter() {
-    const { path = "", status = "", uid = "", slower = "" } = router.parameters;
-    const set = (name) => (event) => router.go("now", ["requests"], { ...router.parameters, [name]: event.target.value.trim() }, { replace: true });
-    return html`<form class="row-of filters" @submit=${(event) => event.preventDefault()}>
-      <label>Path <input class="mono" size="14" placeholder="/" .value=${path} @change=${set("path")}></label>
-      <label>Status <select @change=${set("status")}>
-        ${[["", "all"], ["403", "denied"], ["4xx", "errors of clients"], ["5xx", "errors of the server"]].map(
-          ([value, label]) => html`<option value=${value} ?selected=${value === status}>${label}</option>`,
-        )}</select></label>
-      <label>uid <input size="10" .value=${uid} @change=${set("uid")}></label>
-      <label>Slower than <input size="5" inputmode="numeric" .value=${slower} @change=${set("slower")}> ms</label>
-      <label class="row-of"><input type="checkbox" .checked=${this.isSlowFirst} @change=${(event) => { this.isSlowFirst = event.target.checked; }}> slow ones first</label>
-      <span class="grow"></span>
-      <button type="button" aria-pressed=${String(this.isPaused)} @click=${() => { this.isPaused = !this.isPaused; }}>${this.isPaused ? "Go on" : "Pause"}</button>
-      <button type="button" @click=${() => { this.requests = []; this.dropped = 0; this.requestUpdate(); }}>Clear</button>
+  #describeEmpty() {
+    if (this.feed.isPaused) return "Paused.";
+    if (this.following !== "{}") return "No requests that match yet. They appear here as they come.";
+    return "No requests yet. They are recorded from now on, while this is open, and appear here as they come.";
+  }
+
+  #renderFilter(isSlowFirst) {
+    const { feed } = this;
+    const { path = "", status = "", uid = "", slower = "", who = uid ? "user" : "" } = router.parameters;
+    const change = (fields) => router.go("now", ["requests"], { ...router.parameters, ...fields }, { replace: true });
+    return html`<form class="row-of filters" aria-label="Filter" @submit=${(event) => event.preventDefault()}>
+      <label>Path <input class="mono" name="path" size="14" placeholder="/" spellcheck="false" autocomplete="off" .value=${path}
+        @change=${(event) => change({ path: event.target.value.trim() })}></label>
+      <label>Status ${renderSelect("status", STATUSES, status, (value) => change({ status: value }))}</label>
+      <label>Who ${renderSelect("who", CALLERS, who, (value) => change({ who: value, uid: value === "user" ? uid : "" }))}</label>
+      ${who === "user"
+        ? html`<label>uid <input name="uid" size="10" spellcheck="false" autocomplete="off" .value=${uid} @change=${(event) => change({ uid: event.target.value.trim(), who: "user" })}></label>`
+        : nothing}
+      <label>Slower than <input name="slower" size="5" inputmode="decimal" autocomplete="off" .value=${slower} @change=${(event) => change({ slower: event.target.value.trim() })}> ms</label>
+      <label class="row-of"><input type="checkbox" name="slow-first" .checked=${isSlowFirst} @change=${(event) => change({ first: event.target.checked ? "slow" : "" })}> slow ones first</label>
+      <span class="grow hint" role="status">${this.#describeState()}</span>
+      <button type="button" aria-pressed=${String(feed.isPaused)} @click=${() => { feed.isPaused = !feed.isPaused; }}>${feed.isPaused ? "Go on" : "Pause"}</button>
+      <button type="button" @click=${() => feed.clear()}>Clear</button>
     </form>`;
   }
 
-  #renderRequest(each) {
-    const who = each.admin ? "admin" : (each.uid ?? "anonymous");
-    return html`<tr class=${each.status >= 500 ? "failed" : each.status >= 400 ? "refused" : ""}>
-      <td title=${each.time}>${formatTime(each.time)}</td>
-      <td><span class="method">${each.kind === "request" ? each.method : `${each.method} ${each.kind}`}</span>
-        <a class="mono" href=${hrefOf("data", parsePath(each.path ?? "/"))}>${each.path}</a>${each.query ? html`<span class="mono soft">?${each.query}</span>` : nothing}</td>
-      <td class="number" title=${each.code ?? ""}>${each.status}</td>
-      <td class="number">${each.ms === null || each.ms === undefined ? "" : formatMs(each.ms)}</td>
-      <td title=${each.address ?? ""}>${who}</td>
-      <td class="number">${each.sent === undefined ? "" : formatBytes(each.sent)}</td>
-      <td>${"auth" in each ? html`<a href=${whyHref(each)}>Why?</a>` : nothing}</td></tr>`;
+  #describeState() {
+    const { isPaused, waiting, state, dropped } = this.feed;
+    const now = isPaused ? `Paused: ${waiting} new` : STATES[state];
+    return dropped ? `${now}. ${plural(dropped, "request")} came too fast to be shown.` : now;
   }
 }
 
-/** Return the route of the playground for a denied request. */
-function whyHref({ method, path, query, auth, body }) {
-  return hrefOf("rules", ["playground"], {
-    method,
-    path,
-    query,
-    auth: JSON.stringify(auth),
-    value: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
-  });
+/** Return the parameters of the page for those of the route. */
+function filterOf({ path, status, who, uid, slower }) {
+  const filter = {};
+  if (path && path !== "/") filter.path = path;
+  if (status) filter.status = status;
+  if (who === "none") filter.uid = "";
+  else if (uid) filter.uid = uid;
+  if (slower) filter.slower = slower;
+  return filter;
+}
+
+function renderSelect(name, options, chosen, choose) {
+  return html`<select name=${name} @change=${(event) => choose(event.target.value)}>
+    ${options.map(([value, label]) => html`<option value=${value} ?selected=${value === chosen}>${label}</option>`)}</select>`;
+}
+
+function renderRequest(each) {
+  const { method, kind, path, query, status, code, ms, sent } = each;
+  const why = whyHref(each);
+  return html`<tr class=${status >= 500 ? "failed" : status >= 400 ? "refused" : ""}>
+    <td title=${each.time}>${formatTime(each.time)}</td>
+    <td><span class="method">${method}${kind === "request" ? "" : html` <span class="soft">${kind}</span>`}</span>
+      ${path.startsWith("/.")
+        ? html`<span class="mono">${path}</span>`
+        : html`<a class="mono" href=${hrefOf("data", path.split("/").filter(Boolean))}>${path}</a>`}${query ? html`<span class="mono soft">${kind === "socket" ? " " : "?"}${query}</span>` : nothing}</td>
+    <td class="number" title=${code ?? ""}>${status}${code ? html` <span class="code">${code.replaceAll("_", " ")}</span>` : nothing}</td>
+    <td class="number">${formatMs(ms)}</td>
+    <td title=${each.address ?? ""}>${each.admin ? "admin" : (each.uid ?? html`<span class="soft">without uid</span>`)}</td>
+    <td class="number">${formatBytes(sent ?? 0)}</td>
+    <td>${why ? html`<a class="why" href=${why} aria-label="Why was ${method} ${path} denied?">Why?</a>` : nothing}</td></tr>`;
 }
 
 customElements.define("treedb-requests", Requests);

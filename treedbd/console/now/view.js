@@ -29,7 +29,7 @@ export class NowView extends Component {
     return html`<nav class="subtabs" aria-label="Now">
         ${Object.entries(TABS).map(([tab, [label]]) => html`<a href=${hrefOf("now", [tab])} aria-current=${tab === shown ? "page" : "false"}>${label}</a>`)}
       </nav>
-      <div class="page">${TABS[shown][1]()}</div>`;
+      <div class="page now"><h1 class="hidden-heading">${TABS[shown][0]}</h1>${TABS[shown][1]()}</div>`;
   }
 }
 

@@ -1,15 +1,20 @@
 /**
  * The rules of the project: what is in force, and the draft that is edited.
  *
- * One object for all tabs. It survives the view, so that a draft is not lost when another view is
- * shown; it belongs to one database and is dropped when another is opened.
+ * One object for all tabs. A draft is made from a text that was in force, its `base`. It survives the
+ * view, and a reload of the page (`sessionStorage`); it belongs to one project and is dropped when
+ * another is opened. If someone else puts rules in force meanwhile, the draft is `isOutdated` until
+ * the user has decided what becomes of it.
  */
 
-import { admin, send, urlOf } from "../core/api.js";
+import { admin, get, send, urlOf } from "../core/api.js";
 import { session } from "../core/session.js";
 
 const PAGE = ".settings/rules";
+const VERSIONS = ".settings/rules/versions";
 const CHECK_MS = 300;
+const STORED = "treedb.console.rules";
+const CONFLICT = 409;
 
 /** A problem of a document: line and column from 1. */
 const POSITION = /^(\d+):(\d+): (.*)$/s;
@@ -17,66 +22,136 @@ const POSITION = /^(\d+):(\d+): (.*)$/s;
 class RulesDocument extends EventTarget {
   /** The text in force; null until it is read. */
   current = null;
+  /** The text in force that the draft was made from. */
+  base = null;
   /** The edited text; null until it is read. */
   draft = null;
-  /** `{line, column, message, severity}` of the draft. */
+  /** `{line, column, message, hint, severity}` of the draft. */
   problems = [];
-  /** `checked`, `checking` or `unknown`. */
+  /** `checked`, `checking`, or `unknown` with the reason in `problem`. */
   state = "unknown";
-  /** Why it cannot be read, or null. */
+  /** Why the draft could not be checked, or null. */
+  problem = null;
+  /** Why the rules cannot be read, or null. */
   error = null;
+  /** The sentence that says that a file manages these rules, or null. */
+  managed = null;
+  /** The version that others have put in force under a draft, as the server lists it, or null. */
+  newest = null;
 
-  #of = null;
+  #project = null;
   #timer = 0;
   #checking = null;
+  #reading = 0;
 
   get isChanged() {
     return this.draft !== null && this.draft !== this.current;
+  }
+
+  /** Whether others have changed the rules since the draft was made from them. */
+  get isOutdated() {
+    return this.isChanged && this.base !== this.current;
   }
 
   get hasErrors() {
     return this.problems.some((each) => each.severity === "error");
   }
 
-  /** Read what is in force; a draft that differs is kept, unless it is of another database. */
+  /** Read what is in force, and check the draft. */
   async load() {
-    const of = `${session.label} ${session.caller?.project}`;
-    if (this.#of !== of) {
-      this.#of = of;
-      this.current = this.draft = null;
-      this.problems = [];
-    }
-    try {
-      const isUnchanged = !this.isChanged;
-      this.current = await readText({});
-      if (isUnchanged) this.draft = this.current;
-      this.error = null;
-    } catch (error) {
-      this.error = error;
-    }
-    this.#notify();
+    await this.refresh();
     if (this.draft !== null) this.#checkSoon(0);
+  }
+
+  /** Read what is in force; a draft that differs is kept. Return whether others have changed it. */
+  async refresh() {
+    this.#openProject();
+    const number = (this.#reading += 1);
+    const { current: before, isChanged } = this;
+    try {
+      const text = await readText();
+      if (number !== this.#reading) return false;
+      this.error = null;
+      this.#take(text, isChanged);
+    } catch (error) {
+      if (number === this.#reading && !(error.isOffline && before !== null)) this.error = error;
+    }
+    const isOther = before !== null && before !== this.current;
+    if (isOther && this.isOutdated) await this.#findNewest();
+    this.#notify();
+    return isOther;
+  }
+
+  #take(text, isChanged) {
+    const isOther = text !== this.current;
+    this.current = text;
+    this.base ??= text;
+    if (!isChanged || this.draft === text || this.draft === null) {
+      this.base = this.draft = text;
+      if (isOther) this.#checkSoon(0);
+      this.#keep();
+    }
+  }
+
+  async #findNewest() {
+    try {
+      [this.newest] = await get(VERSIONS, {}, { isData: false });
+    } catch {
+      this.newest = null;
+    }
   }
 
   /** Replace the draft; it is checked after a pause. */
   edit(text) {
+    if (!this.isChanged) this.base = this.current;
     this.draft = text;
+    this.#keep();
     this.#checkSoon(CHECK_MS);
     this.#notify();
   }
 
-  /** Put the draft in force; raise `ApiError`. Return the warnings. */
+  /** Put the draft in force; raise `ApiError`. */
   async publish() {
     const text = this.draft;
-    const found = await admin("PUT", PAGE, { body: text });
-    this.current = text;
+    await putRules(text);
+    this.#reading += 1; // what is being read may be what was in force before
+    this.current = this.base = text;
+    this.#keep();
     this.#notify();
-    return found?.warnings ?? [];
+  }
+
+  /** Go on with the draft, although others have changed the rules: it would replace theirs. */
+  rebase() {
+    this.base = this.current;
+    this.#keep();
+    this.#notify();
   }
 
   /** Make the draft what is in force again. */
   discard() {
     this.edit(this.current);
+    this.base = this.current;
+    this.#keep();
+  }
+
+  #openProject() {
+    const project = session.caller?.project ?? null;
+    if (project === this.#project) return;
+    this.#project = project;
+    this.current = this.base = this.draft = this.managed = this.error = this.newest = null;
+    this.problems = [];
+    const kept = readKept();
+    if (kept?.project === project) Object.assign(this, { base: kept.base, draft: kept.draft });
+  }
+
+  /** Keep the draft for a reload of the page; one that is too large for that is not kept. */
+  #keep() {
+    try {
+      if (this.draft === this.current) sessionStorage.removeItem(STORED);
+      else sessionStorage.setItem(STORED, JSON.stringify({ project: this.#project, base: this.base, draft: this.draft }));
+    } catch {
+      sessionStorage.removeItem(STORED);
+    }
   }
 
   #checkSoon(ms) {
@@ -89,22 +164,26 @@ class RulesDocument extends EventTarget {
   async #check() {
     const checking = new AbortController();
     this.#checking = checking;
+    const { draft } = this;
     try {
-      const found = await admin("PUT", PAGE, { body: this.draft, parameters: { dryRun: "true" }, signal: checking.signal });
-      this.problems = (found?.warnings ?? []).map((each) => parseProblem(each, "warning"));
-    } catch (error) {
+      const found = await admin("PUT", PAGE, { body: draft, parameters: { dryRun: "true" }, signal: checking.signal });
       if (checking.signal.aborted) return;
-      if (error.isOffline) {
-        this.state = "unknown";
-        this.#notify();
-        return;
-      }
-      this.problems = error.body?.errors?.map((each) => ({ ...each, severity: "error" })) ?? [
-        { ...parseProblem(error.message, "error"), hint: error.body?.hint },
-      ];
+      this.#note("checked", problemsOf(found?.positions ?? found?.warnings ?? [], "warning", draft), null);
+    } catch (error) {
+      if (!checking.signal.aborted) this.#noteError(error, draft);
     }
-    this.state = "checked";
     this.#notify();
+  }
+
+  #note(state, problems, managed) {
+    Object.assign(this, { state, problems, managed, problem: null });
+  }
+
+  #noteError(error, draft) {
+    const { status, body, message } = error;
+    if (status === CONFLICT) this.#note("checked", [], message);
+    else if (status === 400 || status === 413) this.#note("checked", problemsOf(body?.errors ?? [{ ...parseProblem(message), hint: body?.hint }], "error", draft), null);
+    else Object.assign(this, { state: "unknown", problem: message });
   }
 
   #notify() {
@@ -112,19 +191,42 @@ class RulesDocument extends EventTarget {
   }
 }
 
-function parseProblem(text, severity) {
-  const found = POSITION.exec(text);
-  return found ? { line: Number(found[1]), column: Number(found[2]), message: found[3], severity } : { line: 1, column: 1, message: text, severity };
+/** Return problems with columns as the editor counts them: the server counts characters. */
+function problemsOf(found, severity, text) {
+  const lines = text.split("\n");
+  return found.map((each) => {
+    const { line, column, message, hint } = typeof each === "string" ? parseProblem(each) : each;
+    const before = [...(lines[line - 1] ?? "")].slice(0, column - 1).join("");
+    return { line, column: before.length + 1, shown: `${line}:${column}`, message, hint, severity };
+  });
 }
 
-async function readText(parameters) {
-  const response = await send("GET", urlOf(PAGE, parameters, { isData: false }));
+function parseProblem(text) {
+  const found = POSITION.exec(text);
+  return found ? { line: Number(found[1]), column: Number(found[2]), message: found[3] } : { line: 1, column: 1, message: text };
+}
+
+function readKept() {
+  try {
+    return JSON.parse(sessionStorage.getItem(STORED));
+  } catch {
+    return null;
+  }
+}
+
+async function readText() {
+  const response = await send("GET", urlOf(PAGE, {}, { isData: false }));
   return response.text();
+}
+
+/** Put a text in force; raise `ApiError`. */
+export function putRules(text) {
+  return admin("PUT", PAGE, { body: text });
 }
 
 /** Read the text of a version. */
 export async function readVersion(version) {
-  const response = await send("GET", urlOf(".settings/rules/versions", { version }, { isData: false }));
+  const response = await send("GET", urlOf(VERSIONS, { version }, { isData: false }));
   return response.text();
 }
 

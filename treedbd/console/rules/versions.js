@@ -1,63 +1,72 @@
 /** The last versions of the rules: who put them and when, how they differ, and back to one. */
 
 import { html, nothing } from "../vendor/lit.js";
-import { admin } from "../core/api.js";
 import { tell, tellError } from "../core/dialog.js";
-import { Component } from "../core/element.js";
 import { formatAgo, formatBytes } from "../core/format.js";
 import { router } from "../core/router.js";
 import { session } from "../core/session.js";
+import { Polling } from "../core/polling.js";
 import { showDifference } from "./difference.js";
-import { readVersion, rules } from "./document.js";
+import { putRules, readVersion, rules } from "./document.js";
 
-export class RulesVersions extends Component {
-  static properties = { versions: { state: true }, error: { state: true } };
+const CONFLICT = 409;
 
-  constructor() {
-    super();
-    this.versions = null;
-    this.error = null;
-  }
+export class RulesVersions extends Polling {
+  page = ".settings/rules/versions";
+  every = 5000;
 
   connectedCallback() {
     super.connectedCallback();
-    this.watch(session, "online", () => this.#load());
-    this.#load();
-  }
-
-  async #load() {
-    try {
-      this.versions = await admin("GET", ".settings/rules/versions");
-      this.error = null;
-    } catch (error) {
-      this.error = error;
-    }
+    this.watch(session, "change");
   }
 
   render() {
-    if (this.error) return html`<p class="empty problem" role="alert">${this.error.message}</p>`;
-    if (this.versions === null) return html`<p class="starting">Reading …</p>`;
-    if (!this.versions.length) {
+    if (this.error?.status === CONFLICT) {
+      return html`<div class="empty"><h2>No versions</h2><p>${this.error.message}</p><p>Its own history, as of a repository, has the versions.</p></div>`;
+    }
+    return super.render();
+  }
+
+  renderFound(versions) {
+    if (!versions.length) {
       return html`<div class="empty"><h2>No versions yet</h2><p>Each time that rules are published, a version is kept: the last 50 of them.</p></div>`;
     }
-    return html`<div class="page"><div class="table-box"><table class="list">
-      <thead><tr><th>Version</th><th>When</th><th>Who</th><th class="number">Size</th><th><span class="soft">Actions</span></th></tr></thead>
-      <tbody>${this.versions.map(
+    return html`<div class="page"><div class="table-box" tabindex="0" role="region" aria-label="Versions"><table class="list">
+      <thead><tr><th>Version</th><th>When</th><th>Who</th><th class="number">Size</th><th>Actions</th></tr></thead>
+      <tbody>${versions.map(
         (each) => html`<tr>
           <td>${each.version}${each.is_current ? html` <span class="chip">in force</span>` : nothing}</td>
           <td title=${each.time ?? ""}>${each.time ? formatAgo(each.time) : "unknown"}</td>
-          <td>${each.admin ? (each.uid ?? "admin") : (each.uid ?? "unknown")}</td>
+          <td>${each.uid ?? (each.admin ? "an admin" : "unknown")}</td>
           <td class="number">${formatBytes(each.bytes)}</td>
-          <td><div class="row-of">
-            <button @click=${() => this.#compare(each)}>${each.is_current ? "Show" : "Compare"}</button>
-            ${each.is_current ? nothing : html`<button ?disabled=${session.isReadOnly} @click=${() => this.#restore(each)}>Back to this</button>`}
+          <td><div class="row-of nowrap">
+            ${each.is_current
+              ? nothing
+              : html`<button aria-label="Compare version ${each.version} with what is in force" @click=${() => this.#compare(each)}>Compare</button>
+                <button aria-label="Edit version ${each.version} as a draft" ?disabled=${session.isReadOnly} @click=${() => this.#edit(each)}>Edit</button>
+                <button aria-label="Back to version ${each.version}" ?disabled=${session.isReadOnly} @click=${() => this.#restore(each)}>Back to this …</button>`}
           </div></td></tr>`,
-      )}</tbody></table></div></div>`;
+      )}</tbody></table></div>
+      <p class="hint">The last 50 are kept with the project. Going back makes a version of its own, so nothing is lost by it.</p></div>`;
   }
 
   async #compare({ version }) {
     try {
-      await showDifference(rules.current ?? "", await readVersion(version), "In force", `Version ${version}`);
+      const [text] = await Promise.all([readVersion(version), rules.refresh()]);
+      await showDifference(rules.current, text, "In force", `Version ${version}`);
+    } catch (error) {
+      tellError("Not read", error);
+    }
+  }
+
+  /** Make a version the draft, which is shown in the editor, and not published yet. */
+  async #edit({ version }) {
+    try {
+      const [text] = await Promise.all([readVersion(version), rules.refresh()]);
+      if (rules.isChanged && !(await showDifference(rules.draft, text, "Your draft", `Version ${version}`, { confirm: "Replace my draft", isDanger: true, note: "Your draft, which is not published, is replaced." }))) return;
+      rules.edit(text);
+      rules.rebase();
+      router.go("rules", ["edit"]);
     } catch (error) {
       tellError("Not read", error);
     }
@@ -65,14 +74,12 @@ export class RulesVersions extends Component {
 
   async #restore({ version }) {
     try {
-      const text = await readVersion(version);
-      if (!(await showDifference(rules.current ?? "", text, "In force", `Version ${version}`, "Put this in force"))) return;
-      await admin("PUT", ".settings/rules", { body: text });
+      const [text] = await Promise.all([readVersion(version), rules.refresh()]);
+      const note = `Version ${version} is in force at once, for all databases of the project.${rules.isChanged ? " Your draft is kept." : ""}`;
+      if (!(await showDifference(rules.current, text, "In force", `Version ${version}`, { confirm: "Put it in force", note }))) return;
+      await putRules(text);
       tell(`The rules of version ${version} are in force again.`);
-      await rules.load();
-      rules.discard();
-      await this.#load();
-      router.go("rules", ["versions"]);
+      await Promise.all([rules.load(), this.load()]);
     } catch (error) {
       tellError("Not put in force", error);
     }
