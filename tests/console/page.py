@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from selenium.common.exceptions import StaleElementReferenceException
-from selenium.webdriver import ActionChains, Chrome
+from selenium.webdriver import ActionChains, Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
@@ -155,6 +155,11 @@ class ConsolePage:
     def press(self, *keys: str) -> None:
         """Type keys where the focus is."""
         ActionChains(self.browser).send_keys(*keys).perform()
+
+    def chord(self, key: str) -> None:
+        """Type a key with Ctrl held."""
+        held = ActionChains(self.browser).key_down(Keys.CONTROL).send_keys(key)
+        held.key_up(Keys.CONTROL).perform()
 
     def examine(self) -> list[str]:
         """Return what axe-core finds in the page that is serious or critical."""

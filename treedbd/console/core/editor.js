@@ -151,7 +151,7 @@ export class Editor extends HTMLElement {
         syntaxHighlighting(COLOURS),
         keymap.of([...closeBracketsKeymap, ...defaultKeymap, ...searchKeymap, ...historyKeymap, ...lintKeymap]),
         THEME,
-        EditorView.contentAttributes.of({ "aria-label": this.#label }),
+        EditorView.contentAttributes.of({ "aria-label": this.#label, tabindex: "0" }),
         EditorView.updateListener.of((update) => {
           if (update.docChanged && !update.transactions.every((each) => each.isUserEvent("set"))) this.dispatchEvent(new Event("change"));
         }),

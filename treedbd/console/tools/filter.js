@@ -63,7 +63,7 @@ export class Filter extends Component {
       ${input("equal", "=", equal, 8)} ${input("from", "≥", from, 8)} ${input("to", "≤", to, 8)}
       <label><select aria-label="Which end" @change=${(event) => { this.given.end = event.target.value; }}>
         <option value="first" ?selected=${end === "first"}>first</option><option value="last" ?selected=${end === "last"}>last</option></select></label>
-      ${input("limit", "", limit, 4)}
+      ${input("limit", "limit", limit, 4)}
       ${input("where", "where", where, 18)}
       <button class="primary">Filter</button>
       <button type="button" @click=${() => this.#clear()}>Show all</button>
