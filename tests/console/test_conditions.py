@@ -262,7 +262,8 @@ def test_what_opens_over_the_views_is_accessible(page: ConsolePage) -> None:
         page.press("f")
         page.await_shown(".filter")
         assert page.examine() == []
-        page.press(Keys.ESCAPE)
+        page.click("button", "Filter")
+        page.await_true("return !document.querySelector('.filter')")
 
 
 def test_the_sign_in_is_accessible(page: ConsolePage) -> None:

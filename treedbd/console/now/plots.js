@@ -24,13 +24,13 @@ export class Plots extends Polling {
     if (!series) return html`<p class="hint">This server has no rates by the second.</p>`;
     // Before anybody looked nothing was recorded: that is not the same as 0.
     const unknown = unknownOf(series);
-    return html`<div class="plots">${PLOTS.map(([name, label, format, soft]) =>
+    return html`<div class="plots" tabindex="0" role="group" aria-label="Rates and latency">${PLOTS.map(([name, label, format, soft]) =>
       renderPlot(hide(series[name], unknown), label, format, soft ? hide(series[soft], unknown) : null),
     )}</div>`;
   }
 
   renderWaiting() {
-    return html`<div class="plots">${PLOTS.map(([, label, format]) => renderPlot([], label, format, null))}</div>`;
+    return html`<div class="plots" tabindex="0" role="group" aria-label="Rates and latency">${PLOTS.map(([, label, format]) => renderPlot([], label, format, null))}</div>`;
   }
 }
 
