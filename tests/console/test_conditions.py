@@ -151,6 +151,19 @@ def test_what_is_typed_while_the_network_is_away_is_not_lost(page: ConsolePage, 
     page.await_text("41", ".tree-row")
 
 
+def test_pages_that_were_left_hold_no_connections(page: ConsolePage, tree: Tree) -> None:
+    for _ in range(8):  # a browser has six connections to one origin
+        page.open("/data/users/ada")
+        page.await_text("live", ".live")
+    page.browser.back()
+    page.browser.back()
+    page.await_text("live", ".live")
+    tree.seed("/users/ada/age.json", 39)
+    page.await_text("39", ".tree-row")
+    shown = tree.see("/.inspect/connections.json")
+    assert shown["streams"]["count"] == 1
+
+
 def test_a_right_that_is_lost_is_said_and_its_data_is_not_shown_longer(
     page: ConsolePage, tree: Tree
 ) -> None:

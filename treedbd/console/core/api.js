@@ -14,6 +14,8 @@ const RETRY_MS = [500, 1000, 2000, 4000, 8000];
 const HEAD_MS = 30_000;
 /** A stream is begun again after this time without a byte: the server sends one every 30 s. */
 const SILENT_MS = 75_000;
+/** A page that is hidden for this time ends its streams: all tabs have six connections together. */
+const HIDDEN_MS = 20_000;
 /** How long the server may take to say that it is alive. */
 const ALIVE_MS = 5000;
 
@@ -159,12 +161,13 @@ export async function admin(method, page, { parameters, body, signal, headers } 
 export async function follow(place, parameters, { onEvent, onState = () => {}, signal, isData = true }) {
   let failures = 0;
   while (!signal.aborted) {
-    const silence = new Silence();
+    await whenSeen(signal);
+    const attempt = new Attempt();
     try {
       const url = urlOf(place, parameters, { isData });
-      const response = await send("GET", url, { signal: AbortSignal.any([signal, silence.signal]), headers: { Accept: "text/event-stream" } });
+      const response = await send("GET", url, { signal: AbortSignal.any([signal, attempt.signal]), headers: { Accept: "text/event-stream" } });
       onState("open");
-      const isOver = await readEvents(response.body, silence, (type, data) => {
+      const isOver = await readEvents(response.body, attempt, (type, data) => {
         failures = 0;
         onEvent(type, data);
         if (type === "auth_revoked") identify().catch(() => {}); // an expired token ends the session
@@ -181,44 +184,86 @@ export async function follow(place, parameters, { onEvent, onState = () => {}, s
         return;
       }
     } finally {
-      silence.end();
+      attempt.end();
     }
+    if (attempt.isHidden) continue;
     onState("lost");
     await pause(RETRY_MS[Math.min(failures, RETRY_MS.length - 1)], signal);
     failures += 1;
   }
 }
 
-/** Aborts a stream of which nothing comes, as after the network was lost without a sign. */
-class Silence {
+/**
+ * Aborts a stream of which nothing comes, as after the network was lost without a sign, or whose page
+ * is not seen. A page that was left is kept by the browser, with its connections, for a way back.
+ */
+class Attempt {
   #controller = new AbortController();
-  #timer = 0;
+  #silence = 0;
+  #hiding = 0;
   signal = this.#controller.signal;
+  /** Whether it was aborted because the page is not seen. */
+  isHidden = false;
 
   constructor() {
-    this.end = this.end.bind(this);
+    const { signal } = this;
+    addEventListener("pagehide", () => this.#hide(), { signal });
+    document.addEventListener("visibilitychange", () => this.#look(), { signal });
+    this.#look();
     this.wait();
   }
 
-  /** Begin to wait, from now. */
+  /** Begin to wait for bytes, from now. */
   wait() {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#controller.abort(), SILENT_MS);
+    clearTimeout(this.#silence);
+    this.#silence = setTimeout(() => this.#controller.abort(), SILENT_MS);
   }
 
   end() {
-    clearTimeout(this.#timer);
+    clearTimeout(this.#silence);
+    clearTimeout(this.#hiding);
+    this.#controller.abort();
+  }
+
+  #look() {
+    clearTimeout(this.#hiding);
+    if (document.hidden) this.#hiding = setTimeout(() => this.#hide(), HIDDEN_MS);
+  }
+
+  #hide() {
+    this.isHidden = true;
+    this.#controller.abort();
+  }
+}
+
+let isLeft = false;
+addEventListener("pagehide", () => { isLeft = true; });
+addEventListener("pageshow", () => { isLeft = false; });
+
+/** Wait until the page is seen, or `signal` is aborted. */
+async function whenSeen(signal) {
+  while ((isLeft || document.hidden) && !signal.aborted) {
+    await new Promise((resolve) => {
+      const over = new AbortController();
+      const end = () => {
+        over.abort();
+        resolve();
+      };
+      addEventListener("pageshow", end, { signal: over.signal });
+      document.addEventListener("visibilitychange", end, { signal: over.signal });
+      signal.addEventListener("abort", end, { signal: over.signal });
+    });
   }
 }
 
 /** Call `onEvent` with each event of a body until it returns true; return whether it did. */
-async function readEvents(body, silence, onEvent) {
+async function readEvents(body, attempt, onEvent) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let pending = "";
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return false;
-    silence.wait();
+    attempt.wait();
     const blocks = (pending + value).split("\n\n");
     pending = blocks.pop();
     for (const block of blocks) {
