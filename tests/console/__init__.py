@@ -1,0 +1,1 @@
+"""The console: its files, and what a user does with it in a browser."""

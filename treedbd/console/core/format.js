@@ -50,12 +50,17 @@ export function formatPath(keys) {
   return `/${keys.join("/")}`;
 }
 
-/** Return the keys of a place as a user types it: `/users/ada`, `users/ada.json`, or a whole URL. */
-export function parsePath(text) {
+/**
+ * Return the keys of a place as a user types it: `/users/ada`, `users/ada.json`, a whole URL, or that of
+ * a page of the console. `base` is the URL of the root where it is not that of a host.
+ */
+export function parsePath(text, base = null) {
   let place = text.trim();
   if (/^[a-z][a-z0-9+.-]*:\/\//i.test(place)) {
-    const pathname = new URL(place).pathname;
-    place = pathname.split("/").map(decodeURIComponent).join("/");
+    const { pathname, hash, href } = new URL(place);
+    const [fragment] = hash.startsWith("#/data") ? hash.slice("#/data".length).split("?") : [null];
+    const below = base !== null && href.startsWith(base.href) ? `/${pathname.slice(base.pathname.length)}` : pathname;
+    place = (fragment ?? below).split("/").map(decodeURIComponent).join("/");
   }
   return place.replace(/\.json$/, "").split("/").filter(Boolean);
 }

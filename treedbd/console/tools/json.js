@@ -87,3 +87,39 @@ function endOfValue(text, from) {
     }
   }
 }
+
+/**
+ * Yield the bodies of the PATCH requests that write the members of an object, by paths, each of about
+ * `most` characters.
+ * A member that is too large for one request is removed, and its own members are written.
+ */
+export function* piecesOf(text, most) {
+  let members = [];
+  let size = 0;
+  const take = () => {
+    const piece = { body: `{${members.join(",")}}`, size };
+    [members, size] = [[], 0];
+    return piece;
+  };
+  for (const { path, value, isFirst } of placesOf(text, 0, "", most)) {
+    if (isFirst && members.length) yield take(); // what is removed is not in one request with what is below it
+    members.push(`${JSON.stringify(path)}:${value}`);
+    size += value.length;
+    if (isFirst || size >= most) yield take();
+  }
+  if (members.length) yield take();
+}
+
+function* placesOf(text, from, prefix, most) {
+  let priority = null;
+  for (const { key, start, end } of membersOf(text, from)) {
+    const path = `${prefix}${key}`;
+    const isLarge = end - start > most && /^[{[](?!\s*"\.value")/.test(text.slice(start, start + 100));
+    if (key === ".priority") priority = { path, value: text.slice(start, end) };
+    else if (isLarge) {
+      yield { path, value: "null", isFirst: true };
+      yield* placesOf(text, start, `${path}/`, most);
+    } else yield { path, value: text.slice(start, end) };
+  }
+  if (priority !== null) yield priority; // of a node that is there by now
+}

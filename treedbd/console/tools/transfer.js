@@ -6,7 +6,7 @@ import { ask, tell, tellError } from "../core/dialog.js";
 import { RawJson, formatBytes, formatPath } from "../core/format.js";
 import { session } from "../core/session.js";
 import { UNDO_BYTES, done, mayWrite } from "../tree/changes.js";
-import { membersOf } from "./json.js";
+import { piecesOf } from "./json.js";
 import { showProgress } from "./progress.js";
 
 /** Bytes of a file that is written by one request, if the server takes it. */
@@ -160,43 +160,8 @@ async function uploadPieces(keys, text, isReplacing, progress) {
   if (!/^\s*[{[]/.test(text)) throw new Error("A file of this size must hold an object.");
   if (isReplacing) await upload("DELETE", keys, undefined, progress, 0, text.length);
   let sent = 0;
-  for (const { body, size } of piecesOf(text)) {
+  for (const { body, size } of piecesOf(text, PIECE_BYTES)) {
     await upload("PATCH", keys, body, progress, sent, text.length);
     sent += size;
   }
-}
-
-/**
- * Yield the bodies of the PATCH requests that write the members of an object, by paths.
- * A member that is too large for one request is removed, and its own members are written.
- */
-export function* piecesOf(text, most = PIECE_BYTES) {
-  let members = [];
-  let size = 0;
-  const take = () => {
-    const piece = { body: `{${members.join(",")}}`, size };
-    [members, size] = [[], 0];
-    return piece;
-  };
-  for (const { path, value, isFirst } of placesOf(text, 0, "", most)) {
-    if (isFirst && members.length) yield take(); // what is removed is not in one request with what is below it
-    members.push(`${JSON.stringify(path)}:${value}`);
-    size += value.length;
-    if (isFirst || size >= most) yield take();
-  }
-  if (members.length) yield take();
-}
-
-function* placesOf(text, from, prefix, most) {
-  let priority = null;
-  for (const { key, start, end } of membersOf(text, from)) {
-    const path = `${prefix}${key}`;
-    const isLarge = end - start > most && /^[{[](?!\s*"\.value")/.test(text.slice(start, start + 100));
-    if (key === ".priority") priority = { path, value: text.slice(start, end) };
-    else if (isLarge) {
-      yield { path, value: "null", isFirst: true };
-      yield* placesOf(text, start, `${path}/`, most);
-    } else yield { path, value: text.slice(start, end) };
-  }
-  if (priority !== null) yield priority; // of a node that is there by now
 }

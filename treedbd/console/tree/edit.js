@@ -252,6 +252,12 @@ export async function editPriority(keys, info, noteWrite) {
   }
 }
 
+/** Read a value as it is edited: with priorities if it has any, else with its lists as lists. */
+async function readToEdit(keys) {
+  const exported = await read(keys, { format: "export" });
+  return exported.text.includes('".priority"') ? exported : read(keys);
+}
+
 /** Edit a value as JSON text, with its priorities. */
 export async function editJson(keys, noteWrite) {
   if (!mayWrite()) return;
@@ -260,7 +266,7 @@ export async function editJson(keys, noteWrite) {
     if ((found.bytes ?? 0) > EDITED_BYTES) {
       throw new Error(`It has ${formatBytes(found.bytes)}, more than can be edited as one text. Export it, and import it again.`);
     }
-    const { text, etag } = await read(keys, { format: "export" });
+    const { text, etag } = await readToEdit(keys);
     const given = await ask({
       title: `${formatPath(keys)} as JSON`,
       fields: [{ name: "text", label: "JSON", type: "textarea", value: indentJson(text), check: (each) => parseLeaf(each, "json").problem ?? null }],

@@ -70,10 +70,14 @@ export class Rows extends Component {
     return [Math.max(0, first), Math.max(0, Math.min(this.count - 1, Math.ceil((this.top + this.height) / this.rowHeight) - 1))];
   }
 
-  render() {
+  /** The same with some beside it, which exist already when they come into view. */
+  get rendered() {
     const [first, last] = this.range;
-    const from = Math.max(0, first - BESIDE);
-    const to = Math.min(this.count - 1, last + BESIDE);
+    return [Math.max(0, first - BESIDE), Math.min(this.count - 1, last + BESIDE)];
+  }
+
+  render() {
+    const [from, to] = this.rendered;
     const numbers = Array.from({ length: Math.max(0, to - from + 1) }, (_, at) => from + at);
     const offset = (this.scroller?.scrollTop ?? 0) - (this.top - from * this.rowHeight);
     return html`<div class="rows" role="tree" tabindex="0" aria-label=${this.label}

@@ -169,7 +169,7 @@ export class DataView extends Component {
   #showPages() {
     const { rows } = this;
     if (!rows) return;
-    const [first, last] = rows.range;
+    const [first, last] = rows.rendered;
     const shown = new Map();
     this.marks = { active: markOf(rowAt(this.root, this.active), this.active), shown: [] };
     for (let number = first; number <= Math.min(last, rowCount(this.root) - 1); number += 1) {
@@ -326,7 +326,7 @@ export class DataView extends Component {
     event.preventDefault();
     let keys;
     try {
-      keys = parsePath(this.querySelector("#place").value);
+      keys = parsePath(this.querySelector("#place").value, session.base);
       const problem = keys.map(problemOfKey).find(Boolean);
       if (problem) throw new Error(problem);
     } catch (error) {

@@ -1,0 +1,200 @@
+"""The console in a browser, as a user has it: keys, clicks, and what is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from selenium.common.exceptions import TimeoutException
+from selenium.webdriver import ActionChains, Chrome, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.browser import POLL_S, open_browser
+from tests.daemon import Daemon
+from tests.system import find_port
+
+OWNER: Final = {"Authorization": "Bearer owner"}
+PATIENCE_S: Final = 8
+WIDTH: Final = 1200
+HEIGHT: Final = 800
+
+_ROWS: Final = """
+return [...document.querySelectorAll(".tree-row:not(.unknown):not(.note)")].map(row =>
+    [row.dataset.key, row.querySelector(".tree-value")?.textContent.trim() ?? null]);
+"""
+_FLASHES: Final = """
+window.flashes = [];
+new MutationObserver(() => {
+    for (const row of document.querySelectorAll("[class*=flash-]")) {
+        const seen = `${row.dataset.key} ${row.className.match(/flash-(\\w+)/)[1]}`;
+        if (!flashes.includes(seen)) flashes.push(seen);
+    }
+}).observe(document.body, {subtree: true, childList: true, attributes: true});
+"""
+_VIOLATIONS: Final = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", event => violations.push(event.violatedDirective));
+"""
+
+
+class ConsolePage:
+    """The console of a daemon in development mode, open in a browser and signed in as owner."""
+
+    def __init__(self, browser: Chrome, daemon: Daemon) -> None:
+        """Sign in."""
+        self.browser = browser
+        self.daemon = daemon
+        browser.execute_cdp_cmd(
+            "Page.addScriptToEvaluateOnNewDocument", {"source": _VIOLATIONS}
+        )
+        browser.get(f"{daemon.http}/.console/#token=owner")
+        self.wait("document.querySelector('.tabs')")
+
+    def go(self, route: str) -> None:
+        """Show a route, such as `data/users`, from the beginning."""
+        self.run("sessionStorage.removeItem('unused'); location.hash = arguments[0]", f"#/{route}")
+        self.wait("document.querySelector('.tree-row:not(.unknown), .records, .tree .empty')")
+        self.run(_FLASHES)
+        if "table=" not in route:
+            self.wait("document.querySelector('.liveness.live, .tree .problem')")
+            self.run("document.querySelector('.rows').focus()")
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Run JavaScript in the page."""
+        return self.browser.execute_script(script, *arguments)
+
+    def wait(self, condition: str, *arguments: Any) -> Any:
+        """Wait until an expression of JavaScript is truthy, and return its value."""
+        try:
+            return WebDriverWait(self.browser, PATIENCE_S, POLL_S).until(
+                lambda _: self.run(f"return {condition}", *arguments)
+            )
+        except TimeoutException as error:
+            text = self.run("return document.body.innerText")
+            raise AssertionError(f"Not so: {condition} {arguments}\n{text}") from error
+
+    def press(self, *keys: str) -> None:
+        """Press keys, or type a text, where the focus is."""
+        ActionChains(self.browser).send_keys(*keys).perform()
+
+    def press_control(self, key: str) -> None:
+        """Press a key together with Ctrl."""
+        chain = ActionChains(self.browser).key_down(Keys.CONTROL)
+        chain.send_keys(key).key_up(Keys.CONTROL).perform()
+
+    def find(self, selector: str) -> WebElement:
+        """Wait for an element, and return it."""
+        self.wait("document.querySelector(arguments[0])", selector)
+        return self.browser.find_element(By.CSS_SELECTOR, selector)
+
+    def click(self, element: WebElement | str) -> None:
+        """Click on an element."""
+        found = self.find(element) if isinstance(element, str) else element
+        ActionChains(self.browser).move_to_element(found).click().perform()
+
+    def push(self, label: str) -> None:
+        """Click on the button that begins with a label: in a dialog or a menu if one is open."""
+        element = self.wait(
+            "[...(document.querySelector('dialog, .menu') ?? document).querySelectorAll('button')]"
+            ".find(each => each.textContent.trim().startsWith(arguments[0]))",
+            label,
+        )
+        self.click(element)
+
+    def type_into(self, selector: str, text: str) -> None:
+        """Replace the text of a field."""
+        field = self.find(selector)
+        field.clear()
+        field.send_keys(text)
+
+    def row(self, key: str) -> WebElement:
+        """Wait for the row of a child on the screen, and return it."""
+        found: WebElement = self.wait(
+            "[...document.querySelectorAll('.tree-row')]"
+            ".find(row => row.dataset.key === arguments[0])",
+            key,
+        )
+        return found
+
+    def choose(self, key: str) -> None:
+        """Click on the row of a child."""
+        self.click(self.row(key))
+        self.wait("document.querySelector('.tree-row.active')?.dataset.key === arguments[0]", key)
+
+    def choose_of_menu(self, key: str, label: str) -> None:
+        """Choose from the menu of a row."""
+        self.choose(key)
+        self.press("m")
+        self.push(label)
+
+    @property
+    def rows(self) -> dict[str, str | None]:
+        """The keys of the rows on the screen, with what is shown of their values."""
+        return dict(self.run(_ROWS))
+
+    def wait_for_rows(self, rows: dict[str, str | None]) -> None:
+        """Wait until these are the rows, with the one of the place itself."""
+        self.wait(
+            f"JSON.stringify((() => {{{_ROWS}}})()) === arguments[0]",
+            json.dumps([[key, value] for key, value in rows.items()], separators=(",", ":"), ensure_ascii=False),
+        )
+
+    def wait_for_value(self, key: str, value: str | None) -> None:
+        """Wait until a row shows a value; None: until there is no such row."""
+        self.wait(
+            f"((() => {{{_ROWS}}})().find(([key]) => key === arguments[0])?.[1] ?? null) === arguments[1]",
+            key,
+            value,
+        )
+
+    def wait_for_message(self, text: str) -> None:
+        """Wait until a message contains a text."""
+        self.wait("document.querySelector('.toasts')?.textContent.includes(arguments[0])", text)
+
+    @property
+    def place(self) -> str:
+        """The place of the route, as it is encoded there."""
+        hash_of: str = self.run("return location.hash")
+        return hash_of.removeprefix("#/")
+
+    def put(self, path: str, value: Any, method: str = "PUT") -> None:
+        """Write as another client of the daemon."""
+        body = value if isinstance(value, str) else json.dumps(value)
+        response = self.daemon.request(method, f"{path}.json", body, OWNER)
+        assert response.status == 200, response.body
+
+    def read(self, path: str, query: str = "") -> str:
+        """Read as another client of the daemon; return the JSON text."""
+        response = self.daemon.request("GET", f"{path}.json{query}", headers=OWNER)
+        assert response.status == 200, response.body
+        return response.body.decode()
+
+    def read_value(self, path: str) -> Any:
+        """Read as another client of the daemon."""
+        return json.loads(self.read(path))
+
+    def resize(self, width: int, height: int = HEIGHT) -> None:
+        """Give the page a width and a height in pixels."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def check_clean(self) -> None:
+        """Assert that nothing went against the policy of the page, and no script has failed."""
+        assert self.run("return violations") == []
+        lines = [line["message"] for line in self.browser.get_log("browser")]
+        assert [line for line in lines if "Failed to load resource" not in line] == []
+
+
+@contextlib.contextmanager
+def open_console(folder: pathlib.Path) -> Iterator[ConsolePage]:
+    """Start a daemon in development mode and a browser, and open the console."""
+    listen = f"tcp:{find_port()}:interface=127.0.0.1"
+    with Daemon(folder, listen=[listen]) as daemon, open_browser(folder / "profile") as browser:
+        page = ConsolePage(browser, daemon)
+        page.resize(WIDTH)
+        yield page

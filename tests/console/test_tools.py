@@ -1,0 +1,251 @@
+"""The tools of the console's tree: filter, table, import, export, rename, clone, copies."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from selenium.webdriver import Keys
+from selenium.webdriver.support.select import Select
+from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.browser import POLL_S
+from tests.console.console_page import OWNER, PATIENCE_S, ConsolePage, open_console
+
+BEYOND: Final = "9007199254740993"
+RECORDS: Final = 120
+CELLS: Final = """
+return [...document.querySelectorAll(".records tbody tr")].map(row =>
+    [...row.children].map(cell => cell.textContent.trim()));
+"""
+LARGE: Final = 20_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return where files are downloaded."""
+    return tmp_path_factory.mktemp("tools")
+
+
+@pytest.fixture(scope="module")
+def console(folder: pathlib.Path) -> Iterator[ConsolePage]:
+    """Open the console once for all tests; each has a place of its own."""
+    with open_console(folder) as page:
+        words = {"behavior": "allow", "downloadPath": str(folder)}
+        page.browser.execute_cdp_cmd("Browser.setDownloadBehavior", words)
+        permissions = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+        page.browser.execute_cdp_cmd("Browser.grantPermissions", permissions)
+        yield page
+
+
+@pytest.fixture
+def page(console: ConsolePage) -> Iterator[ConsolePage]:
+    """Check after each test that no script has failed."""
+    yield console
+    console.check_clean()
+
+
+def put_records(page: ConsolePage, place: str) -> None:
+    records = {
+        f"r{number:03}": {"age": number % 7, "name": f"n{RECORDS - number:03}"}
+        for number in range(RECORDS)
+    }
+    page.put(place, records)
+
+
+def wait_for_cells(page: ConsolePage, cells: list[list[str]]) -> None:
+    """Wait until the table begins with these cells."""
+    page.wait(
+        f"JSON.stringify((() => {{{CELLS}}})().slice(0, arguments[0])) === arguments[1]",
+        len(cells),
+        json.dumps(cells, separators=(",", ":")),
+    )
+
+
+def import_file(page: ConsolePage, file: pathlib.Path, way: str) -> None:
+    """Import a file at the place that is shown."""
+    page.click(".tree-bar [aria-label='More of this place']")
+    page.push("Import JSON")
+    page.find("#file").send_keys(str(file))
+    Select(page.find("#field-way")).select_by_value(way)
+    page.push("Import")
+
+
+def test_children_are_filtered_and_a_missing_index_is_named(page: ConsolePage) -> None:
+    put_records(page, "/filter")
+    page.go("data/filter")
+    page.press("f")
+    Select(page.find(".filter select[name=order]")).select_by_value("child")
+    page.type_into(".filter input[name=child]", "age")
+    page.type_into(".filter input[name=equal]", "3")
+    page.press(Keys.ENTER)
+    page.wait_for_value("filter", "17 selected")
+    assert list(page.rows)[1:4] == ["r003", "r010", "r017"]
+    page.wait("document.querySelector('.filter')?.textContent.includes('\".indexOn\": [\"age\"]')")
+    rules = {"rules": {".read": True, ".write": True, "filter": {".indexOn": ["age"]}}}
+    response = page.daemon.request("PUT", "/.settings/rules.json", json.dumps(rules), OWNER)
+    assert response.status == 200
+    page.put("/filter/r003/age", 4)
+    page.wait_for_value("filter", "16 selected")
+    page.wait("!document.querySelector('.filter .hint')")
+    page.type_into(".filter input[name=limit]", "5")
+    page.press(Keys.ENTER)
+    page.wait_for_value("filter", "5+ selected")
+    page.push("Show more")
+    page.wait_for_value("filter", "10+ selected")
+    page.type_into(".filter input[name=equal]", "")
+    page.type_into(".filter input[name=where]", '{"name": {"<": "n010"}}')
+    page.push("Filter")
+    page.wait("document.querySelector('.filter .problem, .tree .problem, [data-key=r111]')")
+    page.push("Show all")
+    page.wait_for_value("r000", "2 children · 23 B")
+
+
+def test_bounds_are_text_or_json_as_typed(page: ConsolePage) -> None:
+    page.put("/bounds", {"a": "3", "b": 3, "c": True, "d": "text"})
+    page.go("data/bounds")
+    page.press("f")
+    Select(page.find(".filter select[name=order]")).select_by_value("$value")
+    for typed, key in (("3", "b"), ('"3"', "a"), ("true", "c"), ("text", "d")):
+        page.type_into(".filter input[name=equal]", typed)
+        page.press(Keys.ENTER)
+        page.wait_for_value("bounds", "1 selected")
+        page.row(key)
+    page.press(Keys.ESCAPE)
+    page.push("Show all")
+    page.push("Filter")
+
+
+def test_records_are_a_table_sorted_paged_and_edited(page: ConsolePage) -> None:
+    put_records(page, "/table")
+    page.put("/table/r001/age", BEYOND)
+    page.go("data/table?table=1")
+    wait_for_cells(page, [["r000", "0", "n120"], ["r001", BEYOND, "n119"]])
+    page.push("Further")
+    wait_for_cells(page, [["r050", "1", "n070"]])
+    page.push("name")
+    wait_for_cells(page, [["r119", "0", "n001"]])
+    page.push("name")
+    wait_for_cells(page, [["r000", "0", "n120"], ["r001", BEYOND, "n119"]])
+    page.click(".records tbody tr:nth-child(2) td .cell")
+    page.find("dialog textarea")
+    page.press(Keys.END, Keys.BACKSPACE, "5")
+    page.push("Save")
+    wait_for_cells(page, [["r000", "0", "n120"], ["r001", "9007199254740995", "n119"]])
+    assert page.read("/table/r001/age") == "9007199254740995"
+    page.put("/table/r000/name", "n200")
+    wait_for_cells(page, [["r000", "0", "n200"]])
+
+
+def test_a_place_is_exported_and_imported_as_it_was(
+    page: ConsolePage, folder: pathlib.Path
+) -> None:
+    text = f'{{"a":{{".priority":2,".value":{BEYOND}}},"b":"日本語"}}'
+    page.put("/export", text)
+    page.go("data/export")
+    page.click(".tree-bar [aria-label='More of this place']")
+    page.push("Export JSON")
+    page.click("#field-priorities")
+    page.push("Export")
+    page.wait_for_message("export.json is saved")
+    file = folder / "export.json"
+    WebDriverWait(file, PATIENCE_S, POLL_S).until(pathlib.Path.exists)
+    assert json.loads(file.read_text()) == json.loads(text)
+    page.put("/import", {"b": 1, "c": 2})
+    page.go("data/import")
+    import_file(page, file, "merge")
+    page.wait_for_value("a", BEYOND)
+    assert json.loads(page.read("/import", "?format=export")) == {**json.loads(text), "c": 2}
+    page.press_control("z")
+    page.wait_for_value("b", "1")
+    assert page.read_value("/import") == {"b": 1, "c": 2}
+    import_file(page, file, "replace")
+    page.find("dialog input[name=confirmation]").send_keys("import")
+    page.push("Replace")
+    page.wait_for_value("c", None)
+    assert json.loads(page.read("/import", "?format=export")) == json.loads(text)
+
+
+def test_a_large_file_is_written_in_pieces_and_a_bad_one_not_at_all(
+    page: ConsolePage, folder: pathlib.Path
+) -> None:
+    record = {"number": int(BEYOND), "text": "x" * 1000}
+    value = {"few": 1, "records": {f"k{number:05}": record for number in range(LARGE)}}
+    (folder / "large.json").write_text(json.dumps(value))
+    (folder / "bad.json").write_text(json.dumps(value)[:-1])
+    page.put("/large", {"records": {"old": 1}, "kept": 1})
+    page.go("data/large")
+    import_file(page, folder / "bad.json", "merge")
+    page.wait_for_message("Not imported")
+    assert page.read_value("/large") == {"records": {"old": 1}, "kept": 1}
+    import_file(page, folder / "large.json", "merge")
+    page.wait_for_message("large.json is imported")
+    assert page.read_value("/large") == {**value, "kept": 1}
+
+
+def test_a_place_is_renamed_and_cloned_with_its_priority(page: ConsolePage) -> None:
+    value = {"a": {".priority": 3, "n": int(BEYOND)}, "taken": 1}
+    page.put("/moving", value)
+    page.go("data/moving")
+    page.choose("a")
+    page.press(Keys.F2)
+    page.type_into("#field-key", "taken")
+    page.push("Rename")
+    page.wait_for_message("exists already")
+    page.choose("a")
+    page.press(Keys.F2)
+    page.type_into("#field-key", "b c")
+    page.push("Rename")
+    page.row("b c")
+    exported = json.loads(page.read("/moving", "?format=export"))
+    assert exported == {"b c": value["a"], "taken": 1}
+    page.press_control("z")
+    page.wait_for_value("b c", None)
+    assert json.loads(page.read("/moving", "?format=export")) == value
+    page.choose_of_menu("a", "Clone")
+    page.type_into("#field-path", "/moving/copy/deep")
+    page.push("Clone")
+    page.row("copy")
+    assert json.loads(page.read("/moving/copy/deep", "?format=export")) == value["a"]
+
+
+def test_the_copied_line_of_curl_reads_the_place(page: ConsolePage) -> None:
+    page.put("/copying", {"it's 50%": {"n": 1}})
+    page.go("data/copying")
+    page.choose_of_menu("it's 50%", "Copy")
+    page.push("Copy as curl")
+    page.wait_for_message("line of curl is copied")
+    line: str = page.browser.execute_async_script(
+        "navigator.clipboard.readText().then(arguments[0], error => arguments[0](String(error)))"
+    )
+    done = subprocess.run(
+        ["sh", "-c", line], env={"TREEDB_TOKEN": "owner"}, capture_output=True, check=False
+    )
+    assert done.stdout == b'{"n":1}', (line, done.stderr)
+    page.choose_of_menu("it's 50%", "Copy")
+    page.push("Copy path")
+    page.wait_for_message("path is copied")
+
+
+def test_a_read_only_console_offers_no_change(page: ConsolePage) -> None:
+    page.put("/reading", {"a": 1})
+    page.go("data/reading")
+    page.click("[aria-label=Settings]")
+    page.push("Read-only mode")
+    page.find(".chip")
+    page.choose("a")
+    page.press(Keys.ENTER)
+    page.press(Keys.DELETE)
+    page.wait_for_message("Read-only mode is on")
+    assert page.run("return document.querySelector('dialog, .tree-editor')") is None
+    page.press("m")
+    enabled = "[...document.querySelectorAll('.menu button:not(:disabled)')]"
+    labels = page.run(f"return {enabled}.map(each => each.textContent.trim())")
+    assert labels == ["Show from here", "Export JSON …", "Copy …"]
+    page.press(Keys.ESCAPE)
+    page.click("[aria-label=Settings]")
+    page.push("Allow editing")
