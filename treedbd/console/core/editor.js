@@ -112,7 +112,7 @@ export class Editor extends HTMLElement {
     const diagnostics = problems.map(({ line = 1, column = 1, message, severity = "error" }) => {
       const found = state.doc.line(Math.max(1, Math.min(line, state.doc.lines)));
       const from = Math.min(found.from + Math.max(0, column - 1), found.to);
-      return { from, to: Math.min(found.to, from + 1), message, severity };
+      return { from, to: Math.min(found.to, state.wordAt(from)?.to ?? from + 1), message, severity };
     });
     this.#view.dispatch(setDiagnostics(state, diagnostics));
   }
