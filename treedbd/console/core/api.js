@@ -285,7 +285,7 @@ function deliver(block, onEvent) {
   if (type === "keep-alive" || !data.length) return false;
   let parsed = data.join("\n");
   try {
-    parsed = JSON.parse(parsed);
+    parsed = parseJson(parsed);
   } catch {
     // `auth_revoked` carries a sentence.
   }
