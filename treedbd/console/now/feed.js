@@ -12,6 +12,12 @@ const PAGE = ".inspect/requests";
 const KEPT = 300;
 const NOTIFY_MS = 250;
 
+/** Whether a request only shows or checks rules, as open consoles do all the time. */
+function isOfConsole({ method, path, query, admin }) {
+  if (!admin || !path.startsWith("/.settings/rules")) return false;
+  return method === "GET" || path.endsWith("/trial.json") || /(^|&)dryRun=true/.test(query);
+}
+
 export class RequestFeed extends EventTarget {
   /** The newest first. */
   shown = [];
@@ -103,7 +109,7 @@ export class RequestFeed extends EventTarget {
   }
 
   #add(requests) {
-    const isNew = requests.filter(({ id }) => !this.#ids.has(id));
+    const isNew = requests.filter((each) => !this.#ids.has(each.id) && !isOfConsole(each));
     if (!isNew.length) return;
     const isLate = this.#all.length > 0 && requests.some(({ time }) => time < this.#all[0].time);
     this.#all.unshift(...isNew.reverse());

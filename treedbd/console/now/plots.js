@@ -56,7 +56,7 @@ function renderPlot(values, label, format, soft) {
   // The last second of rates, and the last commit, whenever that was.
   const last = known.at(-1);
   const shown = last === undefined ? "–" : format(last);
-  const note = known.length ? (most > 0 ? `most: ${format(most)}` : "none in two minutes") : "none yet";
+  const note = known.length ? (most > 0 ? `most: ${format(most)}` : "none") : "none yet";
   return html`<figure class="plot" role="img" aria-label="${label}: ${shown}, ${note}" title="The last two minutes">
     <figcaption><span>${label}</span> <strong>${shown}</strong></figcaption>
     <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" aria-hidden="true">

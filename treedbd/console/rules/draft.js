@@ -69,9 +69,9 @@ export class RulesDraft extends Component {
     const { newest } = rules;
     const who = newest?.is_current ? ` by ${newest.uid ?? (newest.admin ? "an admin" : "someone")}${newest.time ? `, ${formatAgo(newest.time)}` : ""}` : "";
     return html`<div class="banner warning row-of" role="alert"><span class="grow">The rules in force were changed meanwhile${who}. Your draft does not have that change.</span>
-      <button @click=${() => showDifference(rules.base, rules.current, "Before", "In force now")}>What changed</button>
-      <button @click=${() => showDifference(rules.current, rules.draft, "In force now", "Your draft")}>Difference to your draft</button>
-      <button @click=${() => rules.rebase()}>Keep my draft</button>
+      <button @click=${() => showDifference(rules.base, rules.current, "Before", "In force now")}>What they changed</button>
+      <button @click=${() => showDifference(rules.current, rules.draft, "In force now", "Your draft")}>Theirs and mine</button>
+      <button @click=${() => rules.rebase()}>Keep mine</button>
       <button @click=${() => this.#discard()}>Take theirs</button></div>`;
   }
 

@@ -107,16 +107,18 @@ export class Playground extends Component {
     this.problem = null;
     this.isAsking = true;
     try {
-      const body = trialOf(asked);
       if (rules.draft === null) await rules.load();
       const isDraft = rules.isChanged && asked.source === "draft";
-      const verdict = await admin("POST", ".settings/rules/trial", { body: isDraft ? { ...body, rules: rules.draft } : body });
+      const verdict = await admin("POST", ".settings/rules/trial", { body: trialOf(asked, isDraft ? rules.draft : null) });
       this.outcome = kept.outcome = { verdict, asked, isDraft, text: isDraft ? rules.draft : rules.current };
     } catch (error) {
       this.outcome = kept.outcome = null;
       this.problem = error.body?.errors ? `The draft has errors: ${error.message}` : error.message;
     }
     this.isAsking = false;
+    await this.updateComplete;
+    // On a phone the outcome is below what is seen.
+    this.querySelector(".verdict, .problem")?.scrollIntoView({ block: "nearest" });
   }
 
   #renderOutcome() {
@@ -128,7 +130,7 @@ export class Playground extends Component {
       ${isOld ? html`<p class="hint">Of the request before: press Try again.</p>` : nothing}
       <p>${isAdmin ? "An admin is allowed whatever the rules say." : (reason ?? this.#describeAllowed())}
         ${rules.isChanged ? html`<span class="hint">${isDraft ? "By the draft." : "By the rules in force."}</span>` : nothing}</p>
-      ${isAdmin ? nothing : html`<p class="hint">Rules see <code>auth</code> as <code>${JSON.stringify(verdict.auth ?? null)}</code></p>`}
+      ${isAdmin ? nothing : html`<p class="hint">Rules see <code>auth</code> as <code>${JSON.stringify(verdict.auth ?? null)}</code>${asked.method === "GET" && asked.query.trim() ? html`, <code>query</code> as <code>${asked.query}</code>` : nothing}</p>`}
       ${found.map((each) => this.#renderRule(each))}
     </section>`;
   }
@@ -144,7 +146,7 @@ export class Playground extends Component {
     const source = rule.line ? text?.split("\n")[rule.line - 1]?.trim() : null;
     const values = [
       ...Object.entries(rule.captures ?? {}).map(([name, key]) => [html`<code>${name}</code>`, formatLeaf(key)]),
-      ...(rule.read ?? []).map((each) => [html`<code>${each.from}</code> at <span class="mono">${each.path}</span>`, describeRead(each)]),
+      ...withoutRepeated(rule.read ?? []).map((each) => [html`<code>${each.from}</code> at <span class="mono">${each.path}</span>`, describeRead(each)]),
     ];
     return html`<div class="rule-result ${isDecisive ? "decisive" : ""}">
       <p><span class=${rule.result ? "ok" : "no"}>${rule.result ? "✓ true" : "✕ not true"}</span>
@@ -164,6 +166,12 @@ export class Playground extends Component {
     if (rules.draft !== this.outcome.text) return html`<span class="hint">line ${line} of what is in force</span>`;
     return html`<a href=${hrefOf("rules", ["edit"], { line, column })}>line ${line}</a>`;
   }
+}
+
+/** Leave out of what was read only the type of a node whose value was read too. */
+function withoutRepeated(read) {
+  const known = new Set(read.filter((each) => "value" in each).map(({ from, path }) => `${from} ${path}`));
+  return read.filter((each) => "value" in each || !known.has(`${each.from} ${each.path}`));
 }
 
 function describeRead(read) {

@@ -1,7 +1,7 @@
 /** A request that the playground tries: read from a route, and as the server takes it. */
 
 import { authOf } from "../core/identity.js";
-import { RawJson, parsePath } from "../core/format.js";
+import { parsePath } from "../core/format.js";
 import { session } from "../core/session.js";
 
 export const WITH_VALUE = ["PUT", "PATCH", "POST"];
@@ -41,16 +41,19 @@ function parseOr(text, otherwise) {
   }
 }
 
-/** Return the body of a trial; raise an error with what is wrong in `asked`. */
-export function trialOf({ who, uid, claims, method, path, query, value }) {
+/**
+ * Return the body of a trial as JSON, with a draft if that is tried; raise an error with what is wrong.
+ * @param {string|null} draft
+ */
+export function trialOf({ who, uid, claims, method, path, query, value }, draft) {
   const request = { auth: authFor(who, uid, claims), method, path: `/${parsePath(path).join("/")}` };
+  if (draft !== null) request.rules = draft;
   if (method === "GET" && query.trim()) request.query = Object.fromEntries(new URLSearchParams(query.trim().replace(/^\?/, "")));
-  if (WITH_VALUE.includes(method)) {
-    if (!value.trim()) throw new Error("A value is missing: what the request sends, as JSON.");
-    parse(value, "The value is");
-    request.value = new RawJson(value);
-  }
-  return request;
+  const body = JSON.stringify(request);
+  if (!WITH_VALUE.includes(method)) return body;
+  if (!value.trim()) throw new Error("A value is missing: what the request sends, as JSON.");
+  parse(value, "The value is");
+  return `${body.slice(0, -1)},"value":${value}}`; // as it is typed: JavaScript would round numbers
 }
 
 function authFor(who, uid, claims) {
