@@ -84,19 +84,19 @@ export class Databases extends Polling {
         ${project.can_create
           ? html`<button ?disabled=${session.isReadOnly} @click=${() => this.#create(project)}>New database …</button>`
           : html`<span class="hint">No other can be created: the configuration lists them, or there are as many as there may be.</span>`}</div>
-      <div class="table-box"><table class="list">
+      <div class="table-box"><table class="list cards">
         <thead><tr><th>Database</th><th class="number">Children</th><th class="number">Size</th><th class="number">Streams</th><th class="number">Sockets</th><th class="number">Requests</th><th>Actions</th></tr></thead>
         <tbody>${repeat(shown, ({ name }) => name, (each) => this.#renderDatabase(project, each, counts.get(each.name)))}</tbody></table></div>
       ${shown.length ? nothing : html`<p class="hint">No database has “${this.filter}” in its name.</p>`}</section>`;
   }
 
   #renderDatabase(project, { name, database, bytes }, counts) {
-    const cell = (value) => html`<td class="number">${value === undefined ? "" : formatCount(value)}</td>`;
+    const cell = (label, value) => html`<td class="number" data-label=${label}>${value === undefined ? "" : formatCount(value)}</td>`;
     const isOpen = name === openLabel();
     return html`<tr><td class="mono">${name}${isOpen ? html` <span class="chip">open</span>` : nothing}</td>
-      <td class="number">${this.#renderCount(name)}</td>
-      <td class="number" title=${bytes === null ? "" : `${formatCount(bytes)} bytes on the disk`}>${bytes === null || bytes === undefined ? "in memory" : formatBytes(bytes)}</td>
-      ${cell(counts?.streams)}${cell(counts?.sockets)}${cell(counts?.requests)}
+      <td class="number" data-label="children">${this.#renderCount(name)}</td>
+      <td class="number" data-label="size" title=${bytes === null ? "" : `${formatCount(bytes)} bytes on the disk`}>${bytes === null || bytes === undefined ? "in memory" : formatBytes(bytes)}</td>
+      ${cell("streams", counts?.streams)}${cell("sockets", counts?.sockets)}${cell("requests", counts?.requests)}
       <td><div class="row-of nowrap"><button aria-label="Open ${name}" @click=${() => (isOpen ? router.go("data") : this.#open(name))}>Open</button>
         <button aria-label="Delete ${name} …" ?disabled=${session.isReadOnly} @click=${() => this.#remove(project, { name, database, bytes })}>Delete …</button></div></td></tr>`;
   }

@@ -13,7 +13,7 @@ const PLOTS = [
   ["errors", "Errors a second", formatRate],
   ["denied", "Denials a second", formatRate],
   ["writes", "Writes a second", formatRate],
-  ["commit_p99_ms", "Commits: 99 % within", formatMs, "commit_p50_ms"],
+  ["commit_p99_ms", "99 % of commits", formatMs, "commit_p50_ms"],
 ];
 
 export class Plots extends Polling {
@@ -76,7 +76,7 @@ function pathOf(values, most) {
     }
     const y = HEIGHT - 2 - (most > 0 ? (value / most) * (HEIGHT - 4) : 0);
     // A value between two unknown ones is a short line, which else would not be seen.
-    path += `${isDrawing ? "L" : "M"}${(at * step).toFixed(1)} ${y.toFixed(1)}${isDrawing ? "" : "h1"}`;
+    path += `${isDrawing ? "L" : "M"}${(at * step).toFixed(1)} ${y.toFixed(1)}${isDrawing ? "" : "h2"}`;
     isDrawing = true;
   });
   return path;

@@ -4,6 +4,7 @@ import { html, nothing, repeat } from "../vendor/lit.js";
 import { Component } from "../core/element.js";
 import { formatBytes, formatMs, formatTime, plural } from "../core/format.js";
 import { hrefOf, router } from "../core/router.js";
+import { renderCaller, shownQuery } from "./caller.js";
 import { RequestFeed } from "./feed.js";
 import { whyHref } from "./why.js";
 
@@ -100,16 +101,9 @@ function renderSelect(name, options, chosen, choose) {
     ${options.map(([value, label]) => html`<option value=${value} ?selected=${value === chosen}>${label}</option>`)}</select>`;
 }
 
-/** Return a query without as whom an admin has sent it, which is in `uid`, and whether that was so. */
-function shownQuery(query) {
-  const parts = (query ?? "").split("&");
-  const shown = parts.filter((each) => !each.startsWith("auth_variable_override="));
-  return [shown.join("&"), shown.length < parts.length];
-}
-
 function renderRequest(each) {
   const { method, kind, path, status, code, ms, sent } = each;
-  const [query, isOverridden] = shownQuery(each.query);
+  const [query] = shownQuery(each.query);
   const why = whyHref(each);
   return html`<tr class=${status >= 500 ? "failed" : status >= 400 ? "refused" : ""}>
     <td title=${each.time}>${formatTime(each.time)}</td>
@@ -119,8 +113,8 @@ function renderRequest(each) {
         : html`<a class="mono" href=${hrefOf("data", path.split("/").filter(Boolean))}>${path}</a>`}${query ? html`<span class="mono soft">${kind === "socket" ? " " : "?"}${query}</span>` : nothing}</td>
     <td class="number" title=${code ?? ""}>${status}${code ? html` <span class="code">${code.replaceAll("_", " ")}</span>` : nothing}</td>
     <td class="number">${formatMs(ms)}</td>
-    <td title=${isOverridden ? `An admin, viewing as this caller, ${each.address}` : (each.address ?? "")}>${isOverridden ? html`<span class="soft">as </span>` : nothing}${each.admin ? "admin" : (each.uid ?? html`<span class="soft">without uid</span>`)}</td>
-    <td class="number">${formatBytes(sent ?? 0)}</td>
+    ${renderCaller(each)}
+    <td class="number" data-label="sent">${formatBytes(sent ?? 0)}</td>
     <td>${why ? html`<a class="why" href=${why} aria-label="Why was ${method} ${path} denied?">Why?</a>` : nothing}</td></tr>`;
 }
 

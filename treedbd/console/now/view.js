@@ -31,6 +31,11 @@ export class NowView extends Component {
       </nav>
       <div class="page now"><h1 class="hidden-heading">${TABS[shown][0]}</h1>${TABS[shown][1]()}</div>`;
   }
+
+  updated() {
+    // On a phone the tabs are wider than the screen.
+    this.querySelector(".subtabs [aria-current=page]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
 }
 
 customElements.define("treedb-now", NowView);

@@ -31,13 +31,13 @@ export class RulesVersions extends Polling {
     if (!versions.length) {
       return html`<div class="empty"><h2>No versions yet</h2><p>Each time that rules are published, a version is kept: the last 50 of them.</p></div>`;
     }
-    return html`<div class="page"><div class="table-box" tabindex="0" role="region" aria-label="Versions"><table class="list">
+    return html`<div class="page"><div class="table-box" tabindex="0" role="region" aria-label="Versions"><table class="list cards">
       <thead><tr><th>Version</th><th>When</th><th>Who</th><th class="number">Size</th><th>Actions</th></tr></thead>
       <tbody>${versions.map(
         (each) => html`<tr>
-          <td>${each.version}${each.is_current ? html` <span class="chip">in force</span>` : nothing}</td>
+          <td data-label="Version">${each.version}${each.is_current ? html` <span class="chip">in force</span>` : nothing}</td>
           <td title=${each.time ?? ""}>${each.time ? formatAgo(each.time) : "unknown"}</td>
-          <td>${each.uid ?? (each.admin ? "an admin" : "unknown")}</td>
+          <td data-label="by">${each.uid ?? (each.admin ? "an admin" : "unknown")}</td>
           <td class="number">${formatBytes(each.bytes)}</td>
           <td><div class="row-of nowrap">
             ${each.is_current

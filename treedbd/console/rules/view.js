@@ -30,6 +30,11 @@ export class RulesView extends Component {
       ${shown === "versions" ? html`<treedb-rules-versions></treedb-rules-versions>` : ""}
     </div>`;
   }
+
+  updated() {
+    // On a phone the tabs are wider than the screen.
+    this.querySelector(".subtabs [aria-current=page]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
 }
 
 customElements.define("treedb-rules", RulesView);
