@@ -52,6 +52,12 @@ PAGES: Final = sorted(
     [*(PROJECT / "docs").glob("*.md"), *PROJECT.glob("*.md"), *(PROJECT / "docs/rules").iterdir()]
 )
 SAMPLES: Final = [file for file in sorted((PROJECT / "conf").iterdir()) if file.suffix != ".json"]
+CONSOLE: Final = [
+    file
+    for file in sorted((PROJECT / "treedbd" / "console").rglob("*"))
+    if file.suffix in (".js", ".html", ".css") and file.parent.name != "vendor"
+]
+_FUNCTION: Final = re.compile(r"^import .*$|\b\w+(?=\()", re.MULTILINE)
 _CODE: Final = re.compile(r"^( *)```.*?^\1```$|^(?: {4}|\t).*$|`[^`]+`", re.DOTALL | re.MULTILINE)
 
 
@@ -73,6 +79,12 @@ def find_in_python(file: pathlib.Path) -> Iterator[str]:
         if token.type == tokenize.COMMENT or "STRING" in tokenize.tok_name[token.type]:
             for line, word in find_words(token.string):
                 yield f"{file.relative_to(PROJECT)}:{token.start[0] + line - 1}: {word}"
+
+
+def find_in_console(file: pathlib.Path) -> Iterator[str]:
+    """Yield the forbidden words of a file of the console; names of functions do not count."""
+    for line, word in find_words(_FUNCTION.sub(blank, file.read_text())):
+        yield f"{file.relative_to(PROJECT)}:{line}: {word}"
 
 
 def words_below(folder: str) -> list[str]:
@@ -112,6 +124,11 @@ def test_a_plain_sentence_is_allowed(sentence: str) -> None:
 
 def test_the_package_has_plain_words() -> None:
     assert not words_below("treedbd")
+
+
+def test_the_console_has_plain_words() -> None:
+    assert CONSOLE
+    assert not [where for file in CONSOLE for where in find_in_console(file)]
 
 
 def test_measurements_and_examples_have_plain_words() -> None:

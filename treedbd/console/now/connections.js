@@ -36,7 +36,7 @@ function renderPresent(shown) {
     counts.set(name, (counts.get(name) ?? 0) + 1);
   }
   const sorted = [...counts].sort((one, other) => other[1] - one[1]);
-  if (!sorted.length) return html`<h2>Who is present</h2><p class="hint">Nobody is connected: neither a stream nor a socket is open.</p>`;
+  if (!sorted.length) return html`<h2>Who is present</h2><p class="hint">No client is connected: neither a stream nor a socket is open.</p>`;
   return html`<h2>Who is present</h2><ul class="present">
     ${sorted.slice(0, NAMED).map(([name, count]) => html`<li class="chip">${name} <span class="soft">${plural(count, "connection")}</span></li>`)}
     ${sorted.length > NAMED ? html`<li class="hint">and ${formatCount(sorted.length - NAMED)} others</li>` : nothing}</ul>`;

@@ -22,7 +22,7 @@ export class Plots extends Polling {
 
   renderFound({ series }) {
     if (!series) return html`<p class="hint">This server has no rates by the second.</p>`;
-    // Before anybody looked nothing was recorded: that is not the same as 0.
+    // Before the first look nothing was recorded: that is not the same as 0.
     const unknown = unknownOf(series);
     return html`<div class="plots" tabindex="0" role="group" aria-label="Rates and latency">${PLOTS.map(([name, label, format, soft]) =>
       renderPlot(hide(series[name], unknown), label, format, soft ? hide(series[soft], unknown) : null),

@@ -31,7 +31,7 @@ export class Tokens extends Component {
   render() {
     return html`<form class="card" @submit=${(event) => this.#make(event)}>
         <h2>Make a token for a user</h2>
-        <p class="hint">Whoever has it is that user until it expires, in the project ${session.caller?.project}. Rules see its claims as <code>auth.token</code>.</p>
+        <p class="hint">All who have it are that user until it expires, in the project ${session.caller?.project}. Rules see its claims as <code>auth.token</code>.</p>
         <div class="field"><label for="uid">uid</label><input id="uid" autocomplete="off" spellcheck="false" required maxlength="256" aria-describedby="token-problem"></div>
         <div class="field"><label for="claims">Claims (JSON)</label><textarea id="claims" rows="3" spellcheck="false" placeholder='{"role":"editor"}' aria-describedby="token-problem"></textarea></div>
         <div class="field"><label for="ttl">Lives</label><select id="ttl">

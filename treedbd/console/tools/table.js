@@ -149,7 +149,7 @@ export class Table extends Component {
     }
   }
 
-  /** Read the page again some time after a write below the place, by whomever. */
+  /** Read the page again some time after a write below the place, by any client. */
   async noteWrite() {
     if (this.isWaiting) return;
     this.isWaiting = true;

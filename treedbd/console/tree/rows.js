@@ -1,7 +1,7 @@
 /**
  * A list of any number of rows of one height, of which only those on the screen exist.
  *
- * Elements cannot be higher than some millions of pixels. Beyond `MAX_PX` the scroll bar stands for
+ * Elements cannot be higher than some millions of pixels. Beyond `MAX_PX` the scroll bar represents
  * more pixels than it has: dragging it goes far, while the wheel, a finger and the keys still move
  * pixel by pixel; when they rest, the scroll bar is set to where the rows are.
  */

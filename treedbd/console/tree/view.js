@@ -87,6 +87,7 @@ export class DataView extends Component {
 
   #follow() {
     if (router.view !== "data") return;
+    if (queryOf(router.parameters) !== null) this.isFiltering = true;
     if (routeOf() !== this.shownRoute) this.open(router.keys);
     else this.requestUpdate();
   }
@@ -310,7 +311,7 @@ export class DataView extends Component {
     ]);
   }
 
-  /** Let the user type a place. */
+  /** Show a field for a place. */
   async type() {
     this.isTyping = true;
     await this.updateComplete;
