@@ -49,15 +49,13 @@ class ConsolePage:
         """Sign in."""
         self.browser = browser
         self.daemon = daemon
-        browser.execute_cdp_cmd(
-            "Page.addScriptToEvaluateOnNewDocument", {"source": _VIOLATIONS}
-        )
+        browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _VIOLATIONS})
         browser.get(f"{daemon.http}/.console/#token=owner")
         self.wait("document.querySelector('.tabs')")
 
     def go(self, route: str) -> None:
         """Show a route, such as `data/users`, from the beginning."""
-        self.run("sessionStorage.removeItem('unused'); location.hash = arguments[0]", f"#/{route}")
+        self.run("location.hash = arguments[0]", f"#/{route}")
         self.wait("document.querySelector('.tree-row:not(.unknown), .records, .tree .empty')")
         self.run(_FLASHES)
         if "table=" not in route:
@@ -108,9 +106,8 @@ class ConsolePage:
 
     def type_into(self, selector: str, text: str) -> None:
         """Replace the text of a field."""
-        field = self.find(selector)
-        field.clear()
-        field.send_keys(text)
+        self.find(selector).send_keys(Keys.CONTROL, "a")
+        self.find(selector).send_keys(Keys.NULL, text or Keys.DELETE)
 
     def row(self, key: str) -> WebElement:
         """Wait for the row of a child on the screen, and return it."""
@@ -141,7 +138,11 @@ class ConsolePage:
         """Wait until these are the rows, with the one of the place itself."""
         self.wait(
             f"JSON.stringify((() => {{{_ROWS}}})()) === arguments[0]",
-            json.dumps([[key, value] for key, value in rows.items()], separators=(",", ":"), ensure_ascii=False),
+            json.dumps(
+                [[key, value] for key, value in rows.items()],
+                separators=(",", ":"),
+                ensure_ascii=False,
+            ),
         )
 
     def wait_for_value(self, key: str, value: str | None) -> None:
@@ -164,8 +165,11 @@ class ConsolePage:
 
     def put(self, path: str, value: Any, method: str = "PUT") -> None:
         """Write as another client of the daemon."""
-        body = value if isinstance(value, str) else json.dumps(value)
-        response = self.daemon.request(method, f"{path}.json", body, OWNER)
+        self.put_json(path, json.dumps(value), method)
+
+    def put_json(self, path: str, text: str, method: str = "PUT") -> None:
+        """Write JSON text as another client of the daemon."""
+        response = self.daemon.request(method, f"{path}.json", text.encode(), OWNER)
         assert response.status == 200, response.body
 
     def read(self, path: str, query: str = "") -> str:

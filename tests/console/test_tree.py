@@ -13,7 +13,17 @@ from selenium.webdriver.support.select import Select
 from tests.console.console_page import HEIGHT, OWNER, WIDTH, ConsolePage, open_console
 
 MANY: Final = 100_000
-ODD_KEYS: Final = ("with space", "50%", "%2F", "it's", 'a "quote"', "日本語", "a?b&c=d+e", "😀", "a:b~")
+ODD_KEYS: Final = (
+    "with space",
+    "50%",
+    "%2F",
+    "it's",
+    'a "quote"',
+    "日本語",
+    "a?b&c=d+e",
+    "😀",
+    "a:b~",
+)
 HOSTILE: Final = "<img src=x onerror=alert(1)>"
 BEYOND: Final = "9007199254740993"
 SUMMARY: Final = ".tree-row .tree-value"
@@ -96,7 +106,7 @@ def test_rows_stay_where_they_are_while_others_write_above(page: ConsolePage) ->
 
 
 def test_a_leaf_is_edited_with_its_type_and_the_change_is_undone(page: ConsolePage) -> None:
-    page.put("/leaf", f'{{"big":{BEYOND},"flag":false,"text":"one"}}')
+    page.put_json("/leaf", f'{{"big":{BEYOND},"flag":false,"text":"one"}}')
     page.go("data/leaf")
     page.wait_for_value("big", BEYOND)
     page.choose("big")
@@ -226,7 +236,7 @@ def test_a_priority_is_shown_set_and_kept_when_the_value_is_edited(page: Console
 
 
 def test_json_is_edited_without_losing_digits_or_order(page: ConsolePage) -> None:
-    page.put("/json", f'{{"n":{{"big":{BEYOND},".priority":"p","z":1}},"list":[1,{BEYOND}]}}')
+    page.put_json("/json", f'{{"n":{{"big":{BEYOND},".priority":"p","z":1}},"list":[1,{BEYOND}]}}')
     page.go("data/json")
     page.choose_of_menu("n", "Edit as JSON")
     text = str(page.find("#field-text").get_attribute("value"))
@@ -357,7 +367,9 @@ def test_the_console_goes_on_after_a_restart(page: ConsolePage) -> None:
     page.go("data/restart")
     page.wait_for_value("a", "1")
     page.daemon.kill()
-    page.wait("document.querySelector('.banner.warning') && document.querySelector('.liveness.lost')")
+    page.wait(
+        "document.querySelector('.banner.warning') && document.querySelector('.liveness.lost')"
+    )
     page.daemon.start()
     page.put("/restart/a", 2)
     page.wait_for_value("a", "2")

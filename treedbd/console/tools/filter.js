@@ -65,7 +65,7 @@ export class Filter extends Component {
         <option value="first" ?selected=${end === "first"}>first</option><option value="last" ?selected=${end === "last"}>last</option></select></label>
       ${input("limit", "limit", limit, 4)}
       ${input("where", "where", where, 18)}
-      <button class="primary">Filter</button>
+      <button class="primary">Apply</button>
       <button type="button" @click=${() => this.#clear()}>Show all</button>
       ${this.problem ? html`<span class="problem" role="alert">${this.problem}</span>` : nothing}
       ${index?.missing ? renderHint(index) : nothing}
