@@ -4,91 +4,18 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
-import pytest
 from selenium.webdriver import Chrome, Keys
 
 from tests.access import Tree, admin
-from tests.browser import open_browser
-from tests.console.page import HOSTILE, ConsolePage, make_daemon, seed
+from tests.console.conftest import RULES, VIEWS, WIDE, look
+from tests.console.page import HOSTILE, ConsolePage
 from tests.console.slow_proxy import SlowProxy
 from tests.daemon import Daemon
 
-RULES: Final = {
-    "rules": {
-        "users": {"$uid": {".read": "auth.uid === $uid", ".write": "auth.uid === $uid"}},
-        HOSTILE: {".read": f"auth.uid === '{HOSTILE}'"},
-    }
-}
 CLOSED: Final = {"rules": {"users": {"$uid": {".write": "auth.uid === $uid"}}}}
-LONG: Final = "a key that is longer than a screen of a phone has room for in one line of it"
-DATA: Final = {
-    "users": {"ada": {"name": "Ada", "age": 36}, "bob": {"name": "Bob", "age": 41, "ok": True}},
-    "words": {f"word{number:03}": {"text": "text " * 60, "n": number} for number in range(300)},
-    HOSTILE: {HOSTILE: HOSTILE},
-    LONG: {LONG: {LONG: LONG}},
-    "big": 12345678901234567890,
-}
-VIEWS: Final = {
-    "/data": ".tree-row[data-key=users]",
-    "/data/words": ".tree-row[data-key=word000]",
-    f"/data/{quote(LONG)}/{quote(LONG)}": ".tree-row .tree-value",
-    "/data/nothing/here": ".tree-row.note",
-    "/rules": "treedb-editor",
-    "/rules/playground": ".playground",
-    "/rules/versions": "treedb-rules-versions table",
-    "/now": ".requests",
-    "/now/connections": "treedb-connections table, treedb-connections .empty",
-    "/now/databases": "treedb-databases table",
-    "/now/tokens": "treedb-tokens form",
-    "/now/backups": "treedb-backups",
-}
-"""The views, each with what it shows when it is ready."""
-WIDE: Final = {"width": 1200, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-PHONE: Final = {"width": 375, "height": 720, "deviceScaleFactor": 2, "mobile": True}
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with make_daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with open_browser(tmp_path_factory.mktemp("profile"), logs_network=True) as running:
-        yield running
-
-
-@pytest.fixture
-def tree(daemon: Daemon) -> Iterator[Tree]:
-    """Another client, whose data and rules are put again before each test."""
-    seed(daemon, RULES, DATA)
-    with Tree(daemon, "demo") as client:
-        yield client
-
-
-@pytest.fixture
-def page(browser: Chrome, daemon: Daemon, tree: Tree) -> Iterator[ConsolePage]:
-    """The console, signed in as an admin."""
-    shown = ConsolePage(browser, daemon.urls[-1])
-    look(shown, WIDE, "light")
-    for kind in ("browser", "performance"):
-        browser.get_log(kind)
-    shown.open(token=admin("demo"))
-    shown.await_text("users", ".tree-row")
-    yield shown
-    shown.check_quiet(is_away=True)
-
-
-def look(page: ConsolePage, size: dict[str, object], colours: str) -> None:
-    """Show pages on another screen."""
-    features = [{"name": "prefers-color-scheme", "value": colours}]
-    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 def view_as(page: ConsolePage, uid: str) -> None:
@@ -233,60 +160,6 @@ def test_what_looks_like_markup_stays_text_in_every_view(page: ConsolePage, tree
     page.await_text(f'"{HOSTILE}"', ".tree-row")
     page.go(f"/data/{quote(HOSTILE)}.{quote(HOSTILE)}")  # a key that is not allowed
     page.await_shown(".tree-row .problem")
-
-
-@pytest.mark.parametrize("route", VIEWS)
-def test_a_view_is_accessible_and_fits_each_screen_in_light_and_dark(
-    page: ConsolePage, route: str
-) -> None:
-    page.go(route)
-    page.await_shown(VIEWS[route])
-    page.await_no_text("Reading …")
-    found = []
-    for size in (WIDE, PHONE):
-        for colours in ("light", "dark"):
-            look(page, size, colours)
-            page.await_true("return innerWidth === arguments[0]", size["width"])
-            place = f"{size['width']} {colours}"
-            if page.run("return document.documentElement.scrollWidth > innerWidth"):
-                found.append(f"{place}: wider than the screen")
-            found += [f"{place}: {each}" for each in page.examine()]
-    assert found == []
-
-
-def test_what_opens_over_the_views_is_accessible(page: ConsolePage) -> None:
-    for colours in ("light", "dark"):
-        look(page, WIDE, colours)
-        page.click("button[aria-label=Settings]")
-        page.await_shown(".menu")
-        assert page.examine() == []
-        page.press(Keys.ESCAPE)
-        page.click(".bar button.chip")
-        page.await_shown("dialog")
-        assert page.examine() == []
-        page.press(Keys.ESCAPE)
-        page.await_true("return !document.querySelector('dialog')")
-        page.click(".tree-row[data-key=users]")
-        page.press("a")
-        page.await_true("return !!document.querySelector('dialog, .tree-editor')")
-        assert page.examine() == []
-        page.press(Keys.ESCAPE)
-        page.await_true("return !document.querySelector('dialog')")
-        page.press("f")
-        page.await_shown(".filter")
-        assert page.examine() == []
-        page.click("button", "Filter")
-        page.await_true("return !document.querySelector('.filter')")
-
-
-def test_the_sign_in_is_accessible(page: ConsolePage) -> None:
-    page.run("sessionStorage.clear()")
-    page.open()
-    page.await_shown("#token")
-    for size in (WIDE, PHONE):
-        for colours in ("light", "dark"):
-            look(page, size, colours)
-            assert page.examine() == []
 
 
 def requests_of(browser: Chrome) -> list[dict[str, Any]]:

@@ -266,6 +266,25 @@ def test_the_views_are_reached_by_keys(page: ConsolePage) -> None:
     page.await_true("return !document.querySelector('dialog')")
 
 
+def test_the_page_about_the_console_is_opened_in_a_tab_of_its_own(
+    page: ConsolePage, browser: Chrome
+) -> None:
+    page.open(token=admin("demo"))
+    first = browser.current_window_handle
+    page.click("button[aria-label=Settings]")
+    page.click(".menu button", "Documentation")
+    page.await_true("return true")
+    (second,) = set(browser.window_handles) - {first}
+    browser.switch_to.window(second)
+    try:
+        page.await_text("console")
+        assert browser.current_url == f"{page.base}/.docs/console.md"
+        assert "Key" in page.text
+    finally:
+        browser.close()
+        browser.switch_to.window(first)
+
+
 def test_development_mode_signs_in_without_a_token(browser: Chrome, tmp_path: pathlib.Path) -> None:
     with Daemon(tmp_path) as running:
         page = ConsolePage(browser, running.http)

@@ -159,7 +159,7 @@ class TreedbConsole extends Component {
         run: () => applyTheme(each),
       })),
       null,
-      { label: "Documentation", run: () => open(new URL(".docs/console", session.base), "_blank", "noopener") },
+      { label: "Documentation", run: () => open(new URL(".docs/console.md", session.base), "_blank", "noopener") },
       { label: "Keys", key: "?", run: showKeys },
       null,
       { label: "Sign out", run: () => session.signOut() },

@@ -370,6 +370,7 @@ DOCUMENTS: Final = (
     "rules.md",
     "identity.md",
     "clients.md",
+    "console.md",
     "command.md",
     "serving.md",
     "browser.md",

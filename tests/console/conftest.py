@@ -1,0 +1,87 @@
+"""A daemon with data, a browser, and the console in it, signed in as an admin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import quote
+
+import pytest
+from selenium.webdriver import Chrome
+
+from tests.access import Tree, admin
+from tests.browser import open_browser
+from tests.console.page import HOSTILE, ConsolePage, make_daemon, seed
+from tests.daemon import Daemon
+
+RULES: Final = {
+    "rules": {
+        "users": {"$uid": {".read": "auth.uid === $uid", ".write": "auth.uid === $uid"}},
+        HOSTILE: {".read": f"auth.uid === '{HOSTILE}'"},
+    }
+}
+LONG: Final = "a key that is longer than a screen of a phone has room for in one line of it"
+DATA: Final = {
+    "users": {"ada": {"name": "Ada", "age": 36}, "bob": {"name": "Bob", "age": 41, "ok": True}},
+    "words": {f"word{number:03}": {"text": "text " * 60, "n": number} for number in range(300)},
+    HOSTILE: {HOSTILE: HOSTILE},
+    LONG: {LONG: {LONG: LONG}},
+    "big": 12345678901234567890,
+}
+VIEWS: Final = {
+    "/data": ".tree-row[data-key=users]",
+    "/data/words": ".tree-row[data-key=word000]",
+    f"/data/{quote(LONG)}/{quote(LONG)}": ".tree-row .tree-value",
+    "/data/nothing/here": ".tree-row.note",
+    "/rules": "treedb-editor",
+    "/rules/playground": ".playground",
+    "/rules/versions": "treedb-rules-versions table",
+    "/now": ".requests",
+    "/now/connections": "treedb-connections h2",
+    "/now/databases": "treedb-databases table",
+    "/now/tokens": "treedb-tokens form",
+    "/now/backups": "treedb-backups",
+}
+"""The views, each with what it shows when it is ready."""
+WIDE: Final = {"width": 1200, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+PHONE: Final = {"width": 375, "height": 720, "deviceScaleFactor": 2, "mobile": True}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with make_daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with open_browser(tmp_path_factory.mktemp("profile"), logs_network=True) as running:
+        yield running
+
+
+@pytest.fixture
+def tree(daemon: Daemon) -> Iterator[Tree]:
+    """Another client, whose data and rules are put again before each test."""
+    seed(daemon, RULES, DATA)
+    with Tree(daemon, "demo") as client:
+        yield client
+
+
+@pytest.fixture
+def page(browser: Chrome, daemon: Daemon, tree: Tree) -> Iterator[ConsolePage]:
+    """The console, signed in as an admin."""
+    shown = ConsolePage(browser, daemon.urls[-1])
+    look(shown, WIDE, "light")
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)
+    shown.open(token=admin("demo"))
+    shown.await_text("users", ".tree-row")
+    yield shown
+    shown.check_quiet(is_away=True)
+
+
+def look(page: ConsolePage, size: dict[str, object], colours: str) -> None:
+    """Show pages on another screen."""
+    features = [{"name": "prefers-color-scheme", "value": colours}]
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
