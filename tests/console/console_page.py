@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from selenium.common.exceptions import TimeoutException
@@ -38,7 +38,8 @@ new MutationObserver(() => {
 """
 _VIOLATIONS: Final = """
 window.violations = [];
-document.addEventListener("securitypolicyviolation", event => violations.push(event.violatedDirective));
+document.addEventListener(
+    "securitypolicyviolation", event => violations.push(event.violatedDirective));
 """
 
 
@@ -134,7 +135,7 @@ class ConsolePage:
         """The keys of the rows on the screen, with what is shown of their values."""
         return dict(self.run(_ROWS))
 
-    def wait_for_rows(self, rows: dict[str, str | None]) -> None:
+    def wait_for_rows(self, rows: Mapping[str, str | None]) -> None:
         """Wait until these are the rows, with the one of the place itself."""
         self.wait(
             f"JSON.stringify((() => {{{_ROWS}}})()) === arguments[0]",
@@ -148,7 +149,8 @@ class ConsolePage:
     def wait_for_value(self, key: str, value: str | None) -> None:
         """Wait until a row shows a value; None: until there is no such row."""
         self.wait(
-            f"((() => {{{_ROWS}}})().find(([key]) => key === arguments[0])?.[1] ?? null) === arguments[1]",
+            f"((() => {{{_ROWS}}})().find(([key]) => key === arguments[0])?.[1] ?? null)"
+            " === arguments[1]",
             key,
             value,
         )

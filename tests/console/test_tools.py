@@ -155,7 +155,7 @@ def test_a_place_is_exported_and_imported_as_it_was(
     page.push("Export")
     page.wait_for_message("export.json is saved")
     file = folder / "export.json"
-    WebDriverWait(file, PATIENCE_S, POLL_S).until(pathlib.Path.exists)
+    WebDriverWait(page.browser, PATIENCE_S, POLL_S).until(lambda _: file.exists())
     assert json.loads(file.read_text()) == json.loads(text)
     page.put("/import", {"b": 1, "c": 2})
     page.go("data/import")

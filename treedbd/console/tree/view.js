@@ -353,6 +353,9 @@ export class DataView extends Component {
       this.toggleFilter();
     } else if (event.key === "t" && !event.ctrlKey && !event.metaKey) {
       toggleTable();
+    } else if (document.activeElement === document.body && this.rows) {
+      this.rows.focus(); // as after a link or a reload: the keys are for the rows
+      this.#onKey(event);
     }
   }
 
