@@ -66,6 +66,9 @@ export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel
       event.preventDefault();
       end(null);
     });
+    dialog.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
+    });
     dialog.addEventListener("click", (event) => {
       if (event.target === dialog) end(null);
     });

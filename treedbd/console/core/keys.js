@@ -17,6 +17,7 @@ const KEYS = [
   ["t", "Table"],
   ["m", "Menu of the row"],
   ["Ctrl Z", "Undo the last change"],
+  ["Ctrl Enter", "Save what a dialog asks for"],
   ["?", "These keys"],
 ];
 
