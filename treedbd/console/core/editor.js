@@ -132,7 +132,7 @@ export class Editor extends HTMLElement {
   #readOnlyExtensions() {
     // What cannot be edited can still be focused, to scroll and to search it by keys.
     return this.#isReadOnly
-      ? [EditorState.readOnly.of(true), EditorView.editable.of(false), EditorView.contentAttributes.of({ tabindex: "0", "aria-readonly": "true" })]
+      ? [EditorState.readOnly.of(true), EditorView.editable.of(false), EditorView.contentAttributes.of({ "aria-readonly": "true" })]
       : [];
   }
 
