@@ -98,14 +98,14 @@ export class Databases extends Polling {
       <td class="number" data-label="size" title=${bytes === null ? "" : `${formatCount(bytes)} bytes on the disk`}>${bytes === null || bytes === undefined ? "in memory" : formatBytes(bytes)}</td>
       ${cell("streams", counts?.streams)}${cell("sockets", counts?.sockets)}${cell("requests", counts?.requests)}
       <td><div class="row-of nowrap"><button aria-label="Open ${name}" @click=${() => (isOpen ? router.go("data") : this.#open(name))}>Open</button>
-        <button aria-label="Delete ${name} …" ?disabled=${session.isReadOnly} @click=${() => this.#remove(project, { name, database, bytes })}>Delete …</button></div></td></tr>`;
+        <button aria-label="Delete … ${name}" ?disabled=${session.isReadOnly} @click=${() => this.#remove(project, { name, database, bytes })}>Delete …</button></div></td></tr>`;
   }
 
   #renderCount(label) {
     const root = this.roots.get(label);
     if (root !== undefined) return root.type === "object" ? `${root.least ? "≥ " : ""}${formatCount(root.count)}` : root.type === "null" ? "0" : root.type;
     if (this.labels.length <= COUNTED) return "";
-    return html`<button class="link" aria-label="Count the children of ${label}" @click=${() => { this.#wanted.add(label); this.#count(label); }}>count</button>`;
+    return html`<button class="link" aria-label="count the children of ${label}" @click=${() => { this.#wanted.add(label); this.#count(label); }}>count</button>`;
   }
 
   async #open(label) {

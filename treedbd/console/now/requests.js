@@ -115,7 +115,7 @@ function renderRequest(each) {
     <td class="number">${formatMs(ms)}</td>
     ${renderCaller(each)}
     <td class="number" data-label="sent">${formatBytes(sent ?? 0)}</td>
-    <td>${why ? html`<a class="why" href=${why} aria-label="Why was ${method} ${path} denied?">Why?</a>` : nothing}</td></tr>`;
+    <td>${why ? html`<a class="why" href=${why} aria-label="Why? ${method} ${path} was denied">Why?</a>` : nothing}</td></tr>`;
 }
 
 customElements.define("treedb-requests", Requests);

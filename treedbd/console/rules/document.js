@@ -59,8 +59,18 @@ class RulesDocument extends EventTarget {
 
   /** Read what is in force, and check the draft. */
   async load() {
-    await this.refresh();
+    await Promise.all([this.refresh(), this.#findManaged()]);
     if (this.draft !== null) this.#checkSoon(0);
+  }
+
+  /** Find out whether a file manages the rules: then they have no versions. */
+  async #findManaged() {
+    try {
+      await get(VERSIONS, {}, { isData: false });
+      this.managed = null;
+    } catch (error) {
+      if (error.status === CONFLICT) this.managed = error.message;
+    }
   }
 
   /** Read what is in force; a draft that differs is kept. Return whether others have changed it. */
@@ -140,6 +150,7 @@ class RulesDocument extends EventTarget {
     this.#project = project;
     this.current = this.base = this.draft = this.managed = this.error = this.newest = null;
     this.problems = [];
+    this.state = "checking";
     const kept = readKept();
     if (kept?.project === project) Object.assign(this, { base: kept.base, draft: kept.draft });
   }
@@ -168,21 +179,22 @@ class RulesDocument extends EventTarget {
     try {
       const found = await admin("PUT", PAGE, { body: draft, parameters: { dryRun: "true" }, signal: checking.signal });
       if (checking.signal.aborted) return;
-      this.#note("checked", problemsOf(found?.positions ?? found?.warnings ?? [], "warning", draft), null);
+      this.#note(problemsOf(found?.positions ?? found?.warnings ?? [], "warning", draft));
     } catch (error) {
       if (!checking.signal.aborted) this.#noteError(error, draft);
     }
     this.#notify();
   }
 
-  #note(state, problems, managed) {
-    Object.assign(this, { state, problems, managed, problem: null });
+  #note(problems) {
+    Object.assign(this, { state: "checked", problems, problem: null });
   }
 
   #noteError(error, draft) {
     const { status, body, message } = error;
-    if (status === CONFLICT) this.#note("checked", [], message);
-    else if (status === 400 || status === 413) this.#note("checked", problemsOf(body?.errors ?? [{ ...parseProblem(message), hint: body?.hint }], "error", draft), null);
+    if (status === CONFLICT) this.managed = message;
+    if (status === CONFLICT) this.#note([]);
+    else if (status === 400 || status === 413) this.#note(problemsOf(body?.errors ?? [{ ...parseProblem(message), hint: body?.hint }], "error", draft));
     else Object.assign(this, { state: "unknown", problem: message });
   }
 

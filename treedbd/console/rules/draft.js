@@ -103,7 +103,7 @@ export class RulesDraft extends Component {
     const where = rules.isChanged ? "Not published." : "In force.";
     if (rules.state === "checking") return `Checking … ${where}`;
     if (rules.state === "unknown") return `Not checked: ${rules.problem ?? "the server does not answer."}`;
-    if (rules.managed) return "In force, from a file.";
+    if (rules.managed && !rules.problems.length) return "In force, from a file.";
     const errors = rules.problems.filter((each) => each.severity === "error").length;
     const warnings = rules.problems.length - errors;
     const found = [errors && plural(errors, "error"), warnings && plural(warnings, "warning")].filter(Boolean).join(", ") || "No problems";
