@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 import pytest
@@ -43,8 +43,9 @@ VIEWS: Final = {
     "/now/backups": "treedb-backups",
 }
 """The views, each with what it shows when it is ready."""
-WIDE: Final = {"width": 1200, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-PHONE: Final = {"width": 375, "height": 720, "deviceScaleFactor": 2, "mobile": True}
+Screen: TypeAlias = Mapping[str, int | bool]
+WIDE: Final[Screen] = {"width": 1200, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+PHONE: Final[Screen] = {"width": 375, "height": 720, "deviceScaleFactor": 2, "mobile": True}
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +81,8 @@ def page(browser: Chrome, daemon: Daemon, tree: Tree) -> Iterator[ConsolePage]:
     shown.check_quiet(is_away=True)
 
 
-def look(page: ConsolePage, size: dict[str, object], colours: str) -> None:
+def look(page: ConsolePage, size: Screen, colours: str) -> None:
     """Show pages on another screen."""
     features = [{"name": "prefers-color-scheme", "value": colours}]
-    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", dict(size))
     page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

@@ -18,7 +18,6 @@ from tests.access import RULES, Tree, at, write_secret
 from tests.browser import POLL_S
 from tests.daemon import Daemon
 from tests.system import find_port
-from treedbd.tree.types import Json
 
 HERE: Final = pathlib.Path(__file__).parent
 AXE: Final = HERE / "node_modules" / "axe-core" / "axe.min.js"
@@ -55,7 +54,7 @@ def make_daemon(folder: pathlib.Path) -> Daemon:
     return Daemon(folder, config=_CONFIG.format(port=find_port()))
 
 
-def seed(daemon: Daemon, rules: Json, data: Json, database: str = "") -> None:
+def seed(daemon: Daemon, rules: Any, data: Any, database: str = "") -> None:
     """Put rules and data as an admin."""
     with Tree(daemon, "demo", database) as tree:
         tree.put(at(RULES, tree.admin), rules)
