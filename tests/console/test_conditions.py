@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -206,7 +205,7 @@ def test_the_text_editor_is_loaded_when_rules_are_shown_and_not_before(
     assert [each["url"] for each in requests_of(browser) if "codemirror" in each["url"]]
 
 
-def test_the_colours_that_are_chosen_stay(page: ConsolePage, tmp_path: pathlib.Path) -> None:
+def test_the_colours_that_are_chosen_stay(page: ConsolePage) -> None:
     colour = "return getComputedStyle(document.body).backgroundColor"
     light = page.run(colour)
     page.click("button[aria-label=Settings]")
@@ -215,6 +214,7 @@ def test_the_colours_that_are_chosen_stay(page: ConsolePage, tmp_path: pathlib.P
     page.browser.refresh()
     page.await_true(f"{colour} !== arguments[0]", light)
     page.await_shown(".tabs")
+    assert "dark" in page.run("return JSON.stringify(localStorage)")
     page.click("button[aria-label=Settings]")
     page.click(".menu button", "Colours of the system")
     page.await_true(f"{colour} === arguments[0]", light)
