@@ -16,6 +16,7 @@ export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel
   document.body.append(dialog);
   const before = document.activeElement;
   const values = Object.fromEntries(fields.map((each) => [each.name, each.value ?? (each.type === "checkbox" ? false : "")]));
+  const given = JSON.stringify(values);
   let typed = "";
   let isTried = false;
 
@@ -69,8 +70,10 @@ export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel
     dialog.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
     });
-    dialog.addEventListener("click", (event) => {
-      if (event.target === dialog) end(null);
+    dialog.addEventListener("mousedown", (event) => {
+      const { left, right, top, bottom } = dialog.getBoundingClientRect();
+      const isOutside = event.clientX < left || event.clientX > right || event.clientY < top || event.clientY > bottom;
+      if (event.target === dialog && isOutside && JSON.stringify(values) === given) end(null);
     });
     draw();
     dialog.showModal();
