@@ -8,9 +8,12 @@ import { UNDO_BYTES, done, mayWrite } from "../tree/changes.js";
 /** Bytes of a value that goes through the browser at most. */
 const MOVED_BYTES = 8_000_000;
 
-/** Ask for another key of a place, and rename it in one write: others never see both, or none. */
+/**
+ * Ask for another key of a place, and rename it in one write: others never see both, or none.
+ * Return the new key, or null.
+ */
 export async function renamePlace(keys, info, parentInfo, noteWrite) {
-  if (!mayWrite()) return;
+  if (!mayWrite()) return null;
   const above = keys.slice(0, -1);
   const key = keys.at(-1);
   const given = await ask({
@@ -18,7 +21,7 @@ export async function renamePlace(keys, info, parentInfo, noteWrite) {
     fields: [{ name: "key", label: "New key", value: key, check: (text) => problemOfKey(text) ?? (text === key ? "It has this key already." : null) }],
     confirm: "Rename",
   });
-  if (given === null) return;
+  if (given === null) return null;
   try {
     checkSize(info, "treedb mv");
     await checkFree([...above, given.key]);
@@ -30,8 +33,10 @@ export async function renamePlace(keys, info, parentInfo, noteWrite) {
     await put(there);
     noteWrite(above);
     done(`${formatPath(keys)} renamed to ${given.key}`, () => put(back), () => noteWrite(above));
+    return given.key;
   } catch (error) {
     tellError("Not renamed", error);
+    return null;
   }
 }
 

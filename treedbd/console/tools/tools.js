@@ -6,7 +6,7 @@ import { router } from "../core/router.js";
 import { session } from "../core/session.js";
 import { copyItems } from "./copying.js";
 import "./filter.js";
-import { clonePlace, renamePlace } from "./moving.js";
+import { clonePlace } from "./moving.js";
 import { exportPlace, importInto } from "./transfer.js";
 
 /** Return the tools of the bar above the tree. */
@@ -35,7 +35,7 @@ export function placeItems(view, { keys, info, parent }) {
   const isOff = session.isReadOnly;
   const isRoot = keys.length === 0;
   return [
-    { label: "Rename …", key: "F2", isOff: isOff || isRoot, run: () => renamePlace(keys, info, parent?.info, view.noteWrite) },
+    { label: "Rename …", key: "F2", isOff: isOff || isRoot, run: () => view.rename({ keys, info, parent }) },
     { label: "Clone …", isOff: isOff || isRoot, run: () => clonePlace(keys, info, view.noteWrite) },
     null,
     { label: "Export JSON …", run: () => exportPlace(keys) },

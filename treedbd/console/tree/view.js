@@ -270,6 +270,14 @@ export class DataView extends Component {
     this.rows?.focus();
   }
 
+  /** Ask for another key of a place; the renamed one is chosen, or shown if it was the whole view. */
+  async rename({ keys, info, parent }) {
+    const key = await renamePlace(keys, info, parent?.info, this.noteWrite);
+    if (key === null) return;
+    if (parent === null) router.go("data", [...keys.slice(0, -1), key]);
+    else await this.show(keys.slice(0, -1), key);
+  }
+
   /** Show twice as many of the children that a filter selects. */
   showMore(node) {
     const name = node.query.limitToLast ? "limitToLast" : "limitToFirst";
@@ -378,7 +386,7 @@ export class DataView extends Component {
       a: () => row.keys && this.add(row.keys),
       m: () => this.showRowMenu(row, number),
       Delete: () => this.removeRow(row),
-      F2: () => row.info && row.keys.length && renamePlace(row.keys, row.info, row.parent?.info, this.noteWrite),
+      F2: () => row.info && row.keys.length && this.rename(row),
     }[event.key];
     if (!act) return;
     event.preventDefault();
