@@ -176,9 +176,10 @@ export class Pages extends EventTarget {
     } catch (error) {
       if (this.#signal.aborted || error.isOffline || node.query !== query) return;
       node.error = error;
+      node.info ??= { key: node.key, type: "unknown" };
       if (error.isDenied) {
         node.pages.clear();
-        node.info = { key: node.key, type: "denied" };
+        node.info = { key: node.key, type: "unknown" };
         node.count = 0;
         node.open = [];
       }

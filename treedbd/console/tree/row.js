@@ -34,7 +34,7 @@ export function renderRow(row, look) {
       ? html`<button class="twisty" tabindex="-1" aria-label=${isOpen ? "Close" : "Open"} @click=${() => on.toggle(row)}>${isOpen ? "▾" : "▸"}</button>`
       : html`<span class="twisty"></span>`}
     <span class="tree-key" title=${info.key}>${look.isRoot ? look.rootName : info.key}</span>
-    ${look.editor ?? html`<span class="tree-colon">${isContainer || info.type === "denied" ? "" : ":"}</span>${renderValue(info)}`}
+    ${look.editor ?? html`<span class="tree-colon">${isContainer || info.type === "unknown" ? "" : ":"}</span>${renderValue(info)}`}
     ${info.priority === undefined ? nothing : html`<span class="tree-priority" title="Priority">↕ ${formatLeaf(info.priority)}</span>`}
     ${look.editor ? nothing : renderActions(row, look)}
   </div>`;
@@ -47,7 +47,7 @@ function indent(row) {
 /** Return a leaf as text, or how many children a container has, and its size. */
 export function renderValue(info) {
   if (info.type === "object") return html`<span class="tree-value value-object">${describeContainer(info)}</span>`;
-  if (info.type === "denied") return nothing; // the note below says why
+  if (info.type === "unknown") return nothing; // the note below says why
   if (info.type === "null") return html`<span class="tree-value value-null">nothing</span>`;
   const text = formatLeaf(info.value).slice(0, SHOWN_VALUE);
   return html`<span class="tree-value value-${info.type}" title=${info.type}>${text}${info.length ? "…" : ""}</span>
@@ -94,7 +94,7 @@ function textOfNote(node, on, isReadOnly) {
         : nothing}
       <button class="link" @click=${() => on.retry(node)}>Try again</button>`;
   }
-  if (node.count === null) return html`<span class="hint">Reading …</span>`;
+  if (node.count === null) return html`<span class="hint reading">Reading …</span>`;
   if (node.hasMore) return html`<button class="link" @click=${() => on.more(node)}>Show more</button>`;
   if (node.query !== null) return html`<span class="hint">No child matches the filter.</span>`;
   return html`<span class="hint">Nothing is stored here.</span>

@@ -69,6 +69,7 @@ export class DataView extends Component {
     this.ending = new AbortController();
     this.root = new OpenNode(keys);
     this.root.query = queryOf(router.parameters);
+    if (this.root.query !== null) this.isFiltering = true; // as by a link, or by going back
     this.shownRoute = routeOf();
     this.pages = new Pages(this.root, this.ending.signal);
     this.pages.addEventListener("change", () => this.#settle());
