@@ -3,12 +3,14 @@
 import { html, nothing } from "../vendor/lit.js";
 
 const OVERRIDE = "auth_variable_override=";
+/** Who has sent a request is shown by itself; of tokens the server shows nothing. */
+const NOT_SHOWN = [OVERRIDE, "auth=", "access_token="];
 
-/** Return a query without as whom an admin has sent it, which is in `uid`, and whether that was so. */
+/** Return a query without its caller, and whether an admin has sent it as another caller. */
 export function shownQuery(query) {
   const parts = (query ?? "").split("&");
-  const shown = parts.filter((each) => !each.startsWith(OVERRIDE));
-  return [shown.join("&"), shown.length < parts.length];
+  const shown = parts.filter((part) => !NOT_SHOWN.some((name) => part.startsWith(name)));
+  return [shown.join("&"), parts.some((part) => part.startsWith(OVERRIDE))];
 }
 
 /** Return the cell of a table with who a caller is, and from where. */
