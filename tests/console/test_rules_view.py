@@ -251,7 +251,7 @@ def test_going_back_to_a_version(page: ConsolePage, tree: Tree) -> None:
     page.click(f"[aria-label='Compare version {newest - 1} with what is in force']")
     assert "<= 10" in shown_difference(page, "b")
     page.click("dialog button", "Close")
-    page.click(f"[aria-label='Back to this …: version {newest - 1}']")
+    page.click(f"[aria-label='Back to this … (version {newest - 1})']")
     page.click("dialog button", "Put it in force")
     page.await_text(f"{newest + 1} in force")
     assert in_force(tree) == TEXT

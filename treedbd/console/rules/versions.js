@@ -44,7 +44,7 @@ export class RulesVersions extends Polling {
               ? nothing
               : html`<button aria-label="Compare version ${each.version} with what is in force" @click=${() => this.#compare(each)}>Compare</button>
                 <button aria-label="Edit version ${each.version} as a draft" ?disabled=${session.isReadOnly} @click=${() => this.#edit(each)}>Edit</button>
-                <button aria-label="Back to this …: version ${each.version}" ?disabled=${session.isReadOnly} @click=${() => this.#restore(each)}>Back to this …</button>`}
+                <button aria-label="Back to this … (version ${each.version})" ?disabled=${session.isReadOnly} @click=${() => this.#restore(each)}>Back to this …</button>`}
           </div></td></tr>`,
       )}</tbody></table></div>
       <p class="hint">The last 50 are kept with the project. Going back makes a version of its own, so nothing is lost by it.</p></div>`;
