@@ -114,8 +114,8 @@ def test_a_file_beside_the_pages_is_plain_text_and_runs_nothing(server: TreeServ
     for name in DOCS_FILES:
         reply = read(server, f"/.docs/{name}", AS_HTML)
         assert (reply.status, reply.body) == (200, (PROJECT / "docs" / name).read_bytes())
-        is_image = name.endswith(".svg")
-        assert reply[b"content-type"].startswith(b"image/svg" if is_image else b"text/plain")
+        kind = {".svg": b"image/svg+xml", ".webp": b"image/webp"}.get(pathlib.Path(name).suffix)
+        assert reply[b"content-type"].startswith(kind or b"text/plain")
         assert reply[b"content-security-policy"] == b"default-src 'none'"
     assert read(server, "/.docs/conf/treedb.toml").body.startswith(b"#")
 

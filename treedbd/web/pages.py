@@ -370,8 +370,8 @@ DOCUMENTS: Final = (
     "rules.md",
     "identity.md",
     "clients.md",
-    "console.md",
     "command.md",
+    "console.md",
     "serving.md",
     "browser.md",
     "board.md",
@@ -393,6 +393,11 @@ DOCUMENTS: Final = (
 BESIDE: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """The pages beside `docs/`."""
 DOCS_FILES: Final = (
+    "console/now.webp",
+    "console/playground.webp",
+    "console/rules.webp",
+    "console/table.webp",
+    "console/tree.webp",
     "embedding.py",
     "embedding.rules.json",
     "embedding/in_process.py",
@@ -431,7 +436,7 @@ _MARKDOWN_HEADERS: Final = (
     (b"Content-Type", b"text/markdown; charset=utf-8"),
     (b"Vary", b"Accept"),
 )
-_TYPES_OF_FILES: Final = {".svg": b"image/svg+xml"}
+_TYPES_OF_FILES: Final = {".svg": b"image/svg+xml", ".webp": b"image/webp"}
 _TEXT_TYPE: Final = b"text/plain; charset=utf-8"
 _INDEX_SOURCE: Final = "README.md"
 _INDEX_HEADING: Final = "## Documentation\n"
