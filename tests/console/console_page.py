@@ -19,7 +19,7 @@ from tests.daemon import Daemon
 from tests.system import find_port
 
 OWNER: Final = {"Authorization": "Bearer owner"}
-PATIENCE_S: Final = 8
+PATIENCE_S: Final = 60
 WIDTH: Final = 1200
 HEIGHT: Final = 800
 
@@ -158,12 +158,6 @@ class ConsolePage:
     def wait_for_message(self, text: str) -> None:
         """Wait until a message contains a text."""
         self.wait("document.querySelector('.toasts')?.textContent.includes(arguments[0])", text)
-
-    @property
-    def place(self) -> str:
-        """The place of the route, as it is encoded there."""
-        hash_of: str = self.run("return location.hash")
-        return hash_of.removeprefix("#/")
 
     def put(self, path: str, value: Any, method: str = "PUT") -> None:
         """Write as another client of the daemon."""

@@ -117,6 +117,7 @@ def test_bounds_are_text_or_json_as_typed(page: ConsolePage) -> None:
         page.press(Keys.ENTER)
         page.wait_for_value("bounds", "1 selected")
         page.row(key)
+        assert list(page.rows) == ["bounds", key]
     page.press(Keys.ESCAPE)
     page.push("Show all")
     page.push("Filter")

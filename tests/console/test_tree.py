@@ -228,6 +228,7 @@ def test_a_priority_is_shown_set_and_kept_when_the_value_is_edited(page: Console
     page.find(".tree-editor input")
     page.press("2", Keys.ENTER)
     page.wait_for_value("a", "2")
+    assert json.loads(page.read("/priority/a", "?format=export")) == {".value": 2, ".priority": 5}
     page.choose_of_menu("a", "Priority")
     page.type_into("#field-text", "7")
     page.push("Set")
@@ -271,6 +272,7 @@ def test_a_place_is_reached_by_path_url_and_breadcrumb(page: ConsolePage) -> Non
     page.click("nav.place a:nth-of-type(3)")
     page.wait("location.hash === '#/data/places/odd'")
     page.row("日本語")
+    assert set(page.rows) == {"odd", *ODD_KEYS}
 
 
 def test_odd_keys_are_opened_and_edited(page: ConsolePage) -> None:
@@ -374,6 +376,7 @@ def test_the_console_goes_on_after_a_restart(page: ConsolePage) -> None:
     page.put("/restart/a", 2)
     page.wait_for_value("a", "2")
     page.wait("!document.querySelector('.banner') && document.querySelector('.liveness.live')")
+    assert page.rows == {"restart": "1 child · 7 B", "a": "2"}
 
 
 def test_a_lost_right_is_said_and_tried_again(page: ConsolePage) -> None:
