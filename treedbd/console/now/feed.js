@@ -11,6 +11,8 @@ import { follow, get } from "../core/api.js";
 const PAGE = ".inspect/requests";
 const KEPT = 300;
 const NOTIFY_MS = 250;
+/** What is shown takes at most this share of the time. */
+const SHARE = 0.2;
 
 /** Whether a request only shows or checks rules, as open consoles do all the time. */
 function isOfConsole({ method, path, query, admin }) {
@@ -35,6 +37,7 @@ export class RequestFeed extends EventTarget {
   #ids = new Set();
   #isPaused = false;
   #timer = 0;
+  #tookMs = 0;
   #ending = null;
   #onVisibility = () => (document.hidden ? this.#stop() : this.#start());
 
@@ -121,7 +124,7 @@ export class RequestFeed extends EventTarget {
   }
 
   #notify() {
-    this.#timer ||= setTimeout(() => this.#show(), NOTIFY_MS);
+    this.#timer ||= setTimeout(() => this.#show(), Math.max(NOTIFY_MS, this.#tookMs / SHARE));
   }
 
   #show() {
@@ -133,5 +136,8 @@ export class RequestFeed extends EventTarget {
       this.waiting = 0;
     }
     this.dispatchEvent(new Event("change"));
+    // Rows are made and laid out before the next message is handled.
+    const began = performance.now();
+    requestAnimationFrame(() => setTimeout(() => { this.#tookMs = performance.now() - began; }));
   }
 }

@@ -12,9 +12,15 @@ const STATUSES = [["", "any"], ["denied", "denied by rules"], ["4xx", "errors of
 const CALLERS = [["", "anyone"], ["user", "a user"], ["none", "without uid"]];
 const STATES = { connecting: "Connecting …", open: "Live", lost: "Connecting again …", ended: "Ended" };
 
+/** So many rows are shown at first: hundreds that come each second would keep the page from its user. */
+const SHOWN = 100;
+
 export class Requests extends Component {
+  static properties = { showsAll: { state: true } };
+
   constructor() {
     super();
+    this.showsAll = false;
     this.feed = new RequestFeed();
     this.following = null;
   }
@@ -42,13 +48,15 @@ export class Requests extends Component {
   render() {
     const { feed } = this;
     const isSlowFirst = router.parameters.first === "slow";
-    const shown = isSlowFirst ? [...feed.shown].sort((one, other) => other.ms - one.ms) : feed.shown;
+    const sorted = isSlowFirst ? [...feed.shown].sort((one, other) => other.ms - one.ms) : feed.shown;
+    const shown = this.showsAll ? sorted : sorted.slice(0, SHOWN);
     return html`${this.#renderFilter(isSlowFirst)}
       ${feed.error ? html`<p class="problem" role="alert">${feed.error.message}</p>` : nothing}
       <div class="table-box requests" tabindex="0" role="region" aria-label="Requests"><table class="list cards">
         <thead><tr><th>Time</th><th>Request</th><th class="number">Status</th><th class="number">Took</th><th>Who</th><th class="number">Sent</th><th>Why</th></tr></thead>
         <tbody>${repeat(shown, ({ id }) => id, renderRequest)}</tbody></table>
         ${shown.length ? nothing : html`<p class="empty">${this.#describeEmpty()}</p>`}
+        ${shown.length < sorted.length ? html`<p><button class="link" @click=${() => { this.showsAll = true; }}>Show all ${sorted.length}</button></p>` : nothing}
       </div>`;
   }
 
