@@ -103,6 +103,9 @@ def test_rows_stay_where_they_are_while_others_write_above(page: ConsolePage) ->
     page.wait_for_value("k195", '"seen"')
     assert page.run(f"return {place}", page.row("k190")) == top
     assert "active" in str(page.row("k190").get_attribute("class"))
+    page.put("/anchor", {"k180x": 1, "k190": None}, "PATCH")
+    page.wait_for_value("k190", None)
+    assert "active" in str(page.row("k190x").get_attribute("class"))
 
 
 def test_a_leaf_is_edited_with_its_type_and_the_change_is_undone(page: ConsolePage) -> None:

@@ -122,7 +122,10 @@ export class DataView extends Component {
     const kept = shown.find((mark) => findMark(this.root, mark) !== null);
     const moved = kept ? findMark(this.root, kept) - kept.number : 0;
     const found = active && findMark(this.root, active);
-    this.active = Math.max(0, Math.min(found ?? this.active + moved, count - 1));
+    // If the active row is gone, the one that follows the last kept row above it is active.
+    const near = active && shown.findLast((mark) => mark.number < active.number && findMark(this.root, mark) !== null);
+    const next = near ? findMark(this.root, near) + active.number - near.number : this.active + moved;
+    this.active = Math.max(0, Math.min(found ?? next, count - 1));
     const { rows } = this;
     if (rows) {
       rows.count = count;
