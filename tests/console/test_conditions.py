@@ -97,7 +97,7 @@ def test_a_right_that_is_lost_is_said_and_its_data_is_not_shown_longer(
     view_as(page, "ada")
     open_ada(page)
     tree.put_rules(CLOSED["rules"])
-    page.await_text("Permission denied", ".tree-row")
+    page.await_text("The rules do not allow this read.", ".tree-row")
     page.await_no_text("Ada", ".tree-row")
     assert "36" not in page.text
     tree.put_rules(RULES["rules"])

@@ -174,7 +174,7 @@ def test_editing_can_be_switched_off_and_stays_off_over_a_reload(page: ConsolePa
 def test_a_users_token_sees_what_the_rules_allow_and_no_views_of_admins(page: ConsolePage) -> None:
     sign_in(page, user("demo", "ada"))
     page.await_text("as uid ada", ".bar")
-    page.await_text("Permission denied", ".tree-row")
+    page.await_text("The rules do not allow this read.", ".tree-row")
     assert page.run("return [...document.querySelectorAll('.tabs a')].map(a => a.innerText)") == [
         "Data"
     ]
@@ -198,7 +198,7 @@ def test_an_admin_sees_as_others_what_these_may(page: ConsolePage) -> None:
     page.await_text("Ada", ".tree-row")
     view_as(page, "anonymous")
     page.await_text("You see and change data as anonymous.", ".banner")
-    page.await_text("Permission denied", ".tree-row")
+    page.await_text("The rules do not allow this read.", ".tree-row")
     view_as(page, "uid", "ada")
     page.await_text("as uid ada", ".banner")
     page.await_text("Ada", ".tree-row")
@@ -206,7 +206,7 @@ def test_an_admin_sees_as_others_what_these_may(page: ConsolePage) -> None:
     page.await_text("as uid ada", ".banner")
     page.await_text("Ada", ".tree-row")
     page.go("/data/papers")
-    page.await_text("Permission denied", ".tree-row")
+    page.await_text("The rules do not allow this read.", ".tree-row")
     view_as(page, "uid", "ada", '{"role":"editor"}')
     page.await_text("On numbers", ".tree-row")
     view_as(page, "auth", "", '{"token":{"role":"editor"}}')

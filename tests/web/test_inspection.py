@@ -239,6 +239,14 @@ def test_the_end_of_a_stream_is_not_shown_as_another_request(server: InspectedSe
     assert members(server.seen(), "kind", "status") == [("stream", 200)] * 2
 
 
+def test_keys_beyond_ascii_are_shown_as_they_are(server: InspectedServer) -> None:
+    server.seen()
+    server.get("/open/Z%C3%BCrich/%E6%9D%B1%E4%BA%AC.json")
+    server.get("/open/a%25b.json")
+    assert members(server.seen("path=/open/Z%C3%BCrich"), "path") == [("/open/Zürich/東京",)]
+    assert members(server.seen(), "path")[-1] == ("/open/a%b",)
+
+
 @pytest.mark.parametrize(
     ("query", "paths"),
     [

@@ -102,6 +102,11 @@ def show_query(parameters: Parameters) -> str:
     return cut("&".join(shown))
 
 
+_ASCII: Final = "".join(map(chr, range(128)))
+_ENCODED: Final = re.compile(r"(?:%[89A-F][0-9A-F])+")
+"""Characters beyond ASCII, encoded as `quote` does."""
+
+
 def cut(text: str) -> str:
     """Return text that is short enough to be shown."""
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
@@ -114,8 +119,10 @@ def show_path(source: DataRequest | str) -> str:
     path = source.admin_path
     if path is None:
         keys, is_priority = source.place
-        path = format_path((*keys, PRIORITY) if is_priority else keys).encode()
-    return cut(shown_path(path[: 2 * MAX_SHOWN]))
+        text = format_path((*keys, PRIORITY) if is_priority else keys)
+        path = quote(text, safe=_ASCII).encode()  # the log of requests is of ASCII, this is not
+    shown = shown_path(path[: 2 * MAX_SHOWN])
+    return cut(_ENCODED.sub(lambda found: unquote(found[0]), shown))
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -9,6 +9,8 @@
 import { RawJson, toJson } from "./format.js";
 import { session } from "./session.js";
 
+/** A header by which errors have a code and a sentence, also for requests with a token. */
+export const DIALECT = { "X-TreeDB-Dialect": "standard" };
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
 /** How long the head of a response to a read may take; a write may take as long as it needs. */
 const HEAD_MS = 30_000;
@@ -56,7 +58,7 @@ export function urlOf(place, parameters = {}, { isData = true } = {}) {
  * @returns {Promise<Response>}
  */
 export async function send(method, url, { body, headers = {}, signal, token = session.token } = {}) {
-  const sent = { ...headers };
+  const sent = { ...headers, ...DIALECT };
   if (token) sent.Authorization = `Bearer ${token}`;
   if (body !== undefined) sent["Content-Type"] ??= "application/json";
   const late = new AbortController();
@@ -88,11 +90,9 @@ async function errorOf(response, token) {
   if (response.status === 412) {
     return new ApiError(412, "condition_failed", "It was changed by someone else in the meantime.", found);
   }
-  // In the dialect of Firebase clients `error` is the sentence, and there is no code.
-  const message = found.message ?? (typeof found.error === "string" ? found.error : `The server answers ${response.status}.`);
-  const error = new ApiError(response.status, found.message ? found.error : "", message, found);
-  if (response.status === 401 && token && token === session.token && /^The token |expired/i.test(message)) {
-    session.signOut(session.caller === null && !/expire/i.test(message) ? "signed-out" : "expired");
+  const error = new ApiError(response.status, found.error ?? "", found.message ?? `The server answers ${response.status}.`, found);
+  if (response.status === 401 && token && token === session.token && /^The token |expired/i.test(error.message)) {
+    session.signOut(session.caller === null && !/expire/i.test(error.message) ? "signed-out" : "expired");
   }
   return error;
 }

@@ -1,7 +1,7 @@
 /** Importing and exporting JSON, with progress. */
 
 import { html } from "../vendor/lit.js";
-import { describe, read, send, urlOf, write } from "../core/api.js";
+import { DIALECT, describe, read, send, urlOf, write } from "../core/api.js";
 import { ask, tell, tellError } from "../core/dialog.js";
 import { RawJson, formatBytes, formatPath } from "../core/format.js";
 import { session } from "../core/session.js";
@@ -136,6 +136,7 @@ function upload(method, keys, text, progress, sent = 0, whole = text.length) {
     request.open(method, urlOf(keys, { print: "silent" }));
     request.setRequestHeader("Authorization", `Bearer ${session.token}`);
     request.setRequestHeader("Content-Type", "application/json");
+    for (const [name, value] of Object.entries(DIALECT)) request.setRequestHeader(name, value);
     request.upload.addEventListener("progress", (event) => progress.set((sent + event.loaded) / whole, formatBytes(sent + event.loaded)));
     request.addEventListener("load", () => (request.status < 300 ? resolve() : reject(new Error(messageOf(request)))));
     request.addEventListener("error", () => reject(new Error("The server does not answer.")));
@@ -147,8 +148,7 @@ function upload(method, keys, text, progress, sent = 0, whole = text.length) {
 
 function messageOf(request) {
   try {
-    const { message, error } = JSON.parse(request.responseText);
-    return message ?? error;
+    return JSON.parse(request.responseText).message;
   } catch {
     return `The server answers ${request.status}.`;
   }
