@@ -194,10 +194,10 @@ def test_the_token_is_an_admins_for_half_an_hour(development: Daemon) -> None:
     assert url == f"{development.http}/.console/"
     assert set(given) == {"token"}
     claims = claims_of(given["token"], secret_of(development, "demo"))
-    assert set(claims) == {"uid", "admin", "auth_time", "iat", "exp"}
+    assert set(claims) == {"uid", "admin", "auth_time", "session_s", "iat", "exp"}
     assert (claims["uid"], claims["admin"]) == ("console", True)
     assert before <= claims["auth_time"] <= int(time.time())
-    assert claims["exp"] - claims["iat"] == 1800
+    assert (claims["exp"] - claims["iat"], claims["session_s"]) == (300, 1800)
 
 
 def test_it_may_only_read_and_live_as_long_as_it_is_told(development: Daemon) -> None:
@@ -205,7 +205,13 @@ def test_it_may_only_read_and_live_as_long_as_it_is_told(development: Daemon) ->
     _, given = printed(*words, "--read-only", "--ttl", "5m")
     claims = claims_of(given["token"], secret_of(development, "demo"))
     assert claims["read_only"] is True
-    assert claims["exp"] - claims["iat"] == 300
+    assert (claims["exp"] - claims["iat"], claims["session_s"]) == (300, 300)
+    assert (
+        claims_of(printed(*words, "--ttl", "30s")[1]["token"], secret_of(development, "demo"))[
+            "session_s"
+        ]
+        == 30
+    )
     for ttl in ("13h", "never", "0s", "soon"):
         result = run(*words, "--ttl", ttl)
         assert (result.status, result.output) == (2, b"")
@@ -274,7 +280,7 @@ def test_a_configuration_signs_and_its_console_is_found(configured: Daemon) -> N
     url, given = printed(*config_of(configured))
     assert url == f"{configured.urls[-1]}/.console/"
     claims = claims_of(given["token"], SECRET)
-    assert claims["exp"] - claims["iat"] == 600  # which the project allows
+    assert claims["session_s"] == 600  # which the project allows
     token = {"Authorization": f"Bearer {given['token']}"}
     assert configured.request("GET", "/.settings/rules.json", headers=token).status == 200
 

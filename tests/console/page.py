@@ -82,6 +82,12 @@ class ConsolePage:
         text: str = self.run("return document.body.innerText")
         return text
 
+    def forget(self) -> None:
+        """Forget what the tab remembers, while no console runs that would keep it again."""
+        self.browser.get(f"{self.url}icon.svg")
+        self.run("sessionStorage.clear(); localStorage.clear()")
+        self.browser.get_log("browser")
+
     def open(self, route: str = "/data", *, token: str | None = None, database: str = "") -> None:
         """Open the page again: signed in by a token in the fragment, or as the tab remembers it."""
         self.browser.get("about:blank")

@@ -54,7 +54,7 @@ def test_what_opens_over_the_views_is_accessible(page: ConsolePage) -> None:
 
 
 def test_the_sign_in_is_accessible(page: ConsolePage) -> None:
-    page.run("sessionStorage.clear()")
+    page.forget()
     page.open()
     page.await_shown("#token")
     for size in (WIDE, PHONE):

@@ -100,9 +100,7 @@ def page(browser: Chrome, daemon: Daemon, tree: Tree) -> Iterator[ConsolePage]:
 def begin(browser: Chrome, daemon: Daemon, admin_token: str = "") -> ConsolePage:
     """Return the console of a tab that remembers nothing."""
     shown = ConsolePage(browser, daemon.urls[-1])
-    browser.get(shown.url)
-    shown.run("sessionStorage.clear(); localStorage.clear()")
-    browser.get_log("browser")
+    shown.forget()
     shown.open("/now/requests", token=admin_token or admin(PROJECT))
     shown.await_text("Live", ".filters")
     return shown

@@ -92,9 +92,7 @@ def page(browser: Chrome, daemon: Daemon, tree: Tree) -> Iterator[ConsolePage]:
 def begin(browser: Chrome, daemon: Daemon) -> ConsolePage:
     """Return the console of a tab that remembers nothing."""
     shown = ConsolePage(browser, daemon.urls[-1])
-    browser.get(shown.url)
-    shown.run("sessionStorage.clear(); localStorage.clear()")
-    browser.get_log("browser")
+    shown.forget()
     return shown
 
 

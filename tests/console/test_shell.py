@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 from collections.abc import Iterator
 from typing import Final
 
+import jwt
 import pytest
 from selenium.webdriver import Chrome, Keys
 
@@ -51,9 +53,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 def page(browser: Chrome, daemon: Daemon) -> Iterator[ConsolePage]:
     """The console before sign-in."""
     shown = ConsolePage(browser, daemon.urls[-1])
-    browser.get(shown.url)
-    shown.run("sessionStorage.clear(); localStorage.clear()")
-    browser.get_log("browser")
+    shown.forget()
     shown.open()
     shown.await_shown("#token")
     yield shown
@@ -95,6 +95,19 @@ def test_a_token_in_the_fragment_leaves_the_address_and_the_history(page: Consol
     assert secret not in page.browser.current_url
     history = page.browser.execute_cdp_cmd("Page.getNavigationHistory", {})
     assert not [each["url"] for each in history["entries"] if secret in each["url"]]
+
+
+def test_the_token_of_a_link_is_replaced_at_once(page: ConsolePage) -> None:
+    now = int(time.time())
+    link = token("demo", uid="console", admin=True, iat=now, exp=now + 120, session_s=1800)
+    page.open("/data/open", token=link)
+    page.await_text("Signed in as admin, by the link", ".toast")
+    page.await_true(
+        f"return JSON.parse({KEPT.removeprefix('return ')}).token !== arguments[0]", link
+    )
+    kept = jwt.decode(json.loads(page.run(KEPT))["token"], options={"verify_signature": False})
+    assert kept["exp"] - kept["iat"] == 1800
+    page.await_text("greeting", ".tree-row")
 
 
 def test_a_token_given_to_an_open_console_replaces_its_caller(page: ConsolePage) -> None:

@@ -53,10 +53,15 @@ from treedbd.config.settings import Settings
 from treedbd.files import open_private
 from treedbd.names import parse_label
 from treedbd.tree.types import Json
+from treedbd.web.auth.minting import SESSION_CLAIM
 
 DEFAULT_TTL: Final = "30m"
 MAX_TTL_S: Final = 12 * 3600.0
 """A console extends the life of its token up to this, so a longer one has no use."""
+OPENED_S: Final = 120.0
+PRINTED_S: Final = 300.0
+"""How long the token of the link is valid: a browser that is opened, or a person, uses it. Browsers
+keep links in their history; the page has replaced that token at once."""
 KEPT_S: Final = 10.0
 """How long the page is kept for a browser that starts."""
 CONSOLE_UID: Final = "console"
@@ -203,15 +208,17 @@ def _check_receiver(arguments: Namespace, base: Url, settings: Settings) -> None
 
 
 def _mint(arguments: Namespace, project: str, settings: Settings) -> str:
+    """Return a token that the page replaces at once: browsers keep links, and so this one."""
     now = int(time.time())
-    more: dict[str, Json] = {"auth_time": now}
-    if arguments.read_only:
-        more["read_only"] = True
     ttl_s = arguments.ttl if arguments.ttl is not None else parse_ttl(DEFAULT_TTL)
     configured = settings.projects.get(project)
     longest = None if configured is None else configured.max_token_life_s
     ttl_s = min(ttl_s, math.inf if longest is None else longest)
-    return mint_admin(settings, project, CONSOLE_UID, ttl_s=ttl_s, more=more)
+    more: dict[str, Json] = {"auth_time": now, SESSION_CLAIM: int(ttl_s)}
+    if arguments.read_only:
+        more["read_only"] = True
+    link_s = PRINTED_S if arguments.no_browser else OPENED_S
+    return mint_admin(settings, project, CONSOLE_UID, ttl_s=min(ttl_s, link_s), more=more)
 
 
 def _named_label(base: Url) -> str | None:

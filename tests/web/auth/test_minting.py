@@ -152,3 +152,14 @@ def test_an_auth_time_to_come_does_not_extend_the_twelve_hours() -> None:
 def test_a_renewed_token_lives_no_longer_than_the_project_allows() -> None:
     _, end = renew_claims(admin_claims(life=3600), NOW + 500, 600)
     assert end == NOW + 500 + 600
+
+
+def test_the_token_of_a_link_is_replaced_by_one_that_lives_for_the_session() -> None:
+    claims, end = renew_claims(admin_claims(life=120, session_s=1800), NOW + 5, None)
+    assert end == NOW + 5 + 1800
+    assert renew_claims({**claims, "exp": end}, NOW + 100, None)[1] == NOW + 100 + 1800
+    assert renew_claims(admin_claims(life=120, session_s=1800), NOW + 5, 600)[1] == NOW + 5 + 600
+    for wrong in (0, -5, True, "1800", None):
+        assert renew_claims(admin_claims(life=120, session_s=wrong), NOW + 5, None)[1] == NOW + 125
+    week = 7 * 86_400
+    assert renew_claims(admin_claims(life=120, session_s=week), NOW, None)[1] == NOW + MAX_RENEWED_S

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/lit.js";
 import { admin, identify } from "./api.js";
-import { ask } from "./dialog.js";
+import { ask, tell } from "./dialog.js";
 import { session } from "./session.js";
 
 const THEME = "treedb.console.theme";
@@ -15,7 +15,15 @@ const BEFORE_NEXT_RENEWAL_MS = 15_000;
 export async function signIn(token, label = session.label) {
   const caller = await identify(token, label);
   session.set({ token, label: label || null, caller, state: "online", viewAs: session.token === token ? session.viewAs : undefined });
-  keepRenewing();
+  if (session.isByLink) await replaceLink();
+  else keepRenewing();
+}
+
+/** Replace the token of a link, which browsers keep in their history; say as whom the link signs in. */
+async function replaceLink() {
+  session.isByLink = false;
+  tell(`Signed in as ${describeCaller()}, by the link that opened this page.`);
+  if (session.caller.expires && session.isAdmin) await renew();
 }
 
 /** Sign in again with the token that the tab has kept, if it has one. */

@@ -20,6 +20,8 @@ class Session extends EventTarget {
   viewAs = undefined;
   /** Whether the user has switched editing off. */
   isReadOnlyHere = false;
+  /** Whether the token came by a link, and was not replaced yet by one that is only here. */
+  isByLink = false;
   /** `signed-out`, `online`, `offline` or `expired`. */
   state = "signed-out";
 
@@ -65,6 +67,7 @@ class Session extends EventTarget {
     if (!given.has("token")) return false;
     history.replaceState(null, "", location.pathname + location.search);
     this.set({ token: given.get("token"), label: given.get("ns"), viewAs: undefined, caller: null, state: "signed-out" });
+    this.isByLink = true;
     return true;
   }
 

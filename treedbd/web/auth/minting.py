@@ -22,6 +22,9 @@ from treedbd.web.auth.identity import ADMIN_CLAIM, READ_ONLY_CLAIM, auth_of_serv
 from treedbd.web.auth.jwt import LEEWAY_S, BadToken, Claims, parse_ttl, read_time
 
 DEFAULT_TTL_S: Final = 3600.0
+SESSION_CLAIM: Final = "session_s"
+"""How long, in seconds, the tokens live that replace an admin's token, which itself ends soon: it
+is in a link, which browsers keep."""
 _MEMBERS: Final = frozenset({"uid", "claims", "ttl"})
 _RESERVED: Final = frozenset(
     {
@@ -99,14 +102,18 @@ def parse_token_request(body: bytes) -> TokenRequest | None:
 def renew_claims(claims: Claims, now: float, max_life_s: float | None) -> tuple[Claims, int]:
     """Return the claims and the `exp` of the token that replaces an admin's valid one at `now`.
 
-    It lives as long as that one did, but not beyond `MAX_RENEWED_S` after the first was made.
-    Raises `InvalidData` if it would not live longer than the one it replaces.
+    It lives as long as that one did, or as its claim `session_s` says, but not beyond
+    `MAX_RENEWED_S` after the first was made. Raises `InvalidData` if it would not live longer than
+    the one it replaces.
     """
     issued, expires, begun = _read_times(claims)
     if begun > now + LEEWAY_S:
         raise InvalidData("A token with an auth_time to come cannot be renewed.")
     if max_life_s is not None:
         expires = min(expires, issued + max_life_s)
+    life_s = _session_s(claims) or expires - issued
+    if max_life_s is not None:
+        life_s = min(life_s, max_life_s)
     latest = begun + MAX_RENEWED_S
     if latest <= expires:
         hours = MAX_RENEWED_S // 3600
@@ -115,8 +122,16 @@ def renew_claims(claims: Claims, now: float, max_life_s: float | None) -> tuple[
             f"{hours} hours after the first was made."
         )
     # The clock that issued the token may be ahead: the new token does not end before the old one.
-    end = min(max(now + expires - issued, expires), latest)
+    end = min(max(now + life_s, expires), latest)
     return {**claims, "iat": int(now), "auth_time": int(begun)}, int(end)
+
+
+def _session_s(claims: Claims) -> float | None:
+    """Return how long each token lives that replaces this one; None for as long as this one."""
+    session_s = claims.get(SESSION_CLAIM)
+    if isinstance(session_s, bool) or not isinstance(session_s, int | float):
+        return None
+    return float(session_s) if session_s > 0 else None
 
 
 def _read_times(claims: Claims) -> tuple[float, float, float]:
