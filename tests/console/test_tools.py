@@ -198,11 +198,9 @@ def test_a_place_is_renamed_and_cloned_with_its_priority(page: ConsolePage) -> N
     page.press(Keys.F2)
     page.type_into("#field-key", "taken")
     page.push("Rename")
-    page.wait_for_message("exists already")
-    page.choose("a")
-    page.press(Keys.F2)
-    page.type_into("#field-key", "b c")
-    page.push("Rename")
+    page.wait("document.querySelector('dialog .problem')?.textContent.includes('exists already')")
+    assert page.read_value("/moving/taken") == 1
+    page.press("b c", Keys.ENTER)  # the field has the focus again, and its text is selected
     page.row("b c")
     exported = json.loads(page.read("/moving", "?format=export"))
     assert exported == {"b c": value["a"], "taken": 1}
@@ -210,8 +208,11 @@ def test_a_place_is_renamed_and_cloned_with_its_priority(page: ConsolePage) -> N
     page.wait_for_value("b c", None)
     assert json.loads(page.read("/moving", "?format=export")) == value
     page.choose_of_menu("a", "Clone")
-    page.type_into("#field-path", "/moving/copy/deep")
+    page.type_into("#field-path", "/moving/taken")
     page.push("Clone")
+    page.wait("document.querySelector('dialog .problem')?.textContent.includes('exists already')")
+    assert page.read_value("/moving/taken") == 1
+    page.press("/moving/copy/deep", Keys.ENTER)
     page.row("copy")
     assert json.loads(page.read("/moving/copy/deep", "?format=export")) == value["a"]
 

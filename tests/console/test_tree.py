@@ -189,7 +189,11 @@ def test_children_are_added_by_name_and_by_push(page: ConsolePage) -> None:
     page.type_into("#field-key", "a.b")
     page.push("Add")
     page.wait("document.querySelector('dialog .problem')")
-    page.type_into("#field-key", "new")
+    page.type_into("#field-key", "m")
+    page.push("Add")
+    page.wait("document.querySelector('dialog .problem')?.textContent.includes('exists already')")
+    assert page.read_value("/adding/closed/m") == 1
+    page.press("new")  # the field has the focus again, and its text is selected
     Select(page.find("#field-type")).select_by_value("json")
     page.type_into("#field-text", f'{{"n": {BEYOND}}}')
     page.push("Add")
@@ -209,6 +213,11 @@ def test_a_large_node_is_deleted_by_typing_its_name_and_put_back(page: ConsolePa
     page.put("/deleting", {"large": {f"k{n}": n for n in range(101)}, "small": {"a": 1}})
     page.go("data/deleting")
     page.choose("small")
+    page.press(Keys.DELETE)
+    page.find("dialog button.danger")
+    page.press(Keys.ENTER)  # as one that was typed ahead
+    page.wait("!document.querySelector('dialog')")
+    assert page.read_value("/deleting/small") == {"a": 1}
     page.press(Keys.DELETE)
     page.push("Delete")
     page.wait_for_value("small", None)

@@ -7,10 +7,12 @@ import { html, nothing, render } from "../vendor/lit.js";
  *
  * A field is `{name, label, type, value, options, hint, check}`; `type` is `text`, `textarea`, `select`,
  * `checkbox` or `password`; `check(text, values)` returns a problem or null. `body` is a template or a text. With
- * `mustType` that text has to be typed before the button can be pressed.
+ * `mustType` that text has to be typed before the button can be pressed. `submit(values)` does what is asked for: while
+ * it rejects, the dialog stays open, with the error below the first field. A question that is dangerous and has no
+ * field begins at Cancel: an Enter that was typed before it came does nothing.
  * @returns {Promise<Record<string, string|boolean>|null>}
  */
-export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel = "Cancel", isDanger = false, mustType = null }) {
+export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel = "Cancel", isDanger = false, mustType = null, submit = null }) {
   const dialog = document.createElement("dialog");
   dialog.className = "dialog";
   document.body.append(dialog);
@@ -19,6 +21,8 @@ export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel
   const given = JSON.stringify(values);
   let typed = "";
   let isTried = false;
+  let isBusy = false;
+  let refusal = null;
 
   return new Promise((resolve) => {
     const end = (result) => {
@@ -28,23 +32,40 @@ export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel
       resolve(result);
     };
     const problems = () => fields.map((each) => each.check?.(values[each.name], values) ?? null);
-    const submit = (event) => {
+    const refuse = () => {
+      draw();
+      const field = dialog.querySelector(".field:has(.problem) :is(input, select, textarea)");
+      field?.focus();
+      field?.select?.();
+    };
+    const finish = async (event) => {
       event.preventDefault();
+      if (isBusy || (mustType !== null && typed !== mustType)) return;
       isTried = true;
-      if (problems().some(Boolean) || (mustType !== null && typed !== mustType)) {
-        draw();
+      if (problems().some(Boolean)) {
+        refuse();
         return;
       }
-      end({ ...values });
+      isBusy = true;
+      try {
+        await submit?.({ ...values });
+        if (dialog.isConnected) end({ ...values });
+      } catch (error) {
+        refusal = error.message;
+        refuse();
+      }
+      isBusy = false;
     };
     const change = (name, value) => {
       values[name] = value;
+      refusal = null;
       draw();
     };
     function draw() {
       const found = problems();
+      if (refusal !== null) found[0] = refusal;
       render(
-        html`<form @submit=${submit} aria-labelledby="dialog-title">
+        html`<form @submit=${finish} aria-labelledby="dialog-title">
           <h2 id="dialog-title">${title}</h2>
           ${body === nothing ? nothing : html`<div class="dialog-body">${body}</div>`}
           ${fields.map((each, at) => renderField(each, values[each.name], isTried ? found[at] : null, change))}
@@ -68,7 +89,7 @@ export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel
       end(null);
     });
     dialog.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) finish(event);
     });
     dialog.addEventListener("mousedown", (event) => {
       const { left, right, top, bottom } = dialog.getBoundingClientRect();
@@ -77,7 +98,9 @@ export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel
     });
     draw();
     dialog.showModal();
-    (dialog.querySelector("input, select, textarea") ?? dialog.querySelector(".dialog-buttons button:last-child")).focus();
+    const isCareful = isDanger && cancel !== null;
+    const button = dialog.querySelector(isCareful ? ".dialog-buttons button" : ".dialog-buttons button:last-child");
+    (dialog.querySelector("input, select, textarea") ?? button).focus();
   });
 }
 

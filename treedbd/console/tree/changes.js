@@ -5,7 +5,7 @@
  * back what another has written in between, and neither does its undoing.
  */
 
-import { read, write } from "../core/api.js";
+import { describe, read, write } from "../core/api.js";
 import { tell, tellError } from "../core/dialog.js";
 import { RawJson, formatPath } from "../core/format.js";
 import { session } from "../core/session.js";
@@ -49,6 +49,25 @@ export async function put(keys, value, { what, etag, bytes = 0, noteWrite, onCon
     else tellError(`${formatPath(keys)} is not ${what}`, error);
     return false;
   }
+}
+
+/**
+ * Write a value where nothing is, and offer to undo it; throws if something is there.
+ * @param {string} what  as in `/a/b added`
+ */
+export async function create(keys, value, what, noteWrite) {
+  await checkFree(keys);
+  const before = await read(keys);
+  if (before.value !== null) throw new Error(`${formatPath(keys)} exists by now.`);
+  const after = await write("PUT", keys, value, { etag: before.etag, isSilent: true });
+  noteWrite(keys);
+  done(what, () => write("DELETE", keys, null, { etag: after.etag, isSilent: true }), () => noteWrite(keys));
+}
+
+/** Check that nothing is at a place, without reading what is. */
+export async function checkFree(keys) {
+  const { type } = await describe(keys, { limitToFirst: 1 });
+  if (type !== "null") throw new Error(`${formatPath(keys)} exists already.`);
 }
 
 /** Say that something is done, and keep how it is undone; `undo` is null if it cannot be. */

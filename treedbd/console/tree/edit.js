@@ -6,7 +6,7 @@ import { describe, read, write } from "../core/api.js";
 import { ask, tellError } from "../core/dialog.js";
 import { RawJson, formatBytes, formatPath, parseLeaf, plural, problemOfKey, toJson, typeOf } from "../core/format.js";
 import { indentJson } from "../tools/json.js";
-import { UNDO_BYTES, done, mayWrite, put } from "./changes.js";
+import { UNDO_BYTES, create, done, mayWrite, put } from "./changes.js";
 
 /** Bytes of a value that is edited as text at most. */
 const EDITED_BYTES = 500_000;
@@ -163,6 +163,7 @@ export function withPriority(value, priority) {
 /** Ask for a child to add to a place; return its key, or null. */
 export async function addChild(keys, noteWrite) {
   if (!mayWrite()) return null;
+  let added = null;
   const given = await ask({
     title: `Add a child to ${formatPath(keys)}`,
     fields: [
@@ -171,25 +172,13 @@ export async function addChild(keys, noteWrite) {
       { name: "text", label: "Value", type: "textarea", check: (text, { type }) => parseLeaf(text, type).problem ?? null, hint: "Objects and lists are entered as JSON." },
     ],
     confirm: "Add",
+    submit: async ({ key, text, type }) => {
+      const { value } = parseLeaf(text, type);
+      added = key || (await addPushed(keys, value, noteWrite));
+      if (key) await create([...keys, key], value, `${formatPath([...keys, key])} added`, noteWrite);
+    },
   });
-  if (given === null) return null;
-  const { value } = parseLeaf(given.text, given.type);
-  try {
-    return given.key ? await addNamed([...keys, given.key], value, noteWrite) : await addPushed(keys, value, noteWrite);
-  } catch (error) {
-    tellError("Not added", error);
-    return null;
-  }
-}
-
-async function addNamed(keys, value, noteWrite) {
-  const found = await describe(keys, { limitToFirst: 1 });
-  if (found.type !== "null") {
-    const isSure = await ask({ title: `Replace ${formatPath(keys)}?`, body: `It exists: ${describeInfo(found)}.`, confirm: "Replace", isDanger: true });
-    if (isSure === null) return null;
-  }
-  const isWritten = await put(keys, value, { what: "added", bytes: found.bytes, noteWrite });
-  return isWritten ? keys.at(-1) : null;
+  return given && added;
 }
 
 async function addPushed(keys, value, noteWrite) {
