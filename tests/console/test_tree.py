@@ -126,8 +126,7 @@ def test_a_leaf_is_edited_with_its_type_and_the_change_is_undone(page: ConsolePa
     Select(page.find(".tree-editor select")).select_by_value("number")
     page.push("Save")
     page.wait("document.querySelector('.tree-editor .problem')")
-    page.type_into(".tree-editor input", "-1.5e3")
-    page.push("Save")
+    page.press("-1.5e3", Keys.ENTER)  # the field has the focus again, and its text is selected
     page.wait_for_value("text", "-1500")
     page.choose("flag")
     page.press(Keys.ENTER)
@@ -218,6 +217,13 @@ def test_a_large_node_is_deleted_by_typing_its_name_and_put_back(page: ConsolePa
     page.press(Keys.ENTER)  # as one that was typed ahead
     page.wait("!document.querySelector('dialog')")
     assert page.read_value("/deleting/small") == {"a": 1}
+    page.press(Keys.DELETE)
+    page.push("Delete")
+    page.wait_for_value("small", None)
+    page.click(".tree-bar [aria-label='More of this place']")
+    page.push("Undo: /deleting/small deleted")
+    page.wait_for_message("/deleting/small restored")
+    page.choose("small")
     page.press(Keys.DELETE)
     page.push("Delete")
     page.wait_for_value("small", None)

@@ -4,13 +4,13 @@ import { urlOf } from "../core/api.js";
 import { copy } from "../core/dialog.js";
 import { formatPath } from "../core/format.js";
 
-/** Return the items of a menu that copy a place. No line has a token in it. */
-export function copyItems(keys) {
-  const { href } = urlOf(keys, {}, { isData: false });
+/** Return the items of a menu that copy a place, or what a query selects of it. No line has a token in it. */
+export function copyItems(keys, query = null) {
+  const { href } = urlOf(keys, query ?? {}, { isData: false });
   return [
     { label: "Copy path", run: () => copy(formatPath(keys), "The path is copied.") },
     { label: "Copy URL", run: () => copy(href, "The URL is copied.") },
-    { label: "Copy as curl", run: () => copy(asCurl(href), "The line of curl is copied.") },
+    { label: "Copy as curl", run: () => copy(asCurl(href), `The line of curl is copied: ${asCurl(href)}`) },
     { label: "Copy as JavaScript", run: () => copy(asJavaScript(href), "The JavaScript is copied.") },
     { label: "Copy as Python", run: () => copy(asPython(href), "The Python is copied.") },
   ];

@@ -4,6 +4,7 @@ import { html } from "../vendor/lit.js";
 import { showMenu } from "../core/dialog.js";
 import { router } from "../core/router.js";
 import { session } from "../core/session.js";
+import { undoItem } from "../tree/changes.js";
 import { copyItems } from "./copying.js";
 import "./filter.js";
 import { clonePlace } from "./moving.js";
@@ -20,7 +21,9 @@ export function renderTools(view) {
         { label: "Export JSON …", run: () => exportPlace(keys) },
         { label: "Import JSON …", isOff: session.isReadOnly, run: () => importInto(keys, view.noteWrite) },
         null,
-        ...copyItems(keys),
+        ...copyItems(keys, view.root.query),
+        null,
+        undoItem(),
       ])}>⋯</button>`;
 }
 
@@ -31,7 +34,7 @@ export function toggleTable() {
 }
 
 /** Return the items of a row's menu that do something with its place. */
-export function placeItems(view, { keys, info, parent }) {
+export function placeItems(view, { keys, info, parent, node }) {
   const isOff = session.isReadOnly;
   const isRoot = keys.length === 0;
   return [
@@ -40,6 +43,6 @@ export function placeItems(view, { keys, info, parent }) {
     null,
     { label: "Export JSON …", run: () => exportPlace(keys) },
     { label: "Import JSON …", isOff, run: () => importInto(keys, view.noteWrite) },
-    { label: "Copy …", run: () => showMenu(view.anchorOf(keys), copyItems(keys)) },
+    { label: "Copy …", run: () => showMenu(view.anchorOf(keys), copyItems(keys, node?.query)) },
   ];
 }

@@ -13,7 +13,7 @@ import { session } from "../core/session.js";
 /** Bytes of a value beyond which it is not kept to be put back. */
 export const UNDO_BYTES = 1_000_000;
 
-/** How the last change is undone: `{label, run, noteWrite}`, or null. */
+/** How the last change is undone: `{label, undone, run, noteWrite, database}`, or null. */
 let last = null;
 /** Closes the message of the last change: an older one offers no Undo that would undo another. */
 let closeOffer = () => {};
@@ -42,7 +42,8 @@ export async function put(keys, value, { what, etag, bytes = 0, noteWrite, onCon
     const after = await write(method, keys, value, { etag: etag ?? before?.etag, isSilent: true });
     noteWrite(keys);
     const undo = before && (() => write("PUT", keys, new RawJson(before.text), { etag: after.etag, isSilent: true }));
-    done(`${formatPath(keys)} ${what}`, undo, () => noteWrite(keys));
+    const undone = what === "deleted" ? `${formatPath(keys)} restored` : undefined;
+    done(`${formatPath(keys)} ${what}`, undo, () => noteWrite(keys), undone);
     return true;
   } catch (error) {
     if (error.status === 412 && onConflict) onConflict();
@@ -71,25 +72,33 @@ export async function checkFree(keys) {
 }
 
 /** Say that something is done, and keep how it is undone; `undo` is null if it cannot be. */
-export function done(text, undo, noteWrite = () => {}) {
-  last = undo && { label: text, run: undo, noteWrite };
+export function done(text, undo, noteWrite = () => {}, undone = `Undone: ${text}`) {
+  last = undo && { label: text, undone, run: undo, noteWrite, database: session.label };
   closeOffer();
   closeOffer = tell(`${text}.`, { action: undo ? { label: "Undo", run: undoLast } : null, seconds: undo ? 10 : 6 });
 }
 
+/** Return the item of a menu that undoes the last change of this database. */
+export function undoItem() {
+  const isUndoable = last !== null && last.database === session.label;
+  const label = isUndoable ? `Undo: ${last.label}` : "Nothing to undo";
+  return { label, key: "Ctrl Z", isOff: !isUndoable || session.isReadOnly, run: undoLast };
+}
+
 /** Undo the last change, if it can be undone. */
 export async function undoLast() {
-  if (last === null) {
+  if (!mayWrite()) return;
+  if (undoItem().isOff) {
     tell("There is nothing to undo.", { seconds: 3 });
     return;
   }
-  const { label, run, noteWrite } = last;
+  const { undone, run, noteWrite } = last;
   last = null;
   closeOffer();
   try {
     await run();
     noteWrite();
-    tell(`Undone: ${label}.`);
+    tell(`${undone}.`);
   } catch (error) {
     tellError("Not undone", error);
   }

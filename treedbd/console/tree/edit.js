@@ -4,13 +4,15 @@ import { html, nothing } from "../vendor/lit.js";
 import { createRef, ref } from "../vendor/lit.js";
 import { describe, read, write } from "../core/api.js";
 import { ask, tellError } from "../core/dialog.js";
-import { RawJson, formatBytes, formatPath, parseLeaf, plural, problemOfKey, toJson, typeOf } from "../core/format.js";
+import { RawJson, formatBytes, formatLeaf, formatPath, parseLeaf, plural, problemOfKey, toJson, typeOf } from "../core/format.js";
 import { indentJson } from "../tools/json.js";
 import { UNDO_BYTES, create, done, mayWrite, put } from "./changes.js";
 
 /** Bytes of a value that is edited as text at most. */
 const EDITED_BYTES = 500_000;
 const LARGE = { bytes: 100_000, count: 100 };
+/** Characters of a value that a question shows at most. */
+const SHOWN_VALUE = 300;
 const TYPES = ["string", "number", "boolean", "null", "json"];
 const TYPE_NAMES = { string: "text", number: "number", boolean: "yes/no", null: "nothing", json: "JSON" };
 
@@ -89,6 +91,7 @@ export class LeafEditor {
     if (problem) {
       this.problem = problem;
       this.view.change();
+      this.focus();
       return;
     }
     const { keys, etag, priority } = this;
@@ -205,7 +208,7 @@ export async function removeAt(keys, info, noteWrite) {
   const isWhole = keys.length === 0;
   const given = await ask({
     title: isWhole ? "Delete all data of this database?" : `Delete ${formatPath(keys)}?`,
-    body: html`<p>${describeInfo(found)}.</p>
+    body: html`<p>${describeInfo(found)}</p>
       ${bytes > UNDO_BYTES || found.least ? html`<p><strong>It is too large to be put back by Undo.</strong> Export it first if you may want it again.</p>` : nothing}`,
     confirm: "Delete",
     isDanger: true,
@@ -267,8 +270,8 @@ export async function editJson(keys, noteWrite) {
   }
 }
 
-function describeInfo({ type, count, bytes, least, counted }) {
+function describeInfo({ type, value, length, count, bytes, least, counted }) {
   if (type === "null") return "Nothing is there";
-  if (type !== "object") return `A ${TYPE_NAMES[type] ?? type}`;
+  if (type !== "object") return html`<code>${formatLeaf(value).slice(0, SHOWN_VALUE)}${length ? "…" : ""}</code>`;
   return `${plural(count, "child", "children")}${least && !counted ? " or more" : ""}, ${formatBytes(bytes)}${least ? " or more" : ""}`;
 }
