@@ -107,6 +107,31 @@ def test_children_are_filtered_and_a_missing_index_is_named(page: ConsolePage) -
     page.push("Filter")
 
 
+def test_an_error_of_the_filter_ends_with_what_it_is_about(page: ConsolePage) -> None:
+    page.put("/erring", {"a": {"age": 40}, "b": {"age": 20}})
+    page.go("data/erring")
+    page.press("f")
+    problem = "document.querySelector('.filter .problem')"
+    example = page.find(".filter input[name=where]").get_attribute("placeholder")
+    for end in ("typing", "Show all", "place"):
+        page.type_into(".filter input[name=where]", "age > 30")
+        page.push("Apply")
+        page.wait(problem)
+        if end == "typing":
+            page.type_into(".filter input[name=where]", str(example))
+        elif end == "place":
+            page.go("data/erring/a")
+        else:
+            page.push(end)
+        page.wait(f"!{problem}")
+        assert page.find(".filter input[name=where]").get_attribute("value") in ("", example)
+    page.go("data/erring")
+    page.type_into(".filter input[name=where]", str(example))
+    page.push("Apply")
+    page.wait_for_value("erring", "1 selected")
+    page.push("Filter")
+
+
 def test_bounds_are_text_or_json_as_typed(page: ConsolePage) -> None:
     page.put("/bounds", {"a": "3", "b": 3, "c": True, "d": "text"})
     page.go("data/bounds")
@@ -230,6 +255,23 @@ def test_the_copied_line_of_curl_reads_the_place(page: ConsolePage) -> None:
         ["sh", "-c", line], env={"TREEDB_TOKEN": "owner"}, capture_output=True, check=False
     )
     assert done.stdout == b'{"n":1}', (line, done.stderr)
+    page.put("/copying", {"a": 1, "it's": 2, "c": 3})
+    page.go('data/copying?orderBy="$key"&equalTo="it%27s"&limitToLast=5')
+    page.wait_for_value("copying", "1 selected")
+    page.click(".tree-bar [aria-label='More of this place']")
+    page.push("Copy as curl")
+    page.wait_for_message("limitToLast=5")
+    line = page.browser.execute_async_script(
+        "navigator.clipboard.readText().then(arguments[0], error => arguments[0](String(error)))"
+    )
+    done = subprocess.run(
+        ["sh", "-c", line], env={"TREEDB_TOKEN": "owner"}, capture_output=True, check=False
+    )
+    assert done.stdout == b'{"it\'s":2}', (line, done.stderr)
+    page.push("Show all")
+    page.push("Filter")
+    page.row("a")
+    page.put("/copying", {"it's 50%": {"n": 1}})
     page.choose_of_menu("it's 50%", "Copy")
     page.push("Copy path")
     page.wait_for_message("path is copied")

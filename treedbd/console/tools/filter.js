@@ -46,25 +46,31 @@ export class Filter extends Component {
     super.connectedCallback();
     this.watch(router, "change", () => {
       this.given = fieldsOf(router.parameters);
+      this.problem = null;
       this.requestUpdate();
     });
   }
 
   render() {
     const { order, child, equal, from, to, limit, end, where } = this.given;
-    const input = (name, label, value, size = 10) =>
-      html`<label>${label} <input name=${name} size=${size} class="mono" spellcheck="false" autocomplete="off" .value=${value}
-        @input=${(event) => { this.given[name] = event.target.value; }}></label>`;
+    const change = (name, value) => {
+      this.given[name] = value;
+      this.problem = null;
+      this.requestUpdate();
+    };
+    const input = (name, label, value, size = 10, example = nothing) =>
+      html`<label>${label} <input name=${name} size=${size} class="mono" spellcheck="false" autocomplete="off" placeholder=${example}
+        .value=${value} @input=${(event) => change(name, event.target.value)}></label>`;
     const { index } = this;
     return html`<form class="filter row-of" @submit=${(event) => this.#apply(event)}>
-      <label>Order by <select name="order" @change=${(event) => { this.given.order = event.target.value; this.requestUpdate(); }}>
+      <label>Order by <select name="order" @change=${(event) => change("order", event.target.value)}>
         ${ORDERS.map(([value, label]) => html`<option value=${value} ?selected=${value === order}>${label}</option>`)}</select></label>
       ${order === "child" ? input("child", "named", child) : nothing}
       ${input("equal", "=", equal, 8)} ${input("from", "≥", from, 8)} ${input("to", "≤", to, 8)}
-      <label><select aria-label="Which end" @change=${(event) => { this.given.end = event.target.value; }}>
+      <label><select aria-label="Which end" @change=${(event) => change("end", event.target.value)}>
         <option value="first" ?selected=${end === "first"}>first</option><option value="last" ?selected=${end === "last"}>last</option></select></label>
       ${input("limit", "limit", limit, 4)}
-      ${input("where", "where", where, 18)}
+      ${input("where", "where", where, 18, '{"age": {">": 30}}')}
       <button class="primary">Apply</button>
       <button type="button" @click=${() => this.#clear()}>Show all</button>
       ${this.problem ? html`<span class="problem" role="alert">${this.problem}</span>` : nothing}
@@ -81,7 +87,7 @@ export class Filter extends Component {
       return;
     }
     if (where.trim() && !isObject(where)) {
-      this.problem = 'where is a JSON object, as in {"age": {">=": 18}}.';
+      this.problem = 'where is a JSON object, as in {"age": {">": 30}}.';
       return;
     }
     const parameters = {
