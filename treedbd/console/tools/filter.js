@@ -22,6 +22,11 @@ export function queryOf(parameters) {
   return query;
 }
 
+/** Return whether a query selects by more than an order and a limit, as the headings of a table do. */
+export function hasBounds(query) {
+  return query !== null && ["equalTo", "startAt", "endAt", "where"].some((name) => query[name] !== undefined);
+}
+
 /** Return typed text as the JSON of a bound: a number, true, false, null, or else a string. */
 export function boundOf(text) {
   try {

@@ -13,6 +13,7 @@ import { hrefOf, router } from "../core/router.js";
 import { session } from "../core/session.js";
 import { editLeaf, readLeaf } from "../tree/edit.js";
 import { queryOf } from "./filter.js";
+import { keptElsewhere } from "./tools.js";
 
 const PAGE = 50;
 const MOST = 1000;
@@ -71,10 +72,11 @@ export class Table extends Component {
     if (query === null) return describe(keys, { at: this.page * PAGE, limitToFirst: PAGE }, { signal });
     // Pages of a query are the ends of longer and longer answers: a value alone does not say where one ends.
     const { limitToFirst, limitToLast, ...others } = query;
-    const limit = Math.min(MOST, (this.page + 1) * PAGE);
+    const size = pageOf(query);
+    const limit = Math.min(MOST, (this.page + 1) * size);
     const found = await describe(keys, { ...others, [limitToLast ? "limitToLast" : "limitToFirst"]: limit }, { signal });
     const all = limitToLast ? found.children.toReversed() : found.children;
-    return { ...found, children: all.slice(this.page * PAGE), hasMore: all.length === limit && limit < MOST };
+    return { ...found, children: all.slice(this.page * size), hasMore: all.length === limit && limit < MOST };
   }
 
   /** Read the values of the shown children: by one query if they follow each other, else one by one. */
@@ -109,17 +111,20 @@ export class Table extends Component {
   }
 
   #sort(order, isDescending) {
-    const limit = isDescending ? { limitToLast: PAGE } : { limitToFirst: PAGE };
-    const sorted = order === "$key" && !isDescending ? {} : { orderBy: JSON.stringify(order === "" ? "$value" : order), ...limit };
+    const { where, limitToFirst, limitToLast } = router.parameters;
+    const orderBy = JSON.stringify(order === "" ? "$value" : order);
+    const limit = limitToLast ?? limitToFirst ?? PAGE;
+    const isPlain = order === "$key" && !isDescending && where === undefined && Number(limit) === PAGE;
+    const sorted = isPlain ? {} : { orderBy, where, [isDescending ? "limitToLast" : "limitToFirst"]: limit };
     router.go("data", router.keys, { table: 1, ...sorted });
   }
 
   #renderRecord(key, record, columns) {
     const keys = [...router.keys, key];
-    return html`<tr><th scope="row"><a class="mono" href=${hrefOf("data", keys)}>${key}</a></th>
+    return html`<tr><th scope="row"><a class="mono" href=${hrefOf("data", keys, isContainer(record) ? keptElsewhere() : {})}>${key}</a></th>
       ${columns.map((column) => {
-        const value = column === "" ? record : record?.[column];
-        return html`<td class=${typeOf(value) === "number" ? "number" : ""}><button class="cell value-${typeOf(value)}" ?disabled=${session.isReadOnly || isContainer(value)}
+        const value = column === "" ? (isContainer(record) ? null : record) : record?.[column];
+        return html`<td class=${typeOf(value) === "number" ? "number" : ""}><button class="cell value-${typeOf(value)}" ?disabled=${session.isReadOnly || isContainer(value) || (column === "" && value === null)}
           @click=${() => this.#edit(column === "" ? keys : [...keys, column])}>${showCell(value)}</button></td>`;
       })}</tr>`;
   }
@@ -157,6 +162,11 @@ export class Table extends Component {
     this.isWaiting = false;
     if (this.isConnected) await this.load();
   }
+}
+
+/** Return the rows of a page: the limit of a query, if it is less than a page. */
+function pageOf(query) {
+  return Math.max(1, Math.min(PAGE, Number(query.limitToLast ?? query.limitToFirst) || PAGE));
 }
 
 /** Return the columns of records: their children, the ones that most have first; `""` if they are leaves. */

@@ -27,6 +27,11 @@ export function renderTools(view) {
       ])}>⋯</button>`;
 }
 
+/** Return the parameters of a route that another place keeps: whether it is shown as a table. */
+export function keptElsewhere() {
+  return { table: router.parameters.table };
+}
+
 /** Show the children of the place as a table, or as a tree again. */
 export function toggleTable() {
   const { table, ...others } = router.parameters;

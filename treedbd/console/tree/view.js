@@ -11,11 +11,11 @@ import { Component } from "../core/element.js";
 import { formatPath, parsePath, problemOfKey } from "../core/format.js";
 import { hrefOf, router } from "../core/router.js";
 import { session } from "../core/session.js";
-import { queryOf } from "../tools/filter.js";
+import { hasBounds, queryOf } from "../tools/filter.js";
 import { renamePlace } from "../tools/moving.js";
 import "../tools/table.js";
 import { importInto } from "../tools/transfer.js";
-import { placeItems, renderTools, toggleTable } from "../tools/tools.js";
+import { keptElsewhere, placeItems, renderTools, toggleTable } from "../tools/tools.js";
 import { undoLast } from "./changes.js";
 import { LeafEditor, addChild, editJson, editLeaf, editPriority, removeAt } from "./edit.js";
 import { OpenNode, PAGE, findMark, markOf, nodeAt, numberOf, ownNumber, rowAt, rowCount } from "./model.js";
@@ -36,7 +36,7 @@ export class DataView extends Component {
     /** The marks of the active row and of those on the screen: these stay where they are when others come or go. */
     this.marks = { active: null, shown: [] };
     this.isTyping = false;
-    this.isFiltering = queryOf(router.parameters) !== null;
+    this.isFiltering = isFiltered();
     this.editor = null;
     /** Note a write of this console: what shows it is read again at once. */
     this.noteWrite = (keys) => this.pages.noteWrite(keys);
@@ -69,7 +69,7 @@ export class DataView extends Component {
     this.ending = new AbortController();
     this.root = new OpenNode(keys);
     this.root.query = queryOf(router.parameters);
-    if (this.root.query !== null) this.isFiltering = true; // as by a link, or by going back
+    if (isFiltered()) this.isFiltering = true; // as by a link, or by going back
     this.shownRoute = routeOf();
     this.pages = new Pages(this.root, this.ending.signal);
     this.pages.addEventListener("change", () => this.#settle());
@@ -88,7 +88,7 @@ export class DataView extends Component {
 
   #follow() {
     if (router.view !== "data") return;
-    if (queryOf(router.parameters) !== null) this.isFiltering = true;
+    if (isFiltered()) this.isFiltering = true;
     if (routeOf() !== this.shownRoute) this.open(router.keys);
     else this.requestUpdate();
   }
@@ -139,12 +139,12 @@ export class DataView extends Component {
     if (this.isTyping) {
       return html`<form class="place" @submit=${(event) => this.#go(event)}>
         <input id="place" aria-label="Place or URL" spellcheck="false" autocomplete="off" .value=${formatPath(keys)}
-          @keydown=${(event) => event.key === "Escape" && this.#stopTyping()} @blur=${() => { this.isTyping = false; }}></form>`;
+          @keydown=${(event) => event.key === "Escape" && this.#stopTyping()} @input=${(event) => event.target.setCustomValidity("")} @blur=${() => { this.isTyping = false; }}></form>`;
     }
     return html`<nav class="place" aria-label="Place" @click=${(event) => event.target === event.currentTarget && this.type()}>
-      <a href=${hrefOf("data")} title="The root">/</a>
+      <a href=${hrefOf("data", [], keptElsewhere())} title="The root">/</a>
       ${keys.map((key, at) => html`${at ? html`<span class="soft">/</span>` : nothing}
-        <a href=${hrefOf("data", keys.slice(0, at + 1))} aria-current=${at === keys.length - 1 ? "location" : nothing}>${key}</a>`)}
+        <a href=${hrefOf("data", keys.slice(0, at + 1), keptElsewhere())} aria-current=${at === keys.length - 1 ? "location" : nothing}>${key}</a>`)}
       <button class="icon-button" title="Go to a place (/)" aria-label="Go to a place" @click=${() => this.type()}>✎</button>
     </nav>`;
   }
@@ -292,7 +292,7 @@ export class DataView extends Component {
   /** Show the filter, or hide it and show all children. */
   async toggleFilter() {
     this.isFiltering = !this.isFiltering;
-    if (!this.isFiltering && this.root.query !== null) router.go("data", this.root.keys);
+    if (!this.isFiltering && this.root.query !== null) router.go("data", this.root.keys, keptElsewhere());
     await this.updateComplete;
     this.querySelector("treedb-filter input, treedb-filter select")?.focus();
   }
@@ -343,11 +343,13 @@ export class DataView extends Component {
       const problem = keys.map(problemOfKey).find(Boolean);
       if (problem) throw new Error(problem);
     } catch (error) {
-      tellError("Not a place", error);
+      const field = this.querySelector("#place");
+      field.setCustomValidity(`Not a place: ${error.message}`);
+      field.reportValidity();
       return;
     }
     this.isTyping = false;
-    router.go("data", keys);
+    router.go("data", keys, keptElsewhere());
     this.rows?.focus();
   }
 
@@ -402,6 +404,12 @@ export class DataView extends Component {
     else if (row.parent !== null) this.choose(ownNumber(this.root, row.parent));
     else if (this.root.keys.length) router.go("data", this.root.keys.slice(0, -1));
   }
+}
+
+/** Return whether the route has a filter to be shown: a sorted table shows its order itself. */
+function isFiltered() {
+  const query = queryOf(router.parameters);
+  return router.parameters.table === undefined ? query !== null : hasBounds(query);
 }
 
 /** Return what of the route decides which rows are shown. */
