@@ -113,6 +113,21 @@ test("what differs flashes, and what only slid into the page does not", () => {
   assert.deepEqual(compare(undefined, after, new Set(), true), []);
 });
 
+test("a query of the last children has its row for earlier ones above them", () => {
+  const root = nodeOf(10);
+  root.query = { limitToLast: "10" };
+  root.hasMore = true;
+  const child = openAt(root, 2, 1);
+  assert.equal(rowCount(root), 1 + 1 + 10 + 1);
+  assert.ok(rowAt(root, 1).isNote);
+  assert.deepEqual([2, 4, 5, 6, 12].map((number) => rowAt(root, number).keys.at(-1)), ["k0", "k2", "k2.0", "k3", "k9"]);
+  assert.equal(numberOf(root, child, 0), 5);
+  assert.equal(numberOf(root, root, 9), 12);
+  root.query = { limitToFirst: "10" };
+  assert.ok(rowAt(root, 12).isNote);
+  assert.equal(rowAt(root, 1).keys.at(-1), "k0");
+});
+
 test("an event touches the children that it reaches", () => {
   const touched = (keys, event) => touchedChildren(keys, ["r"], event);
   assert.deepEqual(touched(["r", "a"], { path: "/a/b/c" }), new Set(["b"]));

@@ -62,7 +62,7 @@ def wait_for_cells(page: ConsolePage, cells: list[list[str]]) -> None:
     page.wait(
         f"JSON.stringify((() => {{{CELLS}}})().slice(0, arguments[0])) === arguments[1]",
         len(cells),
-        json.dumps(cells, separators=(",", ":")),
+        json.dumps(cells, separators=(",", ":"), ensure_ascii=False),
     )
 
 
@@ -94,9 +94,9 @@ def test_children_are_filtered_and_a_missing_index_is_named(page: ConsolePage) -
     page.wait("!document.querySelector('.filter .hint')")
     page.type_into(".filter input[name=limit]", "5")
     page.press(Keys.ENTER)
-    page.wait_for_value("filter", "5+ selected")
+    page.wait_for_value("filter", "first 5")
     page.push("Show more")
-    page.wait_for_value("filter", "10+ selected")
+    page.wait_for_value("filter", "first 10")
     page.type_into(".filter input[name=equal]", "")
     page.type_into(".filter input[name=where]", '{"name": {"<": "n010"}}')
     page.push("Apply")
@@ -132,6 +132,21 @@ def test_an_error_of_the_filter_ends_with_what_it_is_about(page: ConsolePage) ->
     page.push("Filter")
 
 
+def test_earlier_children_are_shown_above_the_last_ones(page: ConsolePage) -> None:
+    put_records(page, "/last")
+    page.go("data/last?limitToLast=5")
+    page.wait_for_value("last", "last 5")
+    assert list(page.rows) == ["last", "r115", "r116", "r117", "r118", "r119"]
+    assert page.run("return document.querySelector('#row-1').textContent.trim()") == "Show earlier"
+    page.choose("r117")
+    page.press(Keys.HOME, Keys.ARROW_DOWN, Keys.ENTER)
+    page.wait_for_value("last", "last 10")
+    assert list(page.rows)[1] == "r110"
+    page.push("Show all")
+    page.row("r000")
+    page.push("Filter")
+
+
 def test_bounds_are_text_or_json_as_typed(page: ConsolePage) -> None:
     page.put("/bounds", {"a": "3", "b": 3, "c": True, "d": "text"})
     page.go("data/bounds")
@@ -155,8 +170,12 @@ def test_records_are_a_table_sorted_paged_and_edited(page: ConsolePage) -> None:
     wait_for_cells(page, [["r000", "0", "n120"], ["r001", BEYOND, "n119"]])
     page.push("Further")
     wait_for_cells(page, [["r050", "1", "n070"]])
+    top = "return document.querySelector('.records').getBoundingClientRect().top"
+    before = page.run(top)
     page.push("name")
     wait_for_cells(page, [["r119", "0", "n001"]])
+    page.wait("document.querySelector('.pages .hint')?.textContent.includes('.indexOn')")
+    assert page.run(top) == before
     page.push("name")
     wait_for_cells(page, [["r000", "0", "n120"], ["r001", BEYOND, "n119"]])
     page.click(".records tbody tr:nth-child(2) td .cell")
@@ -167,6 +186,40 @@ def test_records_are_a_table_sorted_paged_and_edited(page: ConsolePage) -> None:
     assert page.read("/table/r001/age") == "9007199254740995"
     page.put("/table/r000/name", "n200")
     wait_for_cells(page, [["r000", "0", "n200"]])
+
+
+def test_a_table_keeps_the_limit_and_conditions_of_a_filter(page: ConsolePage) -> None:
+    put_records(page, "/limited")
+    page.go("data/limited?limitToLast=10")
+    page.row("r119")
+    page.push("Table")
+    wait_for_cells(page, [["r119", "0", "n001"], ["r118", "6", "n002"]])
+    assert len(page.run(CELLS)) == 10
+    page.push("Further")
+    wait_for_cells(page, [["r109", "4", "n011"]])
+    page.go('data/limited?table=1&where={"age":6}')
+    wait_for_cells(page, [["r006", "6", "n114"]])
+    page.push("name")
+    wait_for_cells(page, [["r118", "6", "n002"], ["r111", "6", "n009"]])
+    page.push("Filter")
+
+
+def test_a_table_is_one_at_other_places_too(page: ConsolePage) -> None:
+    page.put("/going", {"a": {"x": {"n": 1}, "y": 2}, "b": 3})
+    page.go("data/going?table=1")
+    wait_for_cells(page, [["a", "1 …", "2", ""], ["b", "", "", "3"]])
+    page.push("Table")
+    page.row("a")
+    page.push("Table")
+    page.click(".records tbody th a")
+    wait_for_cells(page, [["x", "1", ""], ["y", "", "2"]])
+    page.click("nav.place a:nth-of-type(2)")
+    wait_for_cells(page, [["a", "1 …", "2", ""], ["b", "", "", "3"]])
+    page.press("/")
+    page.find("#place")
+    page.press("going/a", Keys.ENTER)
+    wait_for_cells(page, [["x", "1", ""], ["y", "", "2"]])
+    page.push("Table")
 
 
 def test_a_place_is_exported_and_imported_as_it_was(

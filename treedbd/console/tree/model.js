@@ -69,6 +69,11 @@ export class OpenNode {
     return this.count === null || this.error !== null || this.hasMore || (this.count === 0 && this.isEmpty);
   }
 
+  /** Whether that row is above the children: a query of the last ones goes on with earlier ones. */
+  get isNoteFirst() {
+    return this.hasMore && this.error === null && this.query?.limitToLast !== undefined;
+  }
+
   /** Return the child at a position, or null if its page is not known. */
   childAt(position) {
     const number = this.query === null ? Math.floor(position / PAGE) : 0;
@@ -163,6 +168,10 @@ export function rowAt(root, number) {
 function rowBelow(node, number, depth) {
   let left = number;
   let position = 0;
+  if (node.isNoteFirst) {
+    if (number === 0) return noteRow(node, depth);
+    left -= 1;
+  }
   for (const child of node.open) {
     const before = child.position - position;
     if (left < before) return childRow(node, position + left, depth, null);
@@ -175,9 +184,13 @@ function rowBelow(node, number, depth) {
   }
   position += left;
   if (position >= (node.count ?? 0)) {
-    return { parent: node, node: null, info: null, position, depth, keys: null, isNote: true };
+    return noteRow(node, depth);
   }
   return childRow(node, position, depth, null);
+}
+
+function noteRow(parent, depth) {
+  return { parent, node: null, info: null, position: parent.count ?? 0, depth, keys: null, isNote: true };
 }
 
 function childRow(parent, position, depth, node) {
@@ -187,7 +200,7 @@ function childRow(parent, position, depth, node) {
 
 /** Return the number of the row of the child at a position of a node. */
 export function numberOf(root, node, position) {
-  let number = ownNumber(root, node) + 1 + position;
+  let number = ownNumber(root, node) + 1 + (node.isNoteFirst ? 1 : 0) + position;
   for (const child of node.open) if (child.position < position) number += child.height;
   return number;
 }

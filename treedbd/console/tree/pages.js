@@ -7,6 +7,7 @@
  */
 
 import { describe, follow, pause } from "../core/api.js";
+import { formatCount } from "../core/format.js";
 import { session } from "../core/session.js";
 import { PAGE, compare, touchedChildren } from "./model.js";
 
@@ -22,6 +23,12 @@ const MOST = 1000;
 
 function limitOf({ limitToFirst, limitToLast }) {
   return Number(limitToFirst ?? limitToLast);
+}
+
+/** Return what a query has selected: `last 10` if it is as many as the limit, else `3 selected`. */
+function describeSelection(query, count) {
+  if (count < limitOf(query)) return `${formatCount(count)} selected`;
+  return `${query.limitToLast ? "last" : "first"} ${formatCount(count)}`;
 }
 
 export class Pages extends EventTarget {
@@ -200,7 +207,7 @@ export class Pages extends EventTarget {
     }
     if (children.some((child) => child.flash)) this.#endFlashes(children);
     if (node.query === null) node.info = { ...info, key: node.key, count };
-    else node.info = { key: node.key, type: "object", selected: `${total}${children.length >= limitOf(node.query) ? "+" : ""}` };
+    else node.info = { key: node.key, type: "object", selected: describeSelection(node.query, total) };
     node.error = null;
     node.index = found.index ?? null;
     node.count = total;

@@ -55,7 +55,7 @@ export function renderValue(info) {
 }
 
 function describeContainer({ count, bytes, least, counted, about, selected }) {
-  if (selected !== undefined) return `${selected} selected`;
+  if (selected !== undefined) return selected;
   const parts = [];
   const more = least ? "+" : "";
   const many = least && !counted ? "+" : "";
@@ -95,7 +95,7 @@ function textOfNote(node, on, isReadOnly) {
       <button class="link" @click=${() => on.retry(node)}>Try again</button>`;
   }
   if (node.count === null) return html`<span class="hint reading">Reading …</span>`;
-  if (node.hasMore) return html`<button class="link" @click=${() => on.more(node)}>Show more</button>`;
+  if (node.hasMore) return html`<button class="link" @click=${() => on.more(node)}>${node.isNoteFirst ? "Show earlier" : "Show more"}</button>`;
   if (node.query !== null) return html`<span class="hint">No child matches the filter.</span>`;
   return html`<span class="hint">Nothing is stored here.</span>
     ${isReadOnly
