@@ -6,8 +6,8 @@
  * dropped. So the work follows what is on the screen, not the size or the traffic of the database.
  */
 
-import { describe, follow, pause } from "../core/api.js";
-import { formatCount } from "../core/format.js";
+import { describe, follow, get, pause } from "../core/api.js";
+import { formatCount, formatLeaf, typeOf } from "../core/format.js";
 import { session } from "../core/session.js";
 import { PAGE, compare, touchedChildren } from "./model.js";
 
@@ -17,6 +17,9 @@ const REFRESH_SHARE = 1 / 4;
 const REMOVED_MS = 500;
 const FLASH_MS = 1600;
 const CONCURRENT = 4;
+
+/** Bytes of selected children that are read for what they are ordered by. */
+const ORDER_BYTES = 200_000;
 
 /** Children that a query shows at most. */
 const MOST = 1000;
@@ -29,6 +32,18 @@ function limitOf({ limitToFirst, limitToLast }) {
 function describeSelection(query, count) {
   if (count < limitOf(query)) return `${formatCount(count)} selected`;
   return `${query.limitToLast ? "last" : "first"} ${formatCount(count)}`;
+}
+
+/** Add to children that are ordered by a child of theirs what that is, unless reading them is too much. */
+async function addOrder(keys, query, children, signal) {
+  const named = JSON.parse(query.orderBy ?? '"$key"');
+  const isSmall = children.reduce((sum, { bytes, length, least }) => sum + (least ? Infinity : (bytes ?? length ?? 0)), 0) <= ORDER_BYTES;
+  if (named.startsWith("$") || !isSmall) return;
+  const values = await get(keys, query, { signal });
+  for (const child of children) {
+    const value = named.split("/").reduce((found, key) => found?.[key], values?.[child.key]);
+    if (value !== undefined && typeOf(value) !== "object") child.order = `${named}: ${formatLeaf(value)}`;
+  }
 }
 
 export class Pages extends EventTarget {
@@ -176,6 +191,7 @@ export class Pages extends EventTarget {
     const begin = performance.now();
     try {
       const found = await describe(node.keys, query ?? { at: number * PAGE, limitToFirst: PAGE }, { signal: this.#signal });
+      if (query !== null) await addOrder(node.keys, query, found.children ?? [], this.#signal);
       this.#slowest = Math.max(this.#slowest, performance.now() - begin);
       if (node.query !== query || reading < (this.#kept.get(name) ?? 0)) return;
       this.#kept.set(name, reading);

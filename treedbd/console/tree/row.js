@@ -46,7 +46,10 @@ function indent(row) {
 
 /** Return a leaf as text, or how many children a container has, and its size. */
 export function renderValue(info) {
-  if (info.type === "object") return html`<span class="tree-value value-object">${describeContainer(info)}</span>`;
+  if (info.type === "object") {
+    return html`<span class="tree-value value-object">${describeContainer(info)}</span>
+      ${info.order ? html`<span class="tree-size">${info.order.slice(0, SHOWN_VALUE)}</span>` : nothing}`;
+  }
   if (info.type === "unknown") return nothing; // the note below says why
   if (info.type === "null") return html`<span class="tree-value value-null">nothing</span>`;
   const text = formatLeaf(info.value).slice(0, SHOWN_VALUE);
