@@ -350,7 +350,7 @@ def test_thirty_two_levels_are_open_also_on_a_phone(page: ConsolePage) -> None:
         assert 0 <= left < right <= 375
         assert page.run("return document.documentElement.scrollWidth") == 375
         page.press(Keys.ENTER)
-        page.find("dialog textarea")
+        page.find("dialog #field-text")
         page.press(Keys.ESCAPE)
     finally:
         page.resize(WIDTH, HEIGHT)

@@ -75,7 +75,7 @@ export async function checkFree(keys) {
 export function done(text, undo, noteWrite = () => {}, undone = `Undone: ${text}`) {
   last = undo && { label: text, undone, run: undo, noteWrite, database: session.label };
   closeOffer();
-  closeOffer = tell(`${text}.`, { action: undo ? { label: "Undo", run: undoLast } : null, seconds: undo ? 10 : 6 });
+  closeOffer = tell(`${text}.`, { action: undo ? { label: "Undo (Ctrl Z)", run: undoLast } : null, seconds: undo ? 10 : 6 });
 }
 
 /** Return the item of a menu that undoes the last change of this database. */

@@ -61,7 +61,7 @@ export class LeafEditor {
 
   /** Whether the text does not fit in a row. */
   get isLong() {
-    return this.text.length > 60 || this.text.includes("\n");
+    return isLongText(this.text);
   }
 
   focus() {
@@ -109,6 +109,10 @@ export class LeafEditor {
   }
 }
 
+function isLongText(text) {
+  return text.length > 60 || text.includes("\n");
+}
+
 function describeConflict(now) {
   return now === null ? "By now it has children." : `By now it is ${now.shown}. Save again to replace that.`;
 }
@@ -117,12 +121,13 @@ function describeConflict(now) {
 export async function editLeaf(keys, noteWrite, leaf) {
   let { type, text, etag, priority } = leaf;
   let conflict = null;
+  const control = isLongText(text) ? "textarea" : "text"; // Enter saves what is one line
   for (;;) {
     const given = await ask({
       title: formatPath(keys),
       body: conflict === null ? nothing : html`<p class="problem" role="alert">${conflict}</p>`,
       fields: [
-        { name: "text", label: "Value", type: "textarea", value: text, check: (each, { type: chosen }) => parseLeaf(each, chosen).problem ?? null },
+        { name: "text", label: "Value", type: control, value: text, check: (each, { type: chosen }) => parseLeaf(each, chosen).problem ?? null },
         { name: "type", label: "Type", type: "select", value: type, options: TYPES.map((each) => ({ value: each, label: TYPE_NAMES[each] })) },
       ],
       confirm: "Save",
