@@ -178,6 +178,12 @@ class ConsolePage:
         """Read as another client of the daemon."""
         return json.loads(self.read(path))
 
+    def wait_for_server(self, path: str, value: Any) -> None:
+        """Wait until the daemon has a value at a path."""
+        WebDriverWait(self.browser, PATIENCE_S, POLL_S).until(
+            lambda _: self.read_value(path) == value, f"{path} is not {value}"
+        )
+
     def resize(self, width: int, height: int = HEIGHT) -> None:
         """Give the page a width and a height in pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from selenium.webdriver import Keys
+from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.support.select import Select
 
 from tests.console.console_page import HEIGHT, OWNER, WIDTH, ConsolePage, open_console
@@ -138,6 +138,36 @@ def test_a_leaf_is_edited_with_its_type_and_the_change_is_undone(page: ConsolePa
     page.press(Keys.ESCAPE)
     page.wait("!document.querySelector('.tree-editor')")
     assert page.read_value("/leaf/flag") is True
+
+
+def test_several_changes_are_undone_the_latest_first(page: ConsolePage) -> None:
+    page.put("/several", {"a": 1, "b": 2})
+    page.go("data/several")
+    for key in ("a", "b", "a"):
+        page.choose(key)
+        page.press(Keys.ENTER)
+        page.find(".tree-editor input")
+        page.press("7" if key == "b" else f"{page.read('/several/a')}5", Keys.ENTER)
+        page.wait("!document.querySelector('.tree-editor')")
+    assert page.read_value("/several") == {"a": 155, "b": 7}
+    page.go("data/several/a")
+    for value in ({"a": 15, "b": 7}, {"a": 15, "b": 2}, {"a": 1, "b": 2}):
+        page.press_control("z")
+        page.wait_for_server("/several", value)
+
+
+def test_the_label_of_a_button_is_seen_under_the_mouse(page: ConsolePage) -> None:
+    page.put("/hovering", {"a": 1})
+    page.go("data/hovering")
+    page.choose("a")
+    page.press(Keys.DELETE)
+    button = page.find("dialog button.danger")
+    style = "const {color, backgroundColor} = getComputedStyle(arguments[0]); "
+    before = page.run(f"{style} return [color, backgroundColor]", button)
+    ActionChains(page.browser).move_to_element(button).perform()
+    page.wait("arguments[0].matches(':hover')", button)
+    assert page.run(f"{style} return [color, backgroundColor]", button) == before
+    page.press(Keys.ESCAPE)
 
 
 def test_a_long_text_is_edited_in_a_dialog_as_it_is(page: ConsolePage) -> None:

@@ -1,5 +1,5 @@
 /**
- * What the user of the console changes, and how the last change is undone.
+ * What the user of the console changes, and how the last changes are undone, the latest first.
  *
  * A change reads first what it replaces, and writes only if that is still there; so it never takes
  * back what another has written in between, and neither does its undoing.
@@ -13,8 +13,10 @@ import { session } from "../core/session.js";
 /** Bytes of a value beyond which it is not kept to be put back. */
 export const UNDO_BYTES = 1_000_000;
 
-/** How the last change is undone: `{label, undone, run, noteWrite, database}`, or null. */
-let last = null;
+/** Changes that can be undone. */
+const MOST_UNDONE = 20;
+/** How each change is undone: `{label, undone, run, noteWrite, database}`, the latest at the end. */
+const changes = [];
 /** Closes the message of the last change: an older one offers no Undo that would undo another. */
 let closeOffer = () => {};
 
@@ -73,27 +75,34 @@ export async function checkFree(keys) {
 
 /** Say that something is done, and keep how it is undone; `undo` is null if it cannot be. */
 export function done(text, undo, noteWrite = () => {}, undone = `Undone: ${text}`) {
-  last = undo && { label: text, undone, run: undo, noteWrite, database: session.label };
+  if (undo === null) changes.length = 0; // Undo is not to mean an earlier change than the last
+  else changes.push({ label: text, undone, run: undo, noteWrite, database: session.label });
+  if (changes.length > MOST_UNDONE) changes.shift();
   closeOffer();
   closeOffer = tell(`${text}.`, { action: undo ? { label: "Undo (Ctrl Z)", run: undoLast } : null, seconds: undo ? 10 : 6 });
 }
 
+function lastChange() {
+  return changes.findLast((each) => each.database === session.label);
+}
+
 /** Return the item of a menu that undoes the last change of this database. */
 export function undoItem() {
-  const isUndoable = last !== null && last.database === session.label;
-  const label = isUndoable ? `Undo: ${last.label}` : "Nothing to undo";
-  return { label, key: "Ctrl Z", isOff: !isUndoable || session.isReadOnly, run: undoLast };
+  const last = lastChange();
+  const label = last ? `Undo: ${last.label}` : "Nothing to undo";
+  return { label, key: "Ctrl Z", isOff: !last || session.isReadOnly, run: undoLast };
 }
 
 /** Undo the last change, if it can be undone. */
 export async function undoLast() {
   if (!mayWrite()) return;
-  if (undoItem().isOff) {
+  const last = lastChange();
+  if (last === undefined) {
     tell("There is nothing to undo.", { seconds: 3 });
     return;
   }
   const { undone, run, noteWrite } = last;
-  last = null;
+  changes.splice(changes.indexOf(last), 1);
   closeOffer();
   try {
     await run();
