@@ -224,6 +224,8 @@ def test_a_table_is_one_at_other_places_too(page: ConsolePage) -> None:
     page.press("going/a", Keys.ENTER)
     wait_for_cells(page, [["x", "1", ""], ["y", "", "2"]])
     page.push("Table")
+    page.row("x")
+    assert list(page.rows) == ["a", "x", "y"]
 
 
 def test_a_place_is_exported_and_imported_as_it_was(
