@@ -234,7 +234,7 @@ def test_children_are_added_by_name_and_by_push(page: ConsolePage) -> None:
     page.push("Add")
     page.wait("document.querySelector('.tree-row.active')?.textContent.includes('pushed')")
     page.press_control("z")
-    page.wait_for_message("Undone")
+    page.wait_for_message("Undone: /adding/")
     assert list(page.read_value("/adding")) == ["closed"]
 
 
