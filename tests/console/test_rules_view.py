@@ -139,6 +139,20 @@ def test_errors_are_shown_as_one_types_and_lead_to_their_place(page: ConsolePage
     assert page.run(f"return {DRAFT}").splitlines()[AGE_LINE - 1].count("?y") == 1
 
 
+def test_what_the_editor_has_closed_is_typed_over(page: ConsolePage) -> None:
+    line = '".read": "auth.uid === $uid && root.child(\'a\').exists()", "x": {".write": true},'
+    type_at(page, READ_LINE, 1, line)
+    assert page.run(f"return {DRAFT}").splitlines()[READ_LINE - 1].startswith(f"{line} ")
+
+
+def test_a_completed_key_has_one_quote_at_its_end(page: ConsolePage) -> None:
+    type_at(page, READ_LINE, 1, '".va')
+    options = "document.querySelector('treedb-editor').shadowRoot.querySelector('[role=option]')"
+    page.await_true(f"return {options}?.textContent.startsWith('\".validate')")
+    page.run(f"{options}.dispatchEvent(new MouseEvent('mousedown', {{bubbles: true}}))")
+    page.await_true(f"return {DRAFT}.includes('\".validate\": \"\"  ')")
+
+
 def test_columns_are_those_of_characters(page: ConsolePage) -> None:
     type_at(page, READ_LINE, 9, "/* 😀😀 */ ")
     type_at(page, READ_LINE, 30, "x")

@@ -1,6 +1,11 @@
-/** The language of rules for the editor: JSON with comments, whose rules are expressions in strings. */
+/**
+ * The language of rules for the editor: JSON with comments, whose rules are expressions in strings.
+ *
+ * A quote is no token of its own: CodeMirror types over a quote that it has closed itself only where
+ * no token begins.
+ */
 
-import { HighlightStyle, LanguageSupport, StreamLanguage, autocompletion, completionKeymap, keymap, syntaxHighlighting, tags } from "../vendor/codemirror.js";
+import { HighlightStyle, LanguageSupport, StreamLanguage, autocompletion, syntaxHighlighting, tags } from "../vendor/codemirror.js";
 
 const RULES = /^"\.(read|write|validate)"/;
 const VARIABLES = ["auth", "data", "newData", "root", "now", "query"];
@@ -46,7 +51,7 @@ function readDocument(stream, state) {
   if (state.isRule && stream.eat('"')) {
     state.isRule = false;
     state.isExpression = true;
-    return "punctuation";
+    return null;
   }
   if (stream.match(/^"(?:[^"\\]|\\.)*"?/)) return stream.match(/^\s*:/, false) ? "propertyName" : "string";
   if (stream.match(/^(true|false)\b/)) {
@@ -61,7 +66,7 @@ function readDocument(stream, state) {
 function readExpression(stream, state) {
   if (stream.eat('"')) {
     state.isExpression = false;
-    return "punctuation";
+    return null;
   }
   if (stream.match(/^'(?:[^'\\]|\\.)*'?/)) return "string";
   if (stream.match(/^\/(?:[^/\\"]|\\.)+\/i?/)) return "regexp";
@@ -88,12 +93,18 @@ function complete(context) {
   if (!/"\.(read|write|validate)"\s*:\s*"[^"]*$/.test(before)) {
     const quoted = context.matchBefore(/"[.$\w]*/);
     if (quoted === null || /:\s*"[^"]*$/.test(before)) return null;
-    return { from: quoted.from, options: KEYS.map((label) => ({ label, type: "property" })) };
+    const isClosed = line.text[context.pos - line.from] === '"';
+    return { from: quoted.from, options: KEYS.map((label) => ({ label, type: "property", apply: isClosed ? applyOver : label })) };
   }
   const isMethod = before.at(word.from - line.from - 1) === ".";
   if (!isMethod && word.from === word.to && !context.explicit) return null;
   const options = isMethod ? METHODS.map((label) => ({ label, type: "method" })) : VARIABLES.map((label) => ({ label, type: "variable" }));
   return { from: word.from, options };
+}
+
+/** Put a completion in place of what is typed and of the quote after it, which was closed by itself. */
+function applyOver(view, { label }, from, to) {
+  view.dispatch({ changes: { from, to: to + 1, insert: label }, selection: { anchor: from + label.length }, userEvent: "input.complete" });
 }
 
 /** Return the extensions of the editor for rules. */
@@ -102,6 +113,5 @@ export function rulesLanguage() {
     new LanguageSupport(StreamLanguage.define(parser)),
     syntaxHighlighting(COLOURS),
     autocompletion({ override: [complete], icons: false }),
-    keymap.of(completionKeymap),
   ];
 }
