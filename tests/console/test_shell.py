@@ -201,8 +201,9 @@ def view_as(page: ConsolePage, who: str, uid: str = "", claims: str = "") -> Non
     """View as another caller by the dialog."""
     page.click(".bar button.chip")
     page.choose("#field-who", who)
-    page.fill("#field-uid", uid)
-    page.fill("#field-claims", claims)
+    for field, text in (("uid", uid), ("claims" if who == "uid" else "auth", claims)):
+        if text:
+            page.fill(f"#field-{field}", text)
     page.click("dialog button", "View")
 
 
@@ -229,6 +230,36 @@ def test_an_admin_sees_as_others_what_these_may(page: ConsolePage) -> None:
     page.await_no_text("You see and change data as")
     page.go("/data/private")
     page.await_text("plan", ".tree-row")
+
+
+def test_a_typed_uid_is_whom_one_views_as(page: ConsolePage) -> None:
+    page.open("/data/users/ada", token=admin("demo"))
+    page.await_text("Ada", ".tree-row")
+    page.click(".bar button.chip")
+    page.fill("#field-uid", "eve")
+    page.click("dialog button", "View")
+    page.await_text("as uid eve", ".banner")
+    page.await_text("Permission denied", ".tree-row")
+
+
+def test_the_dialog_shows_only_the_fields_of_the_chosen_caller(page: ConsolePage) -> None:
+    page.open(token=admin("demo"))
+    page.click(".bar button.chip")
+    page.fill("#field-uid", "eve")
+    shown = "return [...document.querySelectorAll('dialog [id^=field-]')].map(e => e.id.slice(6))"
+    for who, fields in (
+        ("auth", ["auth"]),
+        ("anonymous", []),
+        ("self", []),
+        ("uid", ["uid", "claims"]),
+    ):
+        page.choose("#field-who", who)
+        assert page.run(shown) == ["who", *fields]
+    assert page.await_shown("#field-uid").get_attribute("value") == "eve"
+    page.choose("#field-who", "self")
+    page.click("dialog button", "View")
+    page.await_true("return !document.querySelector('dialog')")
+    page.await_text("as admin", ".bar")
 
 
 def test_the_dialog_refuses_claims_that_are_not_an_object(page: ConsolePage) -> None:

@@ -5,8 +5,9 @@ import { html, nothing, render } from "../vendor/lit.js";
 /**
  * Show a dialog, and return what was entered by name, or null if it was cancelled.
  *
- * A field is `{name, label, type, value, options, hint, check}`; `type` is `text`, `textarea`, `select`,
- * `checkbox` or `password`; `check(text, values)` returns a problem or null. `body` is a template or a text. With
+ * A field is `{name, label, type, value, options, hint, check, isShown}`; `type` is `text`, `textarea`, `select`,
+ * `checkbox` or `password`; `check(text, values)` returns a problem or null; a field for which `isShown(values)` is
+ * false is neither shown nor checked. `body` is a template or a text. With
  * `mustType` that text has to be typed before the button can be pressed. `submit(values)` does what is asked for: while
  * it rejects, the dialog stays open, with the error below the first field. A question that is dangerous and has no
  * field begins at Cancel: an Enter that was typed before it came does nothing.
@@ -31,7 +32,8 @@ export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel
       if (before instanceof HTMLElement && before.isConnected) before.focus();
       resolve(result);
     };
-    const problems = () => fields.map((each) => each.check?.(values[each.name], values) ?? null);
+    const isShown = (each) => each.isShown?.(values) ?? true;
+    const problems = () => fields.map((each) => (isShown(each) && each.check?.(values[each.name], values)) || null);
     const refuse = () => {
       draw();
       const field = dialog.querySelector(".field:has(.problem) :is(input, select, textarea)");
@@ -68,7 +70,7 @@ export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel
         html`<form @submit=${finish} aria-labelledby="dialog-title">
           <h2 id="dialog-title">${title}</h2>
           ${body === nothing ? nothing : html`<div class="dialog-body">${body}</div>`}
-          ${fields.map((each, at) => renderField(each, values[each.name], isTried ? found[at] : null, change))}
+          ${fields.map((each, at) => isShown(each) ? renderField(each, values[each.name], isTried ? found[at] : null, change) : nothing)}
           ${mustType === null
             ? nothing
             : html`<label class="field"><span>Type <code>${mustType}</code> to confirm</span>

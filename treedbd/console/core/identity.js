@@ -89,35 +89,47 @@ export async function chooseViewer() {
         name: "who",
         label: "Caller",
         type: "select",
-        value: session.viewAs === undefined ? "self" : auth === null ? "anonymous" : auth?.uid ? "uid" : "auth",
+        value: auth === null ? "anonymous" : auth && !auth.uid ? "auth" : "uid",
         options: [
-          { value: "self", label: "Yourself: admin, without rules" },
-          { value: "anonymous", label: "Anonymous: without a token" },
           { value: "uid", label: "A user, by uid" },
+          { value: "anonymous", label: "Anonymous: without a token" },
           { value: "auth", label: "Any auth, as JSON" },
+          { value: "self", label: "Yourself: admin, without rules" },
         ],
       },
-      { name: "uid", label: "uid", value: auth?.uid ?? "", check: (text, { who }) => (who === "uid" && !text ? "A user has a uid." : null) },
+      { name: "uid", label: "uid", value: auth?.uid ?? "", isShown: ({ who }) => who === "uid", check: (text) => (text ? null : "A user has a uid.") },
       {
         name: "claims",
-        label: "Claims, or the whole auth (JSON)",
+        label: "Claims (JSON), or none",
         type: "textarea",
-        value: auth?.uid ? JSON.stringify(auth.token ?? {}) : auth ? JSON.stringify(auth) : "",
-        hint: 'Claims of the user, as in {"role":"editor"}: rules see them as auth.token.role.',
-        check: (text, { who }) => (who === "self" || who === "anonymous" ? null : problemOfObject(text)),
+        value: auth?.uid ? JSON.stringify(auth.token ?? {}) : "",
+        hint: 'As in {"role":"editor"}: rules see them as auth.token.role.',
+        isShown: ({ who }) => who === "uid",
+        check: problemOfObject,
+      },
+      {
+        name: "auth",
+        label: "auth (JSON)",
+        type: "textarea",
+        value: auth ? JSON.stringify(auth) : "",
+        isShown: ({ who }) => who === "auth",
+        check: problemOfObject,
       },
     ],
     confirm: "View",
   });
   if (given === null) return;
-  const claims = given.claims.trim() ? JSON.parse(given.claims) : {};
-  const viewAs = {
-    self: undefined,
-    anonymous: { auth: null },
-    uid: { auth: authOf(given.uid, claims) },
-    auth: { auth: claims },
-  }[given.who];
-  session.set({ viewAs });
+  const viewers = {
+    self: () => undefined,
+    anonymous: () => ({ auth: null }),
+    uid: () => ({ auth: authOf(given.uid, objectOf(given.claims)) }),
+    auth: () => ({ auth: objectOf(given.auth) }),
+  };
+  session.set({ viewAs: viewers[given.who]() });
+}
+
+function objectOf(text) {
+  return text.trim() ? JSON.parse(text) : {};
 }
 
 function problemOfObject(text) {
