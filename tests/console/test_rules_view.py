@@ -182,7 +182,12 @@ def test_a_draft_is_compared_and_published(page: ConsolePage, tree: Tree) -> Non
     page.click("dialog button", "Close")
     assert in_force(tree) == TEXT
     page.click("button", "Publish")
+    page.await_text("Publish these changes?", "dialog h2")
     page.await_text("all databases of the project demo", "dialog")
+    assert page.run(f"return {DIFFERENCE}('.names span')].map(e => e.textContent)") == [
+        "In force",
+        "Draft",
+    ]
     page.click("dialog button", "Publish")
     page.await_text("No problems. In force.")
     assert in_force(tree) == TEXT.replace('"auth.uid', '"true || auth.uid', 1)

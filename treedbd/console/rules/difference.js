@@ -18,17 +18,22 @@ const FRAME = `
 .cm-merge-a .cm-changedText, .cm-deletedChunk .cm-deletedText { background: var(--removed) !important; }
 .cm-merge-b .cm-changedText, .cm-changedText { background: var(--added) !important; }
 .cm-deletedChunk { padding-left: 6px; text-decoration: line-through; }
+.names { position: sticky; top: 0; z-index: 2; display: flex; padding: .3em .6em; background: var(--raised); border-bottom: 1px solid var(--line); font-weight: 600; }
+.names > * { flex: 1; }
 .cm-collapsedLines { background: var(--raised) !important; color: var(--soft) !important; }
 `;
 const NARROW_PX = 700;
 
 /** The two texts in a shadow root, where the style sheets of CodeMirror are allowed. */
 class Difference extends HTMLElement {
-  show(before, after) {
+  show(before, after, names) {
     const root = this.attachShadow({ mode: "open" });
     const sheet = new CSSStyleSheet();
     sheet.replaceSync(FRAME);
     root.adoptedStyleSheets = [sheet];
+    const heading = make("div", "names");
+    heading.append(...names.map((each) => make("span", "", each)));
+    root.append(heading);
     const extensions = (name) => [
       lineNumbers(),
       ...rulesLanguage(),
@@ -43,7 +48,7 @@ class Difference extends HTMLElement {
       const unified = unifiedMergeView({ original: before, mergeControls: false, collapseUnchanged });
       this.merge = new EditorView({ doc: after, extensions: [...extensions("Difference"), unified], parent: root, root });
     } else {
-      this.merge = new MergeView({ a: { doc: before, extensions: extensions("Before") }, b: { doc: after, extensions: extensions("After") }, parent: root, root, collapseUnchanged });
+      this.merge = new MergeView({ a: { doc: before, extensions: extensions(names[0]) }, b: { doc: after, extensions: extensions(names[1]) }, parent: root, root, collapseUnchanged });
     }
     sheet.replaceSync(FRAME); // after the sheets that the editors have added
     root.adoptedStyleSheets = [...root.adoptedStyleSheets.filter((each) => each !== sheet), sheet];
@@ -58,12 +63,12 @@ customElements.define("treedb-difference", Difference);
 
 /**
  * Show how a text differs from another; return whether `confirm` was pressed, if there is such a button.
- * @param {{confirm?: string, note?: string, isDanger?: boolean}} options
+ * @param {{title?: string, confirm?: string, note?: string, isDanger?: boolean}} options
  * @returns {Promise<boolean>}
  */
-export function showDifference(before, after, beforeName, afterName, { confirm = null, note = "", isDanger = false } = {}) {
+export function showDifference(before, after, beforeName, afterName, { title = `${beforeName} → ${afterName}`, confirm = null, note = "", isDanger = false } = {}) {
   const dialog = make("dialog", "dialog wide-dialog");
-  const heading = make("h2", "", before === after ? `${beforeName} and ${afterName}: no difference` : `${beforeName} → ${afterName}`);
+  const heading = make("h2", "", before === after ? `${beforeName} and ${afterName}: no difference` : title);
   heading.id = "difference-title";
   dialog.setAttribute("aria-labelledby", heading.id);
   const difference = make("treedb-difference");
@@ -92,7 +97,7 @@ export function showDifference(before, after, beforeName, afterName, { confirm =
     });
     dialog.addEventListener("click", (event) => event.target === dialog && end(false));
     dialog.showModal();
-    difference.show(before, after);
+    difference.show(before, after, [beforeName, afterName]);
     last.focus();
   });
 }

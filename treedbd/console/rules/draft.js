@@ -145,6 +145,7 @@ export class RulesDraft extends Component {
       ? "Others have changed the rules since you began: what they changed is undone by this."
       : `They are in force at once, for all databases of the project ${session.caller?.project}.`;
     const isConfirmed = await showDifference(rules.current, rules.draft, isOutdated ? "In force now, changed by others" : "In force", "Draft", {
+      title: "Publish these changes?",
       confirm: isOutdated ? "Publish over their change" : "Publish",
       isDanger: isOutdated,
       note: rules.problems.length ? `${note} There ${rules.problems.length === 1 ? "is" : "are"} ${plural(rules.problems.length, "warning")}.` : note,
