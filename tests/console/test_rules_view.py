@@ -150,7 +150,7 @@ def test_a_completed_key_has_one_quote_at_its_end(page: ConsolePage) -> None:
     options = "document.querySelector('treedb-editor').shadowRoot.querySelector('[role=option]')"
     page.await_true(f"return {options}?.textContent.startsWith('\".validate')")
     page.run(f"{options}.dispatchEvent(new MouseEvent('mousedown', {{bubbles: true}}))")
-    page.await_true(f"return {DRAFT}.includes('\".validate\": \"\"  ')")
+    page.await_true(f'return {DRAFT}.includes(\'".validate": ""  \')')
 
 
 def test_columns_are_those_of_characters(page: ConsolePage) -> None:
@@ -171,6 +171,43 @@ def test_warnings_do_not_keep_one_from_publishing(page: ConsolePage, tree: Tree)
     page.click("dialog button", "Publish")
     page.await_text("1 warning. In force.")
     assert "$uid == 5" in in_force(tree)
+
+
+def test_rules_that_are_open_to_all_are_warned_of(page: ConsolePage, tree: Tree) -> None:
+    for text, verbs in (
+        ('{"rules": {".read": true, ".write": "true"}}', "read and write"),
+        ('{"rules": {".read": false /* ".read": true */, ".write": true, }, }', "write"),
+        ('{"rules": {".read": "\ttrue\n"} // all\n}', "read"),
+    ):
+        publish(tree, text)
+        page.await_text(f"Everyone can {verbs} all data", ".banner")
+    publish(tree, '{"rules": {"open": {".read": true}, // ".write": true\n ".read": "1 < 0"}}')
+    page.await_no_text("Everyone can")
+
+
+def test_rules_without_comments_are_formatted(page: ConsolePage, tree: Tree) -> None:
+    button = "[...document.querySelectorAll('button')].find(e => e.textContent === 'Format')"
+    assert page.run(f"return {button}.disabled")  # they have a comment
+    publish(tree, '{"rules":{"a":{".read":"auth.uid === \'}{,\'"},"10":{},"2":{".write":false}}}')
+    page.await_true(f"return !{button}.disabled")
+    page.click("button", "Format")
+    page.await_text("No problems. Not published.")
+    assert (
+        page.run(f"return {DRAFT}")
+        == """{
+  "rules": {
+    "a": {
+      ".read": "auth.uid === '}{,'"
+    },
+    "10": {},
+    "2": {
+      ".write": false
+    }
+  }
+}
+"""
+    )
+    assert page.run(f"return {button}.disabled")
 
 
 def test_a_draft_is_compared_and_published(page: ConsolePage, tree: Tree) -> None:

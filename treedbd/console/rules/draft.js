@@ -11,7 +11,7 @@ import { router } from "../core/router.js";
 import { session } from "../core/session.js";
 import { showDifference } from "./difference.js";
 import { rules } from "./document.js";
-import { rulesLanguage } from "./language.js";
+import { formatRules, openToAll, rulesLanguage } from "./language.js";
 
 /** How often it is looked whether others have put rules in force. */
 const REFRESH_MS = 5000;
@@ -46,8 +46,11 @@ export class RulesDraft extends Component {
         : html`<p class="starting" role="status">Reading the rules …</p>`;
     }
     const { isChanged, isOutdated, managed } = rules;
+    this.#examine(rules.draft);
     return html`<div class="rules-bar row-of">
         <span class="grow" role="status">${this.#describeState()}</span>
+        <button ?disabled=${this.isLocked || [null, rules.draft].includes(this.formatted)} title="Indent rules that have no comments"
+          @click=${() => rules.edit(this.formatted)}>Format</button>
         <button ?disabled=${!isChanged} @click=${() => this.#showChanges()}>Show changes</button>
         <button ?disabled=${!isChanged} @click=${() => this.#discard()}>Discard</button>
         <button class="primary" ?disabled=${!this.#canPublish()} title="Ctrl S" @click=${() => this.#publish()}>Publish …</button>
@@ -55,6 +58,7 @@ export class RulesDraft extends Component {
       ${managed ? html`<p class="banner" role="status">${managed} They can be tried here, and are changed in the file.</p>` : nothing}
       ${session.isReadOnly && !managed ? html`<p class="banner" role="status">Read-only: rules can be tried, and not published.</p>` : nothing}
       ${rules.error ? html`<p class="banner warning" role="alert">The rules are no longer read: ${rules.error.message}</p>` : nothing}
+      ${this.openVerbs.length ? html`<p class="banner warning" role="status">Everyone can ${this.openVerbs.join(" and ")} all data: the root allows it to all.</p>` : nothing}
       ${isOutdated ? this.#renderOutdated() : nothing}
       <treedb-editor class="rules-editor" .label=${"Rules"} .extensions=${this.#extensions} @change=${(event) => rules.edit(event.target.value)}></treedb-editor>
       ${rules.problems.length
@@ -63,6 +67,12 @@ export class RulesDraft extends Component {
               <span>${each.message}${each.hint ? html` <em>${each.hint}</em>` : nothing}</span></li>`,
           )}</ul>`
         : nothing}`;
+  }
+
+  /** Find out what the draft allows everyone, and how it looks with an indent. */
+  #examine(text) {
+    if (text === this.examined) return;
+    Object.assign(this, { examined: text, openVerbs: openToAll(text), formatted: formatRules(text) });
   }
 
   #renderOutdated() {

@@ -1,11 +1,12 @@
 /**
  * The language of rules for the editor: JSON with comments, whose rules are expressions in strings.
  *
- * A quote is no token of its own: CodeMirror types over a quote that it has closed itself only where
+ * A quote does not begin a token of its own: CodeMirror types over a quote that it has closed itself only where
  * no token begins.
  */
 
 import { HighlightStyle, LanguageSupport, StreamLanguage, autocompletion, syntaxHighlighting, tags } from "../vendor/codemirror.js";
+import { indentJson } from "../tools/json.js";
 
 const RULES = /^"\.(read|write|validate)"/;
 const VARIABLES = ["auth", "data", "newData", "root", "now", "query"];
@@ -105,6 +106,30 @@ function complete(context) {
 /** Put a completion in place of what is typed and of the quote after it, which was closed by itself. */
 function applyOver(view, { label }, from, to) {
   view.dispatch({ changes: { from, to: to + 1, insert: label }, selection: { anchor: from + label.length }, userEvent: "input.complete" });
+}
+
+const STRING_OR_COMMENT = /("(?:[^"\\]|\\.)*")|\/\/[^\n]*|\/\*[^]*?\*\//g;
+const STRING_OR_LAST_COMMA = /("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])/g;
+
+/** Return rules with an indent; null if they have comments, whose places an indent would not keep. */
+export function formatRules(text) {
+  try {
+    JSON.parse(text);
+    return `${indentJson(text)}\n`;
+  } catch {
+    return null;
+  }
+}
+
+/** Return what rules without errors allow everyone at the root: `read`, `write`, both or nothing. */
+export function openToAll(text) {
+  try {
+    const plain = text.replace(STRING_OR_COMMENT, (_, string = "") => string.replace(/[\n\r\t]/g, " "));
+    const { rules } = JSON.parse(plain.replace(STRING_OR_LAST_COMMA, (_, string = "") => string));
+    return ["read", "write"].filter((verb) => String(rules[`.${verb}`]).trim() === "true");
+  } catch {
+    return []; // it has errors
+  }
 }
 
 /** Return the extensions of the editor for rules. */
