@@ -232,6 +232,15 @@ def test_an_admin_sees_as_others_what_these_may(page: ConsolePage) -> None:
     page.await_text("plan", ".tree-row")
 
 
+def test_the_page_names_each_module_of_its_first_view(page: ConsolePage) -> None:
+    sign_in(page, admin("demo"))
+    page.await_text("private", ".tree-row")
+    named = "return [...document.querySelectorAll('link[rel=modulepreload]')].map(e => e.href)"
+    loaded = "return performance.getEntriesByType('resource').map(e => e.name)"
+    modules = {each for each in page.run(loaded) if each.endswith(".js")}
+    assert modules - set(page.run(named)) == {f"{page.url}main.js"}
+
+
 def test_a_typed_uid_is_whom_one_views_as(page: ConsolePage) -> None:
     page.open("/data/users/ada", token=admin("demo"))
     page.await_text("Ada", ".tree-row")
