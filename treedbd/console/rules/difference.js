@@ -22,7 +22,8 @@ const FRAME = `
 .names > * { flex: 1; }
 .cm-collapsedLines { background: var(--raised) !important; color: var(--soft) !important; }
 `;
-const NARROW_PX = 700;
+/** Lines are wrapped, and texts below each other, where the page is narrower than this. */
+export const NARROW_PX = 700;
 
 /** The two texts in a shadow root, where the style sheets of CodeMirror are allowed. */
 class Difference extends HTMLElement {
@@ -95,7 +96,6 @@ export function showDifference(before, after, beforeName, afterName, { title = `
       event.preventDefault();
       end(false);
     });
-    dialog.addEventListener("click", (event) => event.target === dialog && end(false));
     dialog.showModal();
     difference.show(before, after, [beforeName, afterName]);
     last.focus();

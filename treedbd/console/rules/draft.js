@@ -1,7 +1,7 @@
 /** The editor of the rules: problems as one types, the difference to what is in force, publishing. */
 
 import { html, nothing } from "../vendor/lit.js";
-import { Prec, keymap } from "../vendor/codemirror.js";
+import { EditorView, Prec, keymap } from "../vendor/codemirror.js";
 import { ask, tell, tellError } from "../core/dialog.js";
 import "../core/editor.js";
 import { Component } from "../core/element.js";
@@ -9,7 +9,7 @@ import { formatAgo, plural } from "../core/format.js";
 import { repeatWhileShown } from "../core/repeat.js";
 import { router } from "../core/router.js";
 import { session } from "../core/session.js";
-import { showDifference } from "./difference.js";
+import { NARROW_PX, showDifference } from "./difference.js";
 import { rules } from "./document.js";
 import { formatRules, openToAll, rulesLanguage } from "./language.js";
 
@@ -18,7 +18,7 @@ const REFRESH_MS = 5000;
 
 export class RulesDraft extends Component {
   /** The rules' language, and the key that publishes. */
-  #extensions = [...rulesLanguage(), Prec.high(keymap.of([{ key: "Mod-s", run: () => this.#publishByKey() }]))];
+  #extensions = [...rulesLanguage(), ...(innerWidth < NARROW_PX ? [EditorView.lineWrapping] : []), Prec.high(keymap.of([{ key: "Mod-s", run: () => this.#publishByKey() }]))];
 
   connectedCallback() {
     super.connectedCallback();

@@ -15,7 +15,7 @@ import { rules } from "./document.js";
 import { WITH_VALUE, askedOf, firstAsked, trialOf } from "./trial.js";
 
 const CALLERS = [["anonymous", "anonymous"], ["uid", "a user, by uid"], ["auth", "any auth, as JSON"], ["admin", "an admin"]];
-const METHODS = [["GET", "reads (GET)"], ["PUT", "sets (PUT)"], ["PATCH", "updates (PATCH)"], ["POST", "pushes (POST)"], ["DELETE", "removes (DELETE)"]];
+const METHODS = [["GET", "reads (GET)"], ["PUT", "writes (PUT)"], ["PATCH", "updates (PATCH)"], ["POST", "pushes (POST)"], ["DELETE", "removes (DELETE)"]];
 
 /** What was asked last, and the outcome: they stay when another view is shown. */
 const kept = { asked: null, outcome: null };
@@ -57,9 +57,9 @@ export class Playground extends Component {
       <form class="card" @submit=${(event) => this.#submit(event)}>
         <h2>Who may do what?</h2>
         <div class="playground-fields">
-          ${this.#select("who", "As", CALLERS)}
+          ${this.#select("who", "Caller", CALLERS)}
           ${who === "uid" ? this.#input("uid", "uid") : nothing}
-          ${this.#select("method", "That caller", METHODS)}
+          ${this.#select("method", "What it does", METHODS)}
           ${this.#input("path", "At")}
           ${rules.isChanged ? this.#select("source", "By", [["draft", "the draft"], ["current", "the rules in force"]]) : nothing}
         </div>
