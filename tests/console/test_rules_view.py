@@ -37,6 +37,8 @@ VERSIONS: Final = "/.settings/rules/versions.json"
 PROJECT: Final = "demo"
 FILED: Final = "filed"
 """A project whose rules a file manages."""
+FRESH: Final = "fresh"
+"""A project that nothing was published for."""
 CONFIG: Final = """
 console_listen = ["tcp:{port}:interface=127.0.0.1"]
 domains = ["db.test"]
@@ -46,6 +48,8 @@ secret_files = ["demo.secret"]
 [projects.filed]
 secret_files = ["filed.secret"]
 rules_file = "filed.rules.json"
+[projects.fresh]
+secret_files = ["fresh.secret"]
 """
 DEVICE: Final = "Emulation.setDeviceMetricsOverride"
 PHONE: Final = {"width": 375, "height": 720, "deviceScaleFactor": 1, "mobile": True}
@@ -55,9 +59,9 @@ DRAFT: Final = "document.querySelector('treedb-editor').value"
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with two projects, whose last URL has the console."""
+    """A daemon with three projects, whose last URL has the console."""
     folder = tmp_path_factory.mktemp("daemon")
-    for project in (PROJECT, FILED):
+    for project in (PROJECT, FILED, FRESH):
         write_secret(folder, project)
     (folder / "filed.rules.json").write_text(TEXT)
     with Daemon(folder, config=CONFIG.format(port=find_port())) as running:
@@ -309,6 +313,26 @@ def test_going_back_to_a_version(page: ConsolePage, tree: Tree) -> None:
     page.click("dialog button", "Put it in force")
     page.await_text(f"{newest + 1} in force")
     assert in_force(tree) == TEXT
+
+
+def test_one_can_go_back_to_the_rules_of_the_beginning(browser: Chrome, daemon: Daemon) -> None:
+    page = begin(browser, daemon)
+    page.open("/rules/edit", token=admin(FRESH), database=FRESH)
+    page.await_text("No problems. In force.")
+    first = page.run(f"return {DRAFT}")
+    type_at(page, 1, 1, "// ours\n")
+    page.await_text("No problems. Not published.")
+    page.click("button", "Publish")
+    page.click("dialog button", "Publish")
+    page.await_text("The rules are in force.", ".toasts")
+    page.go("/rules/versions")
+    page.await_text("2 in force")
+    page.click("[aria-label='Back to this … (version 1)']")
+    page.click("dialog button", "Put it in force")
+    page.await_text("3 in force")
+    page.go("/rules/edit")
+    page.await_true(f"return {DRAFT} === arguments[0]", first)
+    page.check_quiet(is_away=True)
 
 
 def test_a_version_becomes_the_draft(page: ConsolePage, tree: Tree) -> None:

@@ -123,11 +123,18 @@ class RulesDocument extends EventTarget {
   /** Put the draft in force; raise `ApiError`. */
   async publish() {
     const text = this.draft;
+    await this.#keepFirst();
     await putRules(text);
     this.#reading += 1; // what is being read may be what was in force before
     this.current = this.base = text;
     this.#keep();
     this.#notify();
+  }
+
+  /** Make a version of the rules that a project begins with, so that one can go back to them. */
+  async #keepFirst() {
+    const versions = await get(VERSIONS, {}, { isData: false });
+    if (!versions.length) await putRules(this.current);
   }
 
   /** Go on with the draft, although others have changed the rules: it would replace theirs. */
