@@ -6,6 +6,7 @@ import json
 import pathlib
 import random
 from typing import Any
+from urllib.parse import quote
 
 import attrs
 import pytest
@@ -146,6 +147,30 @@ def test_a_denied_request_is_shown_with_whom_and_what(server: InspectedServer) -
     assert (ada["status"], ada["uid"]) == (200, "ada")
     assert "auth" not in ada
     assert "body" not in ada
+
+
+def test_no_token_with_escapes_is_shown(server: InspectedServer) -> None:
+    escaped, begun = JWT.replace("J", "\\u004a"), JWT.replace("e", "\\u0065")
+    server.seen()
+    for text in (escaped, begun):
+        body = f'{{"t":["{text}"],"x {text}":"a\\n{text} b","n":1.50}}'
+        server.request("PUT", "/own/a.json", body.encode())
+    for query in (f'equalTo="a" {escaped}', f'where={{"x":"{escaped}"}}', f'equalTo="{begun}"'):
+        server.request("GET", "/own/a.json?" + quote(query, safe="="))
+    seen = server.seen()
+    assert [each["body"] for each in seen[:2]] == [{"t": ["…"], "x …": "a\n… b", "n": 1.5}] * 2
+    assert [each["query"] for each in seen[2:]] == ["equalTo=…", 'where={"x":"…"}', 'equalTo="…"']
+
+
+def test_no_signature_alone_is_shown(server: InspectedServer) -> None:
+    signature = token_of().rpartition(".")[2]
+    assert len(signature) == 43
+    server.seen()
+    server.request("PUT", f"/own/{signature}.json", json.dumps({"s": signature}).encode())
+    server.request("PUT", f'/own/a.json?orderBy="{signature}"', json.dumps("a" * 64).encode())
+    first, second = server.seen()
+    assert (first["path"], first["body"]) == ("/own/…", {"s": "…"})
+    assert (second["query"], second["body"]) == ('orderBy="…"', "a" * 64)
 
 
 def test_a_long_or_malformed_body_is_left_out(server: InspectedServer) -> None:

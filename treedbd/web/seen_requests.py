@@ -84,6 +84,7 @@ _TOKENS: Final = ("auth", "access_token")
 _LEFT_OUT: Final = frozenset({"ns"})
 _PLAIN: Final = "\"'$/:,!*()[]{}@<>.~;?"
 """Characters that are not escaped in a query, which is shown to people."""
+_ENCODED_HIDDEN: Final = quote(HIDDEN)
 
 
 def format_time(seconds: float) -> str:
@@ -95,11 +96,42 @@ def format_time(seconds: float) -> str:
 def show_query(parameters: Parameters) -> str:
     """Return the parameters of a request, with tokens hidden, as they could be sent again."""
     shown = [
-        f"{name}={HIDDEN if name in _TOKENS else quote(hide_tokens(text), safe=_PLAIN + HIDDEN)}"
+        f"{name}={HIDDEN if name in _TOKENS else quote(_hide(text), safe=_PLAIN)}"
         for name, text in parameters.items()
         if name not in _LEFT_OUT
     ]
-    return cut("&".join(shown))
+    return cut("&".join(shown).replace(_ENCODED_HIDDEN, HIDDEN))
+
+
+def _hide(text: str) -> str:
+    """Return the text of a parameter, which may be JSON, without what may be a token."""
+    if "\\" not in text:
+        return hide_secrets(text)
+    try:
+        return hide_in_strings(text, hide_secrets)
+    except ValueError:
+        return HIDDEN
+
+
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_SIGNATURE: Final = re.compile(
+    r"(?<![\w-])(?=[\w-]*[a-z])(?=[\w-]*[A-Z])(?=[\w-]*[0-9])[\w-]{43,}+", re.ASCII
+)
+"""What may be the signature of a token, without the rest of it."""
+
+
+def hide_secrets(text: str) -> str:
+    """Return text without parts that may be tokens, or their signatures alone."""
+    return _SIGNATURE.sub(HIDDEN, hide_tokens(text))
+
+
+def hide_in_strings(text: str, hide: Callable[[str], str]) -> str:
+    """Return JSON text whose strings, and the names of members, are hidden after decoding.
+
+    As text, a token could have escapes in it. Raises `ValueError` if the text is not valid JSON.
+    """
+    orjson.loads(text)
+    return _STRING.sub(lambda found: compact(hide(orjson.loads(found[0]))).decode(), text)
 
 
 _ASCII: Final = "".join(map(chr, range(128)))
@@ -121,7 +153,7 @@ def show_path(source: DataRequest | str) -> str:
         keys, is_priority = source.place
         text = format_path((*keys, PRIORITY) if is_priority else keys)
         path = quote(text, safe=_ASCII).encode()  # the log of requests is of ASCII, this is not
-    shown = shown_path(path[: 2 * MAX_SHOWN])
+    shown = _SIGNATURE.sub(HIDDEN, shown_path(path[: 2 * MAX_SHOWN]))
     return cut(_ENCODED.sub(lambda found: unquote(found[0]), shown))
 
 
@@ -528,11 +560,15 @@ class RequestRecorder:
         """Add JSON text as a member, with tokens hidden, if it is short and valid."""
         if len(text) <= DENIED_BYTES:
             with suppress(ValueError):
-                shown[name] = orjson.loads(self.hide(text.decode()))
+                strings_hidden = hide_in_strings(text.decode(), self.hide)
+                shown[name] = orjson.loads(self._hide_secret(strings_hidden))
 
     def hide(self, text: str) -> str:
         """Return text without tokens, nor the token of an admin that has no recognisable form."""
-        text, secret = hide_tokens(text), self._secret
+        return self._hide_secret(hide_secrets(text))
+
+    def _hide_secret(self, text: str) -> str:
+        secret = self._secret
         if secret is None:
             return text
         is_encoded = secret not in text and secret in unquote(text)
