@@ -80,7 +80,7 @@ def test_a_backup_is_taken_and_restored(daemon: Daemon, tmp_path: pathlib.Path) 
     send(daemon, "PUT", "/c.json?ns=eu--shop", 1)
     taken = take(daemon)
     assert NAME.fullmatch(taken["name"])
-    assert taken["skipped"] == []
+    assert (taken["skipped"], taken["others_skipped"]) == ([], 0)
     assert listed(daemon)[0] == {
         "name": taken["name"],
         "time": taken["name"][:20].replace(".", ":"),
@@ -184,6 +184,24 @@ def test_a_deleted_database_is_in_the_backups_before_it(tmp_path: pathlib.Path) 
         names.append(take(daemon)["name"])
     files = [{each.name for each in (folder / name / "shop").iterdir()} for name in names]
     assert files == [{"default.shelf", "eu.shelf"}, {"default.shelf"}]
+
+
+def test_no_names_of_databases_of_other_projects_are_told(tmp_path: pathlib.Path) -> None:
+    prepare(tmp_path)
+    write_secret(tmp_path, "blog")
+    blog = '[projects.blog]\ndatabases = "*"\nsecret_files = ["blog.secret"]\n'
+    with Daemon(tmp_path, config=CONFIG + blog) as daemon:
+        send(daemon, "PUT", "/a.json", 1)
+        for project in ("shop", "blog"):
+            folder = tmp_path / "data" / project
+            folder.mkdir(exist_ok=True)
+            (folder / f"hidden-{project}.shelf").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+        taken = take(daemon)
+        assert (taken["skipped"], taken["others_skipped"]) == (["hidden-shop--shop"], 1)
+        headers = {"Authorization": f"Bearer {admin('blog')}"}
+        with Client(daemon, "localhost") as client:
+            taken = client.request("POST", f"{TAKE}?ns=blog", None, headers).json
+        assert (taken["skipped"], taken["others_skipped"]) == (["hidden-blog--blog"], 1)
 
 
 @pytest.mark.parametrize(

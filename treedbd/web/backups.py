@@ -14,18 +14,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from treedbd.database.backup_folder import BackupUnderWay, NoBackups, clean, list_backups
 from treedbd.database.database import Database
 from treedbd.database.requests import Unavailable
 from treedbd.http1.request import IHttp1Request
+from treedbd.names import parse_label
 from treedbd.rules.evaluate import explanation
 from treedbd.tree.types import Json
+from treedbd.web.databases import AT_ONCE, is_admin_of
 from treedbd.web.reading import NO_RULES, before_deadline
 from treedbd.web.request import DataRequest
 from treedbd.web.response import Response, json_response
@@ -180,4 +183,23 @@ class BackupHandlers:
         taken = before_deadline(
             self._backups.take(), deadline, self._clock, "the backup was complete"
         )
-        return json_response(wanted, await taken)
+        shown = await self._hide_others(wanted, database.project.name, await taken)
+        return json_response(wanted, shown)
+
+    async def _hide_others(
+        self, wanted: DataRequest, own: str, report: dict[str, Json]
+    ) -> dict[str, Json]:
+        """Return the report of a backup without the names of databases of others, but counted.
+
+        The sender is an admin of the project `own`.
+        """
+        labels = cast("list[str]", report["skipped"])
+        names = [name for label in labels if (name := parse_label(label)) is not None]
+        may_see: set[str] = {own}
+        for at, project in enumerate(sorted({name.project for name in names} - may_see)):
+            if at % AT_ONCE == AT_ONCE - 1:
+                await deferLater(self._clock, 0)
+            if await is_admin_of(self._data, wanted, project):
+                may_see.add(project)
+        skipped: list[Json] = [name.label for name in names if name.project in may_see]
+        return {**report, "skipped": skipped, "others_skipped": len(labels) - len(skipped)}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN: Final = 1000
 """Databases of all projects that are shown together."""
-_AT_ONCE: Final = 20
+AT_ONCE: Final = 20
 """Projects whose callers are identified in one turn of the reactor."""
 _NOT_AN_ADMIN: Final = (AuthRequired, BadToken, DeadlinePassed, NotAdmin, ProviderUnavailable)
 
@@ -70,19 +70,13 @@ class DatabaseHandlers:
         shown: list[Json] = []
         room = MAX_SHOWN
         for at, (name, spec) in enumerate(sorted(specs.items())):
-            if at % _AT_ONCE == _AT_ONCE - 1:
+            if at % AT_ONCE == AT_ONCE - 1:
                 await deferLater(self._clock, 0)
-            if name == own or await self._is_admin(wanted, name):
+            if name == own or await is_admin_of(self._data, wanted, name):
                 names = self._catalog.names(spec)
                 shown.append(await self._show(spec, names[:room], count=len(names)))
                 room = max(0, room - len(names))
         return json_response(wanted, shown)
-
-    async def _is_admin(self, wanted: DataRequest, project: str) -> bool:
-        try:
-            return await self._data.is_admin(wanted, project)
-        except _NOT_AN_ADMIN:
-            return False
 
     async def _show(self, spec: ProjectSpec, names: list[DatabaseName], *, count: int) -> Json:
         """Return a project as it is shown; it has `count` databases in all."""
@@ -144,6 +138,14 @@ class DatabaseHandlers:
         refreshing = self._catalog.refresh(database.name.project)
         if refreshing is not None:
             await refreshing
+
+
+async def is_admin_of(data: DataHandlers, wanted: DataRequest, project: str) -> bool:
+    """Return whether the sender of a request is an admin of a project; False if that is unknown."""
+    try:
+        return await data.is_admin(wanted, project)
+    except _NOT_AN_ADMIN:
+        return False
 
 
 def _check_confirmed(wanted: DataRequest, name: DatabaseName) -> None:
