@@ -125,6 +125,22 @@ def test_what_is_not_in_the_table_is_404(server: TreeServer, name: str) -> None:
     assert reply.body == b'{"error":"not_found","message":"The console has no such file."}'
 
 
+def test_other_sites_cannot_read_errors_either(server: TreeServer) -> None:
+    errors = [
+        ask(server, "/.console/missing.js", "Origin: http://localhost:1"),
+        ask(server, "/.console/", method="PUT"),
+        ask(server, "/.console/", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors"),
+    ]
+    assert [each.status for each in errors] == [404, 405, 403]
+    page = ask(server, "/.console/")
+    for each in errors:
+        assert each[b"cache-control"] == b"no-store"
+        for name in (b"content-security-policy", b"x-frame-options", b"x-content-type-options"):
+            assert each[name] == page[name]
+        assert each[b"cross-origin-resource-policy"] == b"same-origin"
+        assert not [name for name, _ in each.fields if name.startswith(b"access-control-")]
+
+
 def test_a_link_to_another_folder_is_not_followed(server: TreeServer, folder: pathlib.Path) -> None:
     (folder / "elsewhere").symlink_to(folder.parent)
     server.clock.advance(RESCAN_S)

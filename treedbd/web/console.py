@@ -38,6 +38,7 @@ from treedbd.web.response import (
     MIN_BYTES,
     NO_CACHE,
     NO_SNIFF,
+    NO_STORE,
     address_of,
     choose_coding,
     counted_address_of,
@@ -88,6 +89,8 @@ SAFE_HEADERS: Final[tuple[Header, ...]] = (
     NO_CACHE,
 )
 """Headers of each response."""
+ERROR_HEADERS: Final = (*(each for each in SAFE_HEADERS if each is not NO_CACHE), NO_STORE)
+"""Headers of each error."""
 _VARIES: Final = (b"Vary", b"Accept-Encoding")
 
 

@@ -277,9 +277,17 @@ class ErrorSender:
         self._setting_of = setting_of
 
     def __call__(
-        self, request: IHttp1Request, error: BaseException, wanted: DataRequest | None = None
+        self,
+        request: IHttp1Request,
+        error: BaseException,
+        wanted: DataRequest | None = None,
+        *,
+        headers: tuple[Header, ...] | None = None,
     ) -> None:
-        """Answer with an error; `wanted` is the request as far as it was parsed."""
+        """Answer with an error; `wanted` is the request as far as it was parsed.
+
+        It has `headers` instead of the usual ones, unless they are None.
+        """
         if isinstance(error, ClientGone):
             return
         if self._note is not None:
@@ -289,8 +297,12 @@ class ErrorSender:
         dialect = (
             self._parser.dialect_of(request, self._setting_of) if wanted is None else wanted.dialect
         )
+        response = _response_to(request, error, dialect)
+        if headers is not None and isinstance(response.body, bytes):
+            request.send(response.status, (*response.headers, *headers), response.body)
+            return
         try:
-            self._writer.send(request, _response_to(request, error, dialect), no_store=True)
+            self._writer.send(request, response, no_store=True)
         except WaitingBytesRefused as refused:  # an error that shows a large value
             self._writer.send(request, _response_to(request, refused, dialect), no_store=True)
 

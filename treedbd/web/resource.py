@@ -53,7 +53,7 @@ from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
 from treedbd.web.backups import BackupHandlers, Backups
-from treedbd.web.console import SAFE_HEADERS, Console
+from treedbd.web.console import ERROR_HEADERS, SAFE_HEADERS, Console
 from treedbd.web.context import WebContext
 from treedbd.web.databases import DatabaseHandlers
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
@@ -723,7 +723,7 @@ class TreeResource(Resource):
             check_method(request.method, allowed)
             await self.console_files.answer(request)
         except Exception as error:
-            self._refuse(request, error)
+            self._refuse(request, error, headers=ERROR_HEADERS)
 
     @app.route("/.health", methods=READ_METHODS)
     async def health(self, request: IHttp1Request) -> None:
@@ -799,7 +799,8 @@ class TreeResource(Resource):
             ):
                 self._guard.check(request)
         except (ForeignOrigin, UnnamedPage, TooManyRequests) as error:
-            self._refuse(request, error)
+            is_console = request.postpath[:1] == [CONSOLE] and self.console_files.is_served(request)
+            self._refuse(request, error, headers=ERROR_HEADERS if is_console else None)
             return NOT_DONE_YET
         question: Question | None = request.head_memory.question or self._parser.recall(request)
         if question is None or question.wanted.admin_path is not None or request.is_oversized:
