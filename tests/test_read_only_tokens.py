@@ -157,6 +157,32 @@ def test_explanations_and_dry_runs_are_reads(shop: Tree) -> None:
     assert check_error(response, 403, "permission_denied") == REFUSAL
 
 
+def test_an_explanation_says_that_a_write_is_not_allowed(shop: Tree) -> None:
+    explained = [
+        *(("PUT", "/kept.json", "2"), ("PATCH", "/kept.json", '{"a":2}'), ("POST", "/a.json", "2")),
+        *(("DELETE", "/kept.json", None), ("PUT", RULES, '{"rules":{}}')),
+        *(("PUT", "/.settings/database.json", None), ("DELETE", "/.settings/database.json", None)),
+        *(("POST", "/.settings/compact.json", None), ("POST", "/.settings/backup.json", None)),
+        ("POST", "/.settings/tokens.json", '{"uid":"ada"}'),
+    ]
+    for method, path, body in explained:
+        response = shop.request(method, at(path, READER), body, {"X-TreeDB-Explain": "true"})
+        shown = response.json
+        assert (response.status, shown["allowed"], shown["admin"]) == (200, False, True), response
+        assert shown["reason"] == REFUSAL
+    reads = [
+        *(("GET", "/kept.json", None), ("GET", RULES, None)),
+        *(
+            ("PUT", RULES + "?dryRun=true", '{"rules":{}}'),
+            ("POST", RULES.replace(".json", "/trial.json"), "{}"),
+        ),
+        ("POST", "/.settings/tokens.json", '{"renew":true}'),
+    ]
+    for method, path, body in reads:
+        response = shop.request(method, at(path, READER), body, {"X-TreeDB-Explain": "true"})
+        assert (response.status, response.json["allowed"]) == (200, True), (path, response)
+
+
 def test_in_the_dialect_of_firebase_it_is_a_denial_as_any_other(reading_daemon: Daemon) -> None:
     reader = token("firebase", admin=True, read_only=True)
     with Tree(reading_daemon, "firebase") as tree:

@@ -409,7 +409,12 @@ def _matching(node: RuleNode, value: Value) -> list[tuple[str, Value, RuleNode]]
 
 
 def explanation(
-    verdict: Verdict, *, is_admin: bool, auth: Json = None, shows_all: bool = False
+    verdict: Verdict,
+    *,
+    is_admin: bool,
+    auth: Json = None,
+    shows_all: bool = False,
+    refusal: str | None = None,
 ) -> dict[str, Json]:
     """Return the JSON of a verdict: the rules that ran, where, and with which result.
 
@@ -419,12 +424,12 @@ def explanation(
 
     An admin is allowed whatever the rules say. `auth` is what the rules have seen; it is shown,
     with a sentence that says why, if they deny. With `shows_all` what rules have seen that are true
-    is shown, too.
+    is shown, too. A `refusal` says why the request is denied whatever the rules say.
     """
-    allowed = is_admin or verdict.allowed
+    allowed = refusal is None and (is_admin or verdict.allowed)
     shown: dict[str, Json] = {"allowed": allowed, "admin": is_admin}
     if not allowed:
-        shown |= {"reason": _denial_reason(verdict), "auth": auth}
+        shown |= {"reason": refusal or _denial_reason(verdict), "auth": auth}
     rules: list[Json] = [
         _show_rule(result, shows_all) for result in paused(verdict.trace, _SHOWN_AT_ONCE)
     ]

@@ -146,9 +146,9 @@ class AdminHandlers:
 
     async def compact(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """Give free space of a database back to the file system."""
-        await self._data.identify_admin(wanted, database, "Compacting a database")
+        admin = await self._data.identify_admin(wanted, database, "Compacting a database")
         if wanted.wants_explanation:
-            return explain_without_rules(wanted)
+            return explain_without_rules(wanted, admin)
         async with self._acquired(database, wanted):
             before, after = await database.compact()
         return json_response(wanted, {"before": before, "after": after})
@@ -182,9 +182,9 @@ class AdminHandlers:
         """Make a token for a user, or one that replaces the admin's own."""
         what = "Making a token"
         admin = await self._data.identify_admin(wanted, database, what, is_read=True)
-        if wanted.wants_explanation:
-            return explain_without_rules(wanted)
         asked = parse_token_request(_read_small_body(request, MAX_TOKEN_REQUEST_BYTES))
+        if wanted.wants_explanation:
+            return explain_without_rules(wanted, None if asked is None else admin)
         if asked is not None and admin.is_read_only:
             raise ReadOnlyToken
         project = database.project.name

@@ -26,12 +26,12 @@ from treedbd.database.database import Database
 from treedbd.database.requests import Unavailable
 from treedbd.http1.request import IHttp1Request
 from treedbd.names import parse_label
-from treedbd.rules.evaluate import explanation
 from treedbd.tree.types import Json
 from treedbd.web.databases import AT_ONCE, is_admin_of
-from treedbd.web.reading import NO_RULES, before_deadline
+from treedbd.web.reading import before_deadline
 from treedbd.web.request import DataRequest
 from treedbd.web.response import Response, json_response
+from treedbd.web.rules import explain_without_rules
 
 if TYPE_CHECKING:
     from treedbd.config.settings import Settings
@@ -169,7 +169,7 @@ class BackupHandlers:
         """List the backups."""
         await self._data.identify_admin(wanted, database, "Access to the list of backups")
         if wanted.wants_explanation:
-            return json_response(wanted, explanation(NO_RULES, is_admin=True))
+            return explain_without_rules(wanted)
         is_set = self._backups.is_set
         listed: list[Json] = await self._backups.find() if is_set else []
         return json_response(wanted, {"directory_set": is_set, "backups": listed})
@@ -177,9 +177,9 @@ class BackupHandlers:
     async def backup(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """Take a backup of all databases; answer when it is complete."""
         deadline = self._clock.seconds() + wanted.timeout_s
-        await self._data.identify_admin(wanted, database, "Taking a backup")
+        admin = await self._data.identify_admin(wanted, database, "Taking a backup")
         if wanted.wants_explanation:
-            return json_response(wanted, explanation(NO_RULES, is_admin=True))
+            return explain_without_rules(wanted, admin)
         taken = before_deadline(
             self._backups.take(), deadline, self._clock, "the backup was complete"
         )

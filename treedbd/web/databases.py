@@ -24,15 +24,15 @@ from treedbd.database.requests import (
 )
 from treedbd.http1.request import IHttp1Request
 from treedbd.names import DatabaseName, parse_label
-from treedbd.rules.evaluate import explanation
 from treedbd.tree.types import InvalidQuery, Json
 from treedbd.web.activity import Activity
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
-from treedbd.web.reading import NO_RULES, before_deadline
+from treedbd.web.reading import before_deadline
 from treedbd.web.request import DataRequest
 from treedbd.web.response import Response, json_response
+from treedbd.web.rules import explain_without_rules
 
 if TYPE_CHECKING:
     from treedbd.web.resource import DataHandlers
@@ -62,7 +62,7 @@ class DatabaseHandlers:
         """List the projects of which the caller is an admin, with their databases."""
         await self._data.identify_admin(wanted, database, "Access to the list of projects")
         if wanted.wants_explanation:
-            return _explain_without_rules(wanted)
+            return explain_without_rules(wanted)
         await self._refresh(database)
         own = database.project.name
         specs = {each.name: each for each in await self._slices.run(self._catalog.projects())}
@@ -97,7 +97,7 @@ class DatabaseHandlers:
         what = "Deleting a database" if is_deletion else "Creating a database"
         identity = await self._data.identify_admin(wanted, database, what)
         if wanted.wants_explanation:
-            return _explain_without_rules(wanted)
+            return explain_without_rules(wanted, identity)
         name = database.name
         if is_deletion:
             _check_confirmed(wanted, name)
@@ -155,8 +155,3 @@ def _check_confirmed(wanted: DataRequest, name: DatabaseName) -> None:
         raise InvalidQuery(
             f"confirm must be the name of the database that is deleted, {name.label}."
         )
-
-
-def _explain_without_rules(wanted: DataRequest) -> Response:
-    """Return the explanation of a request that no rule applies to."""
-    return json_response(wanted, explanation(NO_RULES, is_admin=True))

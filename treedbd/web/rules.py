@@ -33,7 +33,7 @@ from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.path import format_path, make_place
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Place
 from treedbd.tree.value import compact
-from treedbd.web.auth.identity import Identity
+from treedbd.web.auth.identity import Identity, ReadOnlyToken
 from treedbd.web.auth.jwt import exceeds_levels
 from treedbd.web.reading import NO_RULES, explain_index
 from treedbd.web.request import (
@@ -124,7 +124,7 @@ class RulesHandlers:
         identity = await self._identify(wanted, database, is_read=is_dry_run)
         rules = database.rules
         if wanted.wants_explanation:
-            return explain_without_rules(wanted)
+            return explain_without_rules(wanted, None if is_dry_run else identity)
         if wanted.method == b"PUT":
             body, coding = read_body(request), parse_coding(request.headers)
             if coding is not None:
@@ -415,6 +415,13 @@ def _show_version(version: RulesVersion) -> Json:
     }
 
 
-def explain_without_rules(wanted: DataRequest) -> Response:
-    """Return the explanation of a request that no rule applies to."""
-    return json_response(wanted, explanation(NO_RULES, is_admin=True))
+def explain_without_rules(wanted: DataRequest, writer: Identity | None = None) -> Response:
+    """Return the explanation of a request that no rule applies to.
+
+    `writer` is the admin who sends one that may change something.
+    """
+    refusal = None
+    if writer is not None and writer.is_read_only and wanted.is_write:
+        refusal = str(ReadOnlyToken())
+    auth = None if writer is None else writer.auth
+    return json_response(wanted, explanation(NO_RULES, is_admin=True, auth=auth, refusal=refusal))

@@ -51,7 +51,7 @@ from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put, make_remove
 from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place
 from treedbd.tree.value import compact, parse
-from treedbd.web.auth.identity import Identity
+from treedbd.web.auth.identity import Identity, ReadOnlyToken
 from treedbd.web.reading import (
     ReadSource,
     Rendering,
@@ -508,9 +508,14 @@ class WriteHandlers:
         write = begun.write(edit)
         if wanted.wants_explanation:
             verdict = begun.database.explain_write(write)
-            return json_response(
-                wanted, explanation(verdict, is_admin=identity.is_admin, auth=identity.auth)
+            may_write = wanted.override is not None or not identity.is_read_only
+            shown = explanation(
+                verdict,
+                is_admin=identity.is_admin,
+                auth=identity.auth,
+                refusal=None if may_write else str(ReadOnlyToken()),
             )
+            return json_response(wanted, shown)
         return write_response(wanted, await begun.database.write(write))
 
     def _check_deadline(self, begun: _BegunWrite) -> None:
