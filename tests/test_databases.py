@@ -351,6 +351,32 @@ def test_a_project_has_no_more_databases_than_it_may(configured: Daemon) -> None
     assert of_admin(configured, "PUT", f"{DATABASE}?ns=d--shop").status == 200
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("DELETE", "/.settings/database.json"), ("PUT", "/.settings/database.json")),
+        *(("POST", "/.settings/backup.json"), ("POST", "/.settings/tokens.json")),
+    ],
+)
+def test_a_condition_that_is_not_honoured_is_refused(
+    configured: Daemon, method: str, path: str
+) -> None:
+    with Client(configured, "localhost") as client:
+        auth = {"Authorization": f"Bearer {admin('shop')}", "X-TreeDB-Dialect": "standard"}
+        target = f"{path}?ns=shop&confirm=shop"
+        body = '{"uid":"ada"}'
+        for condition in ('"x"', "*", "null_etag", ""):
+            response = client.request(method, target, body, {**auth, "If-Match": condition})
+            message = check_error(response, 400, "invalid_query")
+            assert message == "If-Match is not possible here."
+        message = check_error(
+            client.request(method, f"{target}&dryRun=true", body, auth), 400, "invalid_query"
+        )
+        assert message == "dryRun is not possible here."
+        response = client.request(method, f"{target}&dryRun=false", body, auth)
+        assert response.status in {200, 404, 409, 503}
+
+
 def test_no_rule_decides_it(configured: Daemon) -> None:
     headers = {"X-TreeDB-Explain": "true"}
     target = f"{DATABASE}?ns=c--shop&confirm=c--shop"

@@ -182,6 +182,7 @@ class AdminHandlers:
         """Make a token for a user, or one that replaces the admin's own."""
         what = "Making a token"
         admin = await self._data.identify_admin(wanted, database, what, is_read=True)
+        wanted.check_unconditional()
         asked = parse_token_request(_read_small_body(request, MAX_TOKEN_REQUEST_BYTES))
         if wanted.wants_explanation:
             return explain_without_rules(wanted, None if asked is None else admin)

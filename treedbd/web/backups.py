@@ -178,6 +178,7 @@ class BackupHandlers:
         """Take a backup of all databases; answer when it is complete."""
         deadline = self._clock.seconds() + wanted.timeout_s
         admin = await self._data.identify_admin(wanted, database, "Taking a backup")
+        wanted.check_unconditional()
         if wanted.wants_explanation:
             return explain_without_rules(wanted, admin)
         taken = before_deadline(

@@ -96,6 +96,7 @@ class DatabaseHandlers:
         is_deletion = wanted.method == b"DELETE"
         what = "Deleting a database" if is_deletion else "Creating a database"
         identity = await self._data.identify_admin(wanted, database, what)
+        wanted.check_unconditional()
         if wanted.wants_explanation:
             return explain_without_rules(wanted, identity)
         name = database.name

@@ -833,6 +833,13 @@ class DataRequest:
         if self.is_write and not self.wants_explanation:
             raise ReadOnlyToken
 
+    def check_unconditional(self) -> None:
+        """Raise `InvalidQuery` for a condition, or a trial, of what is done as a whole or not."""
+        if self.condition is not None:
+            raise InvalidQuery("If-Match is not possible here.")
+        if self.parameters.get("dryRun", "false") != "false":
+            raise InvalidQuery("dryRun is not possible here.")
+
     @cached_property
     def shows_value(self) -> bool:
         """Whether it reads the value itself, as it is printed, and without its tag."""
