@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.access import admin, user, write_secret
+from tests.access import admin, token, user, write_secret
 from tests.command import run_command
 from tests.daemon import Daemon, Response
 from tests.rest import Client, check_error
@@ -107,6 +107,15 @@ def test_one_is_taken_at_a_time(daemon: Daemon) -> None:
     with locked(daemon.folder / "backups"):
         check_error(send(daemon, "POST", TAKE), 409, "conflict")
     take(daemon)
+
+
+def test_the_log_says_who_has_taken_one(daemon: Daemon) -> None:
+    headers = {"Authorization": f"Bearer {token('shop', admin=True, uid='root')}"}
+    with Client(daemon, "localhost") as client:
+        name = client.request("POST", TAKE, None, headers).json["name"]
+    daemon.await_line(rf"A backup was taken\. backup={name} project=shop by=root")
+    name = take(daemon)["name"]
+    daemon.await_line(rf"A backup was taken\. backup={name} project=shop$")
 
 
 def test_only_admins_take_and_see_them(daemon: Daemon) -> None:

@@ -13,7 +13,7 @@ import pathlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from treedbd.database.backup_folder import BackupUnderWay, NoBackups, clean, list_backups
 from treedbd.database.database import Database
 from treedbd.database.requests import Unavailable
+from treedbd.errors import in_one_line
 from treedbd.http1.request import IHttp1Request
 from treedbd.names import parse_label
 from treedbd.tree.types import Json
@@ -89,9 +90,10 @@ class Backups:
 
         return self._in_thread(find)
 
-    def take(self) -> Deferred[dict[str, Json]]:
+    def take(self, asked: Mapping[str, str]) -> Deferred[dict[str, Json]]:
         """Take a backup; fires with its name, time and size, and which databases it lacks.
 
+        `asked` are the fields of the line in the log that say who has asked for it.
         Errbacks with `BackupUnderWay`, or with `Unavailable` if it fails. Cancelling ends the
         waiting only.
         """
@@ -103,6 +105,7 @@ class Backups:
         taken: Deferred[dict[str, Json]] = Deferred()
         taking = self._in_thread(self._run)
         taking.addBoth(self._finish)
+        taking.addCallback(self._log_taken, asked)
         taking.chainDeferred(taken)
         return taken
 
@@ -133,6 +136,12 @@ class Backups:
     def _finish(self, result: T) -> T:
         self._process, self._is_taking = None, False
         return result
+
+    def _log_taken(self, report: dict[str, Json], asked: Mapping[str, str]) -> dict[str, Json]:
+        """Log a backup that is complete, also if its client did not wait for it."""
+        fields = {"backup": str(report["name"]), **asked}
+        self._log.info("A backup was taken.", treedb_fields=fields)
+        return report
 
     def _in_thread(self, work: Callable[[], T]) -> Deferred[T]:
         """Run what may take minutes in a thread of its own, so that no commit waits for one."""
@@ -181,10 +190,12 @@ class BackupHandlers:
         wanted.check_unconditional()
         if wanted.wants_explanation:
             return explain_without_rules(wanted, admin)
+        project, by = database.project.name, (admin.auth or {}).get("uid")
+        asked = {"project": project} | ({"by": in_one_line(by)} if isinstance(by, str) else {})
         taken = before_deadline(
-            self._backups.take(), deadline, self._clock, "the backup was complete"
+            self._backups.take(asked), deadline, self._clock, "the backup was complete"
         )
-        shown = await self._hide_others(wanted, database.project.name, await taken)
+        shown = await self._hide_others(wanted, project, await taken)
         return json_response(wanted, shown)
 
     async def _hide_others(
