@@ -95,7 +95,7 @@ class Opening(Closing):
         self.seen = folder / "seen"
         self.home = folder / "home"
         self.seen.mkdir()
-        self.home.mkdir()
+        self.home.mkdir(exist_ok=True)
         browser = folder / "browser"
         browser.write_text(BROWSER.format(python=sys.executable, seen=str(self.seen)))
         browser.chmod(0o700)
@@ -145,6 +145,27 @@ def test_the_browser_gets_a_page_that_no_other_user_can_read(
         assert token not in (opening.seen / name).read_text()
     headers = {"Authorization": f"Bearer {token}"}
     assert development.request("GET", "/.settings/rules.json", headers=headers).status == 200
+
+
+def test_what_a_killed_command_has_left_is_removed_by_the_next(
+    development: Daemon, tmp_path: pathlib.Path
+) -> None:
+    with Opening(tmp_path, development.http, "--data", development.data) as killed:
+        killed.end(signal.SIGKILL)
+        (left,) = killed.home.iterdir()
+        recent, other = killed.home / "treedb-console-recent", killed.home / "treedb-console-other"
+        recent.mkdir()
+        other.mkdir()
+        (other / "mine").write_text("kept")
+        for folder in (left, other):
+            os.utime(folder, (1_700_000_000, 1_700_000_000))
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "home").symlink_to(killed.home)
+    with Opening(again, development.http, "--data", development.data) as opening:
+        assert not left.exists()
+        assert (recent.exists(), other.exists()) == (True, True)
+        opening.end(signal.SIGTERM)
 
 
 def test_the_page_is_removed_after_a_while(

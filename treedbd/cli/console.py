@@ -13,11 +13,13 @@ hand, or a file names a token, an existing token is used.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import pathlib
 import shutil
 import signal
+import stat
 import tempfile
 import time
 import webbrowser
@@ -64,6 +66,8 @@ PRINTED_S: Final = 300.0
 keep links in their history; the page has replaced that token at once."""
 KEPT_S: Final = 10.0
 """How long the page is kept for a browser that starts."""
+LEFT_S: Final = 60.0
+"""How old a folder of another command is that was killed before it could remove it."""
 CONSOLE_UID: Final = "console"
 _FOLDER: Final = "treedb-console-"
 PAGE: Final = """<!doctype html>
@@ -269,9 +273,21 @@ def open_browser(url: str) -> None:
 def _make_folder() -> str:
     """Return a new folder of the home directory, or of the one for temporary files."""
     try:
+        _remove_left(pathlib.Path.home())
         return tempfile.mkdtemp(prefix=_FOLDER, dir=pathlib.Path.home())
     except (OSError, RuntimeError):
         return tempfile.mkdtemp(prefix=_FOLDER)
+
+
+def _remove_left(parent: pathlib.Path) -> None:
+    """Remove the folders of commands that were killed; none needs its own for so long."""
+    for folder in parent.glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if is_own and status.st_mtime < time.time() - LEFT_S:
+                (folder / "open.html").unlink(missing_ok=True)
+                folder.rmdir()
 
 
 def _interrupt(*_: object) -> NoReturn:
