@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import pathlib
+import socket
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -432,6 +434,29 @@ def test_a_dry_run_shows_all_errors_with_their_positions(shop: Tree) -> None:
                 "hint": "Did you mean '.read'?",
             },
         ]
+
+
+def leave(tree: Tree, method: str, target: str, body: str) -> bytes:
+    """Send a request and end the sending direction; return the answer, empty if there is none."""
+    connection = tree.daemon.connect()
+    connection.request(method, target, body, {"Host": tree.host})
+    client = connection.sock
+    client.shutdown(socket.SHUT_WR)
+    received = b""
+    with closing(connection), suppress(ConnectionResetError):
+        while more := client.recv(65_536):
+            received += more
+    return received
+
+
+LARGE_RULES = json.dumps({"rules": {f"k{at}": {".validate": True} for at in range(20_000)}})
+
+
+def test_a_check_ends_with_its_client_and_a_put_does_not(shop: Tree) -> None:
+    trial = json.dumps({"method": "GET", "path": "/a", "rules": LARGE_RULES})
+    assert leave(shop, "PUT", at(RULES, shop.admin, dryRun=True), LARGE_RULES) == b""
+    assert leave(shop, "POST", at(TRIAL, shop.admin), trial) == b""
+    assert leave(shop, "PUT", at(RULES, shop.admin), LARGE_RULES).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_dry_run_shows_warnings_with_their_positions(shop: Tree) -> None:

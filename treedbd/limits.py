@@ -93,6 +93,8 @@ MAX_RESUMED_PATHS: Final = 50_000
 replays; beyond, it starts again."""
 RULES_VERSIONS: Final = 50
 """Versions of the rules of a project that are kept, that in force included."""
+WAITING_DRAFTS: Final = 4
+"""Rules documents of a project that wait to be checked for dry runs and trials, while one is."""
 MAX_TRIAL_BYTES: Final = 2 * MIB + 512 * KIB
 """Bytes of a request to try rules: a draft of a mebibyte and a value, both escaped."""
 MAX_CHANGED_KEYS: Final = 100

@@ -23,11 +23,12 @@ from treedbd.database.requests import (
     DeadlinePassed,
     RulesManagedByFile,
     RulesUnreadable,
+    TooManyDrafts,
     Unavailable,
     UnknownVersion,
 )
 from treedbd.database.slices import SLICE_SECONDS
-from treedbd.limits import RULES_VERSIONS
+from treedbd.limits import RULES_VERSIONS, WAITING_DRAFTS
 from treedbd.rules.context import Context
 from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import DENY, OPEN, RuleSet
@@ -411,3 +412,45 @@ def test_versions_that_cannot_be_read_are_unavailable(tmp_path: pathlib.Path) ->
     assert failure_of(listing) is Unavailable
     assert text_of(world, 1) is Unavailable
     assert failure_of(world.active.put(FIRST.encode())) is Unavailable
+
+
+# Drafts that are checked.
+
+
+LARGE_DRAFT = json.dumps({"rules": {f"k{at}": {".read": f"now > {at}"} for at in range(1_000)}})
+
+
+def check(world: StoredRules, text: str) -> tuple[Deferred[RuleSet], list[object]]:
+    """Check a draft; return also a list that its text, or the type of its error, is added to."""
+    ended: list[object] = []
+    checking = Deferred.fromCoroutine(world.active.check(text.encode()))
+    checking.addCallbacks(
+        lambda rules: ended.append(rules.text), lambda failure: ended.append(failure.type)
+    )
+    return checking, ended
+
+
+def test_few_drafts_of_a_project_wait_and_one_that_is_dropped_makes_room() -> None:
+    world = StoredRules(None, clock=TurnClock(STEP_S))
+    checks = [check(world, LARGE_DRAFT) for _ in range(1 + WAITING_DRAFTS)]
+    assert check(world, FIRST)[1] == [TooManyDrafts]
+    checks[2][0].cancel()
+    last = check(world, FIRST)[1]
+    assert last == []
+    world.run()
+    assert last == [FIRST]
+    assert [ended for _, ended in checks] == [
+        [CancelledError] if number == 2 else [LARGE_DRAFT] for number in range(1 + WAITING_DRAFTS)
+    ]
+
+
+def test_rules_are_put_while_drafts_of_this_project_are_checked() -> None:
+    world = StoredRules(None, clock=TurnClock(STEP_S))
+    checks = [check(world, LARGE_DRAFT)[1] for _ in range(3)]
+    world.clock.take_turn()
+    world.active.put(FIRST.encode())
+    world.clock.take_turn()
+    assert (world.may_read("a"), checks) == (True, [[], [], []])
+    world.run()
+    assert checks == [[LARGE_DRAFT]] * 3
+    assert world.active.current.text == FIRST

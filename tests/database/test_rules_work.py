@@ -41,6 +41,18 @@ class WorkedDocuments:
 
         return Deferred.fromCoroutine(compile_in_turn())
 
+    def check(self, name: str, text: bytes, deadline: float | None = None) -> Deferred[None]:
+        """Compile a document slice by slice, as `compile` does otherwise."""
+
+        async def check() -> None:
+            try:
+                rules = await self.work.run_between(parse_rules_in_steps(text), deadline)
+                self.done[name] = rules.text
+            except (InvalidRules, DeadlinePassed, CancelledError) as error:
+                self.done[name] = type(error)
+
+        return Deferred.fromCoroutine(check())
+
     def run(self) -> None:
         """Make delayed calls until none is left."""
         while self.clock.calls:
@@ -130,3 +142,48 @@ def test_a_document_that_waits_can_be_withdrawn(world: WorkedDocuments) -> None:
         "first": LARGE.decode(),
         "third": SMALL.decode(),
     }
+
+
+def test_a_document_that_is_compiled_goes_before_the_rest_of_those_that_are_checked(
+    world: WorkedDocuments,
+) -> None:
+    world.check("a", LARGE)
+    world.check("b", LARGE)
+    world.clock.take_turn()
+    world.compile("put", LARGE)
+    world.run()
+    assert list(world.done) == ["put", "a", "b"]
+
+
+def test_documents_that_are_checked_alternate_with_one_slice_in_each_turn(
+    world: WorkedDocuments,
+) -> None:
+    world.check("large", LARGE)
+    world.check("small", SMALL)
+    begin = world.clock.rightNow
+    while world.clock.calls:
+        assert len(world.clock.calls) == 1
+        world.clock.take_turn()
+        # That of the small document, of one step, is run in the turn of the large one's next slice.
+        assert world.clock.rightNow - begin <= 2 * SLICE_SECONDS + 8 * world.clock.lag
+        begin = world.clock.rightNow
+    assert list(world.done) == ["small", "large"]
+
+
+@pytest.mark.parametrize("turns", [0, 3])
+def test_a_check_that_is_cancelled_stops_and_leaves_the_lock(
+    world: WorkedDocuments, turns: int
+) -> None:
+    checking = world.check("gone", LARGE)
+    for _ in range(turns):
+        world.clock.take_turn()
+    checking.cancel()
+    assert not world.clock.calls
+    world.compile("put", SMALL)
+    assert world.done == {"gone": CancelledError, "put": SMALL.decode()}
+
+
+def test_a_check_ends_at_its_deadline(world: WorkedDocuments) -> None:
+    world.check("late", LARGE, world.clock.rightNow + 5 * SLICE_SECONDS)
+    world.run()
+    assert world.done == {"late": DeadlinePassed}

@@ -28,7 +28,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ProjectSpec
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import SLICE_SECONDS
-from treedbd.limits import Limits
+from treedbd.limits import WAITING_DRAFTS, Limits
 from treedbd.rules.ruleset import DENY
 from treedbd.web.auth.fetch import FetchFailed
 from treedbd.web.auth.jwt import BadToken
@@ -40,6 +40,7 @@ from treedbd.web.resource import TreeResource
 
 reactor: Any = installed_reactor
 RULES = "http://shop.localhost/.settings/rules.json"
+TRIAL = "http://shop.localhost/.settings/rules/trial.json"
 DATABASES = "http://shop.localhost/.inspect/databases.json"
 NOW = 1_700_000_000.0
 
@@ -214,8 +215,8 @@ async def test_others_are_answered_while_large_rules_are_checked(
 
 @pytest.mark.parametrize("query", ["", "&dryRun=true"])
 def test_rules_that_are_checked_beyond_the_timeout_are_a_504(busy: AdminSite, query: str) -> None:
-    put = busy.request("PUT", f"{RULES}?timeout=20ms{query}", admin("shop"), LARGE)
-    others = busy.request("PUT", f"{RULES}?timeout=9ms", admin("shop"), b'{"rules":{}}')
+    put = busy.request("PUT", f"{RULES}?timeout=40ms{query}", admin("shop"), LARGE)
+    others = busy.request("PUT", f"{RULES}?timeout=9ms{query}", admin("shop"), b'{"rules":{}}')
     busy.run()
     for responses in (put, others):
         ((status, body),) = responses
@@ -237,6 +238,40 @@ def test_the_check_of_rules_ends_when_the_client_disconnects(busy: AdminSite, qu
     busy.run()
     assert responses == []
     assert busy.request("GET", RULES, admin("shop")) == [(200, b'{"rules":{}}')]
+
+
+def test_rules_are_put_before_those_of_dry_runs_and_trials(busy: AdminSite) -> None:
+    trial = json.dumps({"method": "GET", "path": "/a", "rules": LARGE.decode()}).encode()
+    checks = [
+        busy.request("PUT", f"{RULES}?dryRun=true", admin("shop"), LARGE),
+        busy.request("POST", TRIAL, admin("shop"), trial),
+    ]
+    put = busy.request("PUT", RULES, admin("shop"), b'{"rules":{"a":{}}}')
+    while not put:
+        busy.clock.take_turn()
+        if busy.disk.waiting:
+            busy.disk.finish()
+        busy.web.flush()
+    assert (put, checks) == ([(200, b'{"status":"ok"}')], [[], []])
+    busy.run()
+    assert [responses[0][0] for responses in checks] == [200, 200]
+
+
+def test_more_dry_runs_than_wait_are_a_429_and_a_put_is_not(busy: AdminSite) -> None:
+    checks = [
+        busy.request("PUT", f"{RULES}?dryRun=true", admin("shop"), LARGE)
+        for _ in range(1 + WAITING_DRAFTS)
+    ]
+    ((status, body),) = busy.request("PUT", f"{RULES}?dryRun=true", admin("shop"), b"{}")
+    assert status == 429
+    assert json.loads(body) == {
+        "error": "too_many_requests",
+        "message": "4 rules documents of this project wait to be checked already: try again when "
+        "one of them has been.",
+    }
+    put = busy.request("PUT", RULES, admin("shop"), b'{"rules":{"a":{}}}')
+    busy.run()
+    assert [responses[0][0] for responses in (*checks, put)] == [200] * (2 + WAITING_DRAFTS)
 
 
 @pytest_twisted.ensureDeferred

@@ -8,9 +8,12 @@ project whose configuration names a rules file are *managed by the file*: then n
 here, a PUT is a conflict, and there are no versions.
 
 A rules document of a mebibyte takes seconds to compile, and only the caller that puts or checks it
-waits. `RulesWork` compiles in slices between which the reactor serves others, one document of the
-service at a time, in the order of arrival, so that several take no larger share of the reactor's
-time than one.
+waits. `RulesWork` compiles in slices between which the reactor serves others, one slice of the
+service in each turn, so that several documents take no larger share of the reactor's time than one.
+What is put is compiled whole, in the order of arrival. A document that is only checked lets what
+arrived meanwhile go first after each slice, so that a PUT waits for one slice of it at most, and
+the projects check theirs in alternation. Of one project one is checked at a time, and
+`WAITING_DRAFTS` wait.
 
 Rules that take long for a request are logged (`SlowRulesLog`).
 """
@@ -34,6 +37,7 @@ from treedbd.database.requests import (
     NoDescriptors,
     RulesManagedByFile,
     RulesUnreadable,
+    TooManyDrafts,
     Unavailable,
     UnknownVersion,
 )
@@ -41,7 +45,7 @@ from treedbd.database.runtime import RulesExchange, RunInThread
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.errors import LineBudget
 from treedbd.files import NO_DESCRIPTOR_ERRNOS, create_directory, write_atomically
-from treedbd.limits import RULES_VERSIONS, RulesLimits
+from treedbd.limits import RULES_VERSIONS, WAITING_DRAFTS, RulesLimits
 from treedbd.loop import Steps
 from treedbd.names import DatabaseName
 from treedbd.rules.context import SlowRules, SlowRulesReport
@@ -232,7 +236,7 @@ class MemoryRules:
 
 
 class RulesWork:
-    """Compiles rules documents in slices, one document at a time."""
+    """Compiles rules documents in slices, one document or one slice at a time."""
 
     def __init__(self, clock: IReactorTime) -> None:
         """Slice by `clock`, whose seconds deadlines are in."""
@@ -240,37 +244,59 @@ class RulesWork:
         self._lock = DeferredLock()
 
     @asynccontextmanager
-    async def lock(self, deadline: float | None = None) -> AsyncIterator[None]:
+    async def lock(
+        self, deadline: float | None = None, lock: DeferredLock | None = None
+    ) -> AsyncIterator[None]:
         """Wait until no other document is worked on; the next one begins at the end of the context.
 
         What is done with the rules under this lock is done in the order in which they arrived.
-        Raises `DeadlinePassed`. The waiting may be cancelled.
+        Another `lock` is waited for in the same way. Raises `DeadlinePassed`. The waiting may be
+        cancelled.
         """
-        acquiring = self._lock.acquire()
+        lock = lock or self._lock
+        acquiring = lock.acquire()
         if deadline is not None:
             acquiring.addTimeout(max(0.0, deadline - self._clock.seconds()), self._clock, _time_out)
         await acquiring
         try:
             yield
         finally:
-            self._lock.release()
+            lock.release()
 
     async def run(self, steps: Steps[Result], deadline: float | None = None) -> Result:
         """Do the work on a document, under the `lock`, and return its result.
 
         Raises what the work raises, and `DeadlinePassed`. It may be cancelled.
         """
+        while not (results := self._run_slice(steps)):
+            await self._end_turn(deadline)
+        return results[0]
+
+    async def run_between(self, steps: Steps[Result], deadline: float | None = None) -> Result:
+        """Do the work as `run` does, with the `lock` of its own for each slice.
+
+        So what waits for the lock after a slice is done before the next one.
+        """
+        while True:
+            async with self.lock(deadline):
+                if results := self._run_slice(steps):
+                    return results[0]
+                await self._end_turn(deadline)  # before another one runs its slice
+
+    def _run_slice(self, steps: Steps[Result]) -> list[Result]:
+        """Run steps for one slice; return their result in a list, which is empty before."""
         end = self._clock.seconds() + SLICE_SECONDS
         while True:
             try:
                 next(steps)
             except StopIteration as stop:
-                result: Result = stop.value
-                return result
+                return [stop.value]
             if self._clock.seconds() >= end:
-                self.check_deadline(deadline)
-                await deferLater(self._clock, 0)
-                end = self._clock.seconds() + SLICE_SECONDS
+                return []
+
+    async def _end_turn(self, deadline: float | None) -> None:
+        self.check_deadline(deadline)
+        await deferLater(self._clock, 0)
 
     def check_deadline(self, deadline: float | None) -> None:
         """Raise `DeadlinePassed` if it is past a deadline."""
@@ -327,6 +353,7 @@ class ActiveRules:
         self._limits = limits
         self._putting = DeferredLock()
         self._loading = DeferredLock()
+        self._checking = DeferredLock()
         self._reported: set[str] = set()
         if self._storage.is_shared:
             self.current, self.epoch = DENY, UNKNOWN_EPOCH
@@ -336,10 +363,13 @@ class ActiveRules:
     async def check(self, text: bytes, deadline: float | None = None) -> RuleSet:
         """Return the rules in a document, which is not put in force.
 
-        Raises `InvalidRules` and `DeadlinePassed`. It may be cancelled.
+        Raises `InvalidRules`, `DeadlinePassed` and `TooManyDrafts`. It may be cancelled.
         """
-        async with self._work.lock(deadline):
-            return await self._work.run(parse_rules_in_steps(text, self._limits), deadline)
+        if len(self._checking.waiting) >= WAITING_DRAFTS:
+            raise TooManyDrafts
+        async with self._work.lock(deadline, self._checking):
+            steps = parse_rules_in_steps(text, self._limits)
+            return await self._work.run_between(steps, deadline)
 
     async def as_json(self, deadline: float | None = None) -> Json:
         """Return the document in force as plain JSON; raise `DeadlinePassed`."""

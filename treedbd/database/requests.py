@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 import attrs
 
-from treedbd.limits import DEFAULT_PROJECT_DATABASES, MAX_SHOWN_BYTES, RULES_VERSIONS
+from treedbd.limits import (
+    DEFAULT_PROJECT_DATABASES,
+    MAX_SHOWN_BYTES,
+    RULES_VERSIONS,
+    WAITING_DRAFTS,
+)
 from treedbd.names import DEFAULT_DATABASE, CreatorName, DatabaseName, DialectName
 from treedbd.store.engine import Transaction
 from treedbd.traces import Trace
@@ -205,6 +210,16 @@ class UnknownDatabase(LookupError):
         )
         self.name = name
         self.is_project_known = is_project_known
+
+
+class TooManyDrafts(Exception):
+    """So many documents of a project wait to be checked that no further one may."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"{WAITING_DRAFTS} rules documents of this project wait to be checked already: "
+            "try again when one of them has been."
+        )
 
 
 class UnknownVersion(LookupError):

@@ -105,7 +105,10 @@ class IHttp1Request(IRequest, IConsumer):
         "What identifies the client among those that write at the same time: its connection."
     )
     trace = Attribute("The `Trace` of the request, None if it is not sampled.")
-    has_own_timeout = Attribute("Set to True by a resource that closes slow readers by itself.")
+    has_own_timeout = Attribute(
+        "Set to True by a resource that closes slow readers by itself, or while its work is of use "
+        "to a connected client alone: one that ends its sending direction is disconnected then."
+    )
 
     def send(status: int, headers: Iterable[Header], body: bytes) -> None:
         """Send a whole reply in one write and finish the request.

@@ -28,6 +28,7 @@ from treedbd.database.requests import (
     TagDenied,
     TooLarge,
     TooManyDisconnectWrites,
+    TooManyDrafts,
     Unavailable,
     UnknownDatabase,
     UnknownVersion,
@@ -112,6 +113,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     WrongVersion: (426, "invalid_data"),
     TooManyRequests: (429, "too_many_requests"),
     TooManyWaitingBytes: (429, "too_many_requests"),
+    TooManyDrafts: (429, "too_many_requests"),
     TooManyStreams: (429, "too_many_requests"),
     ProviderUnavailable: (503, "unavailable"),
     HeldBytesRefused: (503, "unavailable"),
@@ -235,7 +237,7 @@ def _headers_of(error: BaseException) -> tuple[Header, ...]:
         return ((b"Allow", error.allowed.header),)
     if isinstance(error, TooManyRequests):
         return ((b"Retry-After", b"%d" % error.retry_after_s),)
-    if isinstance(error, TooManyStreams | TooManyWaitingBytes):
+    if isinstance(error, TooManyDrafts | TooManyStreams | TooManyWaitingBytes):
         return (RETRY_SOON,)
     if isinstance(error, WrongVersion):
         return ((b"Sec-WebSocket-Version", WEBSOCKET_VERSION.encode()), (b"Upgrade", b"websocket"))

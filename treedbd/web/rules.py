@@ -133,7 +133,7 @@ class RulesHandlers:
                 working = Deferred.fromCoroutine(rules.check(body, deadline))
             else:
                 working = rules.put(body, deadline, self._origin_of(identity))
-            put = await _unless_gone(request, working)
+            put = await _unless_gone(request, working, is_check=is_dry_run)
             return None if put is None else _show_put(wanted, put, is_dry_run=is_dry_run)
         if is_strict:
             return json_response(wanted, await rules.as_json(deadline))
@@ -160,7 +160,7 @@ class RulesHandlers:
             return explain_without_rules(wanted)
         body = _read_trial(request)
         working = Deferred.fromCoroutine(self._try(database, body, wanted, deadline))
-        shown = await _unless_gone(request, working)
+        shown = await _unless_gone(request, working, is_check=True)
         return None if shown is None else json_response(wanted, shown)
 
     async def _identify(
@@ -377,14 +377,23 @@ def _parse_version(text: str | None) -> int | None:
     return number
 
 
-async def _unless_gone(request: IHttp1Request, working: Deferred[Any]) -> Any:
-    """Wait for work; cancel it and return None if the client disconnects."""
+async def _unless_gone(
+    request: IHttp1Request, working: Deferred[Any], *, is_check: bool = False
+) -> Any:
+    """Wait for work; cancel it and return None if the client disconnects.
+
+    Of a check it has also disconnected if it ends its sending direction: that is what the server
+    sees of a client that closes its connection.
+    """
     # Work for a client that has disconnected would only delay others.
     request.notifyFinish().addErrback(lambda _: working.cancel())
+    request.has_own_timeout = is_check
     try:
         return await working
     except CancelledError:
         return None
+    finally:
+        request.has_own_timeout = False  # a slow reader of the answer is disconnected as any other
 
 
 def _show_put(wanted: DataRequest, put: RuleSet, *, is_dry_run: bool) -> Response:
