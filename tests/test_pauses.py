@@ -11,7 +11,16 @@ from concurrent.futures import wait
 import pytest
 from twisted.internet.task import Clock
 
-from treedbd.loop import STEP_SECONDS, free_beside, in_steps, pause, paused, run_beside
+from treedbd.loop import (
+    FREED_AT_ONCE,
+    STEP_SECONDS,
+    free_beside,
+    free_in_steps,
+    in_steps,
+    pause,
+    paused,
+    run_beside,
+)
 
 
 def counting(numbers: list[int]) -> Callable[[], str]:
@@ -172,6 +181,24 @@ def test_what_is_freed_beside_is_freed_item_by_item_in_another_thread() -> None:
     assert len(set(threads)) == 1
     assert threading.get_ident() not in threads
     assert collected == []
+
+
+def test_what_is_freed_in_steps_is_freed_with_its_parts_some_in_each_step() -> None:
+    freed: list[str] = []
+
+    class Node:
+        def __init__(self, name: str, parts: list[Node]) -> None:
+            self.name, self.parts = name, parts
+
+        def __del__(self) -> None:
+            freed.append(self.name)
+
+    pending = [Node("root", [Node(f"{number}", []) for number in range(2 * FREED_AT_ONCE)])]
+    counts = [len(freed) for _ in free_in_steps(pending, lambda node: node.parts)]
+    assert counts == [FREED_AT_ONCE, 2 * FREED_AT_ONCE]
+    assert len(freed) == 1 + 2 * FREED_AT_ONCE
+    assert freed[0] == "root"
+    assert pending == []
 
 
 class Held:

@@ -259,6 +259,23 @@ def finish(steps: Steps[T]) -> T:
             return result
 
 
+FREED_AT_ONCE: Final = 256
+"""Items that are freed in one step."""
+
+
+def free_in_steps(pending: list[T], parts_of: Callable[[T], Iterable[T]]) -> Steps[None]:
+    """Free items and all their parts, some in each step: 100,000 at once take 20 ms.
+
+    Nothing else must refer to the items; the list is empty at the end.
+    """
+    freed = 0
+    while pending:
+        pending.extend(parts_of(pending.pop()))
+        freed += 1
+        if freed % FREED_AT_ONCE == 0:
+            yield
+
+
 SORTED_AT_ONCE: Final = 512
 """Items that are sorted in one step."""
 

@@ -423,7 +423,7 @@ LARGE_DRAFT = json.dumps({"rules": {f"k{at}": {".read": f"now > {at}"} for at in
 def check(world: StoredRules, text: str) -> tuple[Deferred[RuleSet], list[object]]:
     """Check a draft; return also a list that its text, or the type of its error, is added to."""
     ended: list[object] = []
-    checking = Deferred.fromCoroutine(world.active.check(text.encode()))
+    checking = Deferred.fromCoroutine(world.active.compile_draft(text.encode()))
     checking.addCallbacks(
         lambda rules: ended.append(rules.text), lambda failure: ended.append(failure.type)
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from treedbd.limits import RulesLimits
 from treedbd.loop import Steps, finish
 from treedbd.rules.document import InvalidRules, Source
 from treedbd.rules.grammar import parse_expression
-from treedbd.rules.ruleset import parse_rules, parse_rules_in_steps
+from treedbd.rules.ruleset import check_rules_in_steps, parse_rules, parse_rules_in_steps
 
 LONG = RulesLimits(expression_bytes=1_048_576, chain_terms=100_000)
 
@@ -143,3 +146,19 @@ def test_any_text_is_a_rule_set_or_has_an_error_within_it(document: str | bytes)
         case _:
             assert found == (text, parse_rules(text).warnings)
     assert outcome(document) == found
+
+
+def test_the_document_and_the_rules_of_a_check_are_freed_in_steps() -> None:
+    members = 10_000
+    text = json.dumps({"rules": {f"k{at}": {".validate": True} for at in range(members)}})
+    gc.disable()
+    try:
+        held = [sys.getallocatedblocks()]
+        checking = check_rules_in_steps(text)
+        held.extend(sys.getallocatedblocks() for _ in checking)
+        held.append(sys.getallocatedblocks())
+    finally:
+        gc.enable()
+    assert max(held) - held[0] > 10 * members
+    assert max(before - after for before, after in pairwise(held)) < members
+    assert held[-1] - held[0] < members

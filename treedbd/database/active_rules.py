@@ -49,8 +49,15 @@ from treedbd.limits import RULES_VERSIONS, WAITING_DRAFTS, RulesLimits
 from treedbd.loop import Steps
 from treedbd.names import DatabaseName
 from treedbd.rules.context import SlowRules, SlowRulesReport
-from treedbd.rules.document import InvalidRules, TextPosition, with_hint
-from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet, parse_rules, parse_rules_in_steps
+from treedbd.rules.document import InvalidRules, RulesWarning, TextPosition, with_hint
+from treedbd.rules.ruleset import (
+    DEFAULT_LIMITS,
+    DENY,
+    RuleSet,
+    check_rules_in_steps,
+    parse_rules,
+    parse_rules_in_steps,
+)
 from treedbd.store.rules_versions import (
     UNKNOWN,
     Origin,
@@ -360,15 +367,21 @@ class ActiveRules:
         elif not is_file_managed:
             self._load(self._storage)
 
-    async def check(self, text: bytes, deadline: float | None = None) -> RuleSet:
+    async def compile_draft(self, text: bytes, deadline: float | None = None) -> RuleSet:
         """Return the rules in a document, which is not put in force.
 
         Raises `InvalidRules`, `DeadlinePassed` and `TooManyDrafts`. It may be cancelled.
         """
+        return await self._run_draft(parse_rules_in_steps(text, self._limits), deadline)
+
+    async def check(self, text: bytes, deadline: float | None = None) -> tuple[RulesWarning, ...]:
+        """Return the warnings about a document; raise what `compile_draft` does."""
+        return await self._run_draft(check_rules_in_steps(text, self._limits), deadline)
+
+    async def _run_draft(self, steps: Steps[Result], deadline: float | None) -> Result:
         if len(self._checking.waiting) >= WAITING_DRAFTS:
             raise TooManyDrafts
         async with self._work.lock(deadline, self._checking):
-            steps = parse_rules_in_steps(text, self._limits)
             return await self._work.run_between(steps, deadline)
 
     async def as_json(self, deadline: float | None = None) -> Json:

@@ -216,6 +216,13 @@ def as_json(item: Item) -> Steps[Json]:
     return item.value
 
 
+def parts_of(item: Item) -> tuple[Item, ...]:
+    """Return the keys and values of an object, or the items of an array."""
+    if isinstance(item, ObjectItem):
+        return (*item.keys, *item.values)
+    return item.items if isinstance(item, ArrayItem) else ()
+
+
 def parse_document(source: Source, max_depth: int) -> Steps[Item]:
     """Parse a whole document, in which at most `max_depth` brackets are nested, in steps.
 

@@ -31,7 +31,7 @@ import attrs
 import orjson
 
 from treedbd.limits import RulesLimits
-from treedbd.loop import Steps, finish
+from treedbd.loop import Steps, finish, free_in_steps
 from treedbd.rules.compile import EQUALITIES, compile_rule
 from treedbd.rules.context import (
     AT_ONCE_PART,
@@ -60,6 +60,7 @@ from treedbd.rules.document import (
     TextItem,
     as_json,
     parse_document,
+    parts_of,
     suggest,
 )
 from treedbd.rules.evaluate import (
@@ -126,8 +127,10 @@ class RuleSet:
     def as_json(self) -> Steps[Json]:
         """Return the document as plain JSON, in its order and without comments, in steps."""
         # Parsed again: its items would take more memory than its rules do.
-        document = yield from _parse(Source(self.text), self._limits)
-        return (yield from as_json(document))
+        parsed = [(yield from _parse(Source(self.text), self._limits))]
+        found = yield from as_json(parsed[0])
+        yield from free_in_steps(parsed, parts_of)
+        return found
 
     def find_read(self, path: Path, auth: Json, query: QueryFacts | None = None) -> bool | None:
         """Return whether a read of `path`, or a query there, is allowed, if rules alone decide it.
@@ -279,9 +282,24 @@ def parse_rules_in_steps(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS
     """Return what `parse_rules` does, in steps."""
     decoded = _decode(text, limits.document_bytes)
     source = Source(decoded)
-    document = yield from _parse(source, limits)
-    root, warnings = yield from _build_rules(source, document, limits)
+    parsed = [(yield from _parse(source, limits))]
+    root, warnings = yield from _build_rules(source, parsed[0], limits)
+    yield from free_in_steps(parsed, parts_of)
     return RuleSet(decoded, root, limits, warnings)
+
+
+def check_rules_in_steps(
+    text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS
+) -> Steps[tuple[RulesWarning, ...]]:
+    """Return the warnings about a document, in steps; raise `InvalidRules` as `parse_rules` does.
+
+    Its rules are freed in steps, too.
+    """
+    rules = yield from parse_rules_in_steps(text, limits)
+    warnings, nodes = rules.warnings, [rules._root]
+    del rules
+    yield from free_in_steps(nodes, lambda node: (below for _, below in node.below()))
+    return warnings
 
 
 def _parse(source: Source, limits: RulesLimits) -> Steps[Item]:

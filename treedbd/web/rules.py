@@ -26,6 +26,7 @@ from treedbd.http1.parser import parse_coding
 from treedbd.http1.request import IHttp1Request, read_body, size_of_body
 from treedbd.limits import KIB, MAX_CLAIM_LEVELS, MAX_TRIAL_BYTES, MAX_UID_CHARACTERS, Limits
 from treedbd.loop import Awaited, in_steps, pause
+from treedbd.rules.document import RulesWarning
 from treedbd.rules.evaluate import VALIDATE, Verdict, explanation
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.rules_versions import Origin, RulesVersion
@@ -129,12 +130,14 @@ class RulesHandlers:
             body, coding = read_body(request), parse_coding(request.headers)
             if coding is not None:
                 body = decode(body, coding, self._limits.write_body_bytes)
+            working: Deferred[Any]
             if is_dry_run:
                 working = Deferred.fromCoroutine(rules.check(body, deadline))
             else:
                 working = rules.put(body, deadline, self._origin_of(identity))
-            put = await _unless_gone(request, working, is_check=is_dry_run)
-            return None if put is None else _show_put(wanted, put, is_dry_run=is_dry_run)
+                working.addCallback(lambda put: put.warnings)
+            found = await _unless_gone(request, working, is_check=is_dry_run)
+            return None if found is None else _show_put(wanted, found, is_dry_run=is_dry_run)
         if is_strict:
             return json_response(wanted, await rules.as_json(deadline))
         return text_response(wanted, rules.current.text.encode())
@@ -302,7 +305,7 @@ def show_trial(verdict: Verdict, caller: Caller) -> dict[str, Json]:
 async def _find_rules(active: ActiveRules, draft: str | None, deadline: float) -> RuleSet:
     if draft is None:
         return active.current
-    return await active.check(draft.encode("utf-8", "surrogatepass"), deadline)
+    return await active.compile_draft(draft.encode("utf-8", "surrogatepass"), deadline)
 
 
 def _read_trial(request: IHttp1Request) -> bytes:
@@ -396,10 +399,12 @@ async def _unless_gone(
         request.has_own_timeout = False  # a slow reader of the answer is disconnected as any other
 
 
-def _show_put(wanted: DataRequest, put: RuleSet, *, is_dry_run: bool) -> Response:
-    """Return the response to rules that were put, or only checked."""
+def _show_put(
+    wanted: DataRequest, found: tuple[RulesWarning, ...], *, is_dry_run: bool
+) -> Response:
+    """Return the response to rules that were put, or only checked, with what was found in them."""
     status: dict[str, Json] = {"status": "ok"}
-    warnings = [each for each in put.warnings if is_dry_run or not each.is_advice]
+    warnings = [each for each in found if is_dry_run or not each.is_advice]
     if warnings:
         status["warnings"] = [str(each) for each in warnings]
     if warnings and is_dry_run:
