@@ -205,6 +205,7 @@ def test_the_fixed_limits_are_those_of_the_page() -> None:
         limits.MAX_TIMEOUT_S,
         limits.MAX_DESCRIBED_CHILDREN,
         limits.MAX_RESUMED_WRITES,
+        limits.WAITING_DRAFTS,
         limits.MAX_CHANGED_KEYS,
     ]
 

@@ -131,5 +131,6 @@ def test_what_was_written_before_a_right_was_lost_is_notified(served: Served) ->
             assert len(frames) == 1 + BEFORE + 1
             assert "secret" not in str(stream.received)
         assert listening.succeed("g", {"p": "gate"}) == 0
-        assert [each.action for each in listening.pushed].count("c") == 2
+        # Another worker has lost the right: a get may show more than the events before it.
+        listening.read_until(lambda: [each.action for each in listening.pushed].count("c") == 2)
         assert len(listening.pushed) == 2 * BEFORE + 2

@@ -155,6 +155,7 @@ def test_the_server_filters_requests(page: ConsolePage, tree: Tree) -> None:
     page.await_text("slower must be a number of milliseconds.", "[role=alert]")
 
 
+@pytest.mark.slow
 def test_slow_ones_come_first(page: ConsolePage, tree: Tree) -> None:
     for _ in range(3):
         tree.status("GET", "/open/quick.json")
@@ -169,6 +170,7 @@ def test_slow_ones_come_first(page: ConsolePage, tree: Tree) -> None:
     assert times == sorted(times, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_pause_keeps_what_comes(page: ConsolePage, tree: Tree) -> None:
     page.click("button", "Clear")
     page.click("button", "Pause")
@@ -205,6 +207,7 @@ def test_a_denied_write_is_explained_with_what_was_sent(page: ConsolePage, tree:
     page.await_text("✓ Allowed", ".verdict")
 
 
+@pytest.mark.slow
 def test_a_denied_write_whose_body_is_too_large_to_be_kept(page: ConsolePage, tree: Tree) -> None:
     tree.request("POST", "/list.json", json.dumps("x" * 5000))
     page.await_text("POST /list", ".requests")
@@ -212,6 +215,7 @@ def test_a_denied_write_whose_body_is_too_large_to_be_kept(page: ConsolePage, tr
     page.await_text("enter a value like it", "form .problem")
 
 
+@pytest.mark.slow
 def test_what_was_denied_to_a_socket_is_explained(page: ConsolePage, tree: Tree) -> None:
     with RealtimeClient(tree, "/.ws?v=5&ns=demo") as client:
         client.request("q", {"p": "/list", "h": "", "q": {"i": "age", "sp": 3, "l": 30}, "t": 1})
@@ -231,6 +235,7 @@ def test_rates_are_plotted(page: ConsolePage, tree: Tree) -> None:
     assert page.run("return document.querySelector('.plot path:last-child').getAttribute('d')")
 
 
+@pytest.mark.slow
 def test_nothing_is_read_while_the_page_is_hidden(page: ConsolePage, tree: Tree) -> None:
     page.await_true("return document.querySelector('.plot path:last-child')?.getAttribute('d')")
     page.run(_HIDE, True)
@@ -379,6 +384,7 @@ def test_a_token_that_may_only_read_changes_nothing(
     page.check_quiet(is_away=True)
 
 
+@pytest.mark.slow
 def test_the_server_goes_and_comes_back(page: ConsolePage, daemon: Daemon, tree: Tree) -> None:
     tree.status("GET", "/open/before.json")
     page.await_text("/open/before", ".requests")

@@ -143,6 +143,7 @@ def test_errors_are_shown_as_one_types_and_lead_to_their_place(page: ConsolePage
     assert page.run(f"return {DRAFT}").splitlines()[AGE_LINE - 1].count("?y") == 1
 
 
+@pytest.mark.slow
 def test_what_the_editor_has_closed_is_typed_over(page: ConsolePage) -> None:
     line = '".read": "auth.uid === $uid && root.child(\'a\').exists()", "x": {".write": true},'
     type_at(page, READ_LINE, 1, line)
@@ -158,6 +159,7 @@ def test_a_completed_key_has_one_quote_at_its_end(page: ConsolePage) -> None:
     assert changed.startswith('".validate": ""  ')
 
 
+@pytest.mark.slow
 def test_columns_are_those_of_characters(page: ConsolePage) -> None:
     type_at(page, READ_LINE, 9, "/* 😀😀 */ ")
     type_at(page, READ_LINE, 30, "x")
@@ -167,6 +169,7 @@ def test_columns_are_those_of_characters(page: ConsolePage) -> None:
     assert '"!xauth' in page.run(f"return {DRAFT}")
 
 
+@pytest.mark.slow
 def test_warnings_do_not_keep_one_from_publishing(page: ConsolePage, tree: Tree) -> None:
     type_at(page, READ_LINE, 19, "$uid == 5 || ")
     page.await_text("1 warning. Not published.")
@@ -178,6 +181,7 @@ def test_warnings_do_not_keep_one_from_publishing(page: ConsolePage, tree: Tree)
     assert "$uid == 5" in in_force(tree)
 
 
+@pytest.mark.slow
 def test_rules_that_are_open_to_all_are_warned_of(page: ConsolePage, tree: Tree) -> None:
     for text, verbs in (
         ('{"rules": {".read": true, ".write": "true"}}', "read and write"),
@@ -190,6 +194,7 @@ def test_rules_that_are_open_to_all_are_warned_of(page: ConsolePage, tree: Tree)
     page.await_no_text("Everyone can")
 
 
+@pytest.mark.slow
 def test_rules_without_comments_are_formatted(page: ConsolePage, tree: Tree) -> None:
     button = "[...document.querySelectorAll('button')].find(e => e.textContent === 'Format')"
     assert page.run(f"return {button}.disabled")  # they have a comment
@@ -249,6 +254,7 @@ def test_the_keyboard_publishes(page: ConsolePage, tree: Tree) -> None:
     assert "true || " in in_force(tree)
 
 
+@pytest.mark.slow
 def test_a_draft_survives_a_reload_and_another_view(page: ConsolePage) -> None:
     type_at(page, READ_LINE, 19, "true || ")
     page.await_text("No problems. Not published.")
@@ -265,6 +271,7 @@ def test_a_draft_survives_a_reload_and_another_view(page: ConsolePage) -> None:
     assert page.run(f"return {DRAFT}") == TEXT
 
 
+@pytest.mark.slow
 def test_rules_of_others_are_shown_where_there_is_no_draft(page: ConsolePage, tree: Tree) -> None:
     publish(tree, CHANGED)
     page.await_text("The rules were changed by another client", ".toasts")
@@ -290,6 +297,7 @@ def test_a_draft_does_not_replace_the_rules_of_others_unseen(page: ConsolePage, 
     assert page.run(f"return {DRAFT}") == CHANGED
 
 
+@pytest.mark.slow
 def test_a_kept_draft_replaces_the_rules_of_others(page: ConsolePage, tree: Tree) -> None:
     type_at(page, READ_LINE, 19, "true || ")
     publish(tree, CHANGED)
@@ -316,6 +324,7 @@ def test_going_back_to_a_version(page: ConsolePage, tree: Tree) -> None:
     assert in_force(tree) == TEXT
 
 
+@pytest.mark.slow
 def test_one_can_go_back_to_the_rules_of_the_beginning(browser: Chrome, daemon: Daemon) -> None:
     page = begin(browser, daemon)
     page.open("/rules/edit", token=admin(FRESH), database=FRESH)
@@ -372,6 +381,7 @@ def test_a_request_is_tried(page: ConsolePage) -> None:
     assert page.run(f"return {DRAFT}").splitlines()[6].count("z") == 1
 
 
+@pytest.mark.slow
 def test_a_query_is_tried_by_its_parameters(page: ConsolePage) -> None:
     page.go("/rules/playground")
     page.choose("#who", "anonymous")

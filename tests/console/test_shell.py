@@ -241,6 +241,7 @@ def test_the_page_names_each_module_of_its_first_view(page: ConsolePage) -> None
     assert modules - set(page.run(named)) == {f"{page.url}main.js"}
 
 
+@pytest.mark.slow
 def test_a_typed_uid_is_whom_one_views_as(page: ConsolePage) -> None:
     page.open("/data/users/ada", token=admin("demo"))
     page.await_text("Ada", ".tree-row")
@@ -272,6 +273,7 @@ def test_the_dialog_shows_only_the_fields_of_the_chosen_caller(page: ConsolePage
     page.await_text("as admin", ".bar")
 
 
+@pytest.mark.slow
 def test_the_dialog_refuses_claims_that_are_not_an_object(page: ConsolePage) -> None:
     page.open(token=admin("demo"))
     view_as(page, "uid", "", "[1]")
@@ -295,6 +297,7 @@ def test_another_database_is_chosen_at_sign_in_or_in_the_bar(page: ConsolePage) 
     page.await_text("north", ".tree-row")
 
 
+@pytest.mark.slow
 def test_another_callers_view_is_not_shown_to_the_next(page: ConsolePage) -> None:
     sign_in(page, admin("demo"), "branch--demo")
     page.await_text("north", ".tree-row")

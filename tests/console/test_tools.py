@@ -112,6 +112,7 @@ def test_children_are_filtered_and_a_missing_index_is_named(page: ConsolePage) -
     page.push("Filter")
 
 
+@pytest.mark.slow
 def test_an_error_of_the_filter_ends_with_what_it_is_about(page: ConsolePage) -> None:
     page.put("/erring", {"a": {"age": 40}, "b": {"age": 20}})
     page.go("data/erring")
