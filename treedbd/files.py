@@ -39,7 +39,8 @@ WAS_READABLE_BY_OTHERS: Final = (
     "read it, remove it: the next start makes another."
 )
 
-_UNFINISHED = ".new"
+UNFINISHED: Final = ".new"
+"""The end of the name of a file that `write_atomically` has not finished."""
 _BLOCK = 64 * 1024
 _LARGE_BYTES = 16 * 1024 * 1024
 _COPIED_AT_ONCE = 1024 * 1024
@@ -124,7 +125,7 @@ def write_atomically(path: pathlib.Path, content: bytes) -> None:
 
     Raises OSError; then at most an unfinished file is left, which the next call overwrites.
     """
-    unfinished = path.with_name(path.name + _UNFINISHED)
+    unfinished = path.with_name(path.name + UNFINISHED)
     descriptor = create_private(unfinished)
     try:
         with open(descriptor, "wb") as file:

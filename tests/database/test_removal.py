@@ -65,6 +65,7 @@ def test_a_process_that_is_killed_leaves_the_database_or_nothing(tmp_path: pathl
         found = find(catalog, "d").read(lambda nodes: nodes.get(("a",)))
         assert (found is not None) == shelf.exists()
         outcomes.append(found is not None)
+        assert list(shelf.parent.glob("*.new")) == []
         if not was_killed:
             assert os.listdir(shelf.parent) == []
             break

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -25,7 +25,7 @@ from twisted.logger import Logger
 
 from treedbd.database.data_directory import REMOVAL_NOTE, SHELF
 from treedbd.database.runtime import RunInThread
-from treedbd.files import create_directory, sync_directory, write_atomically
+from treedbd.files import UNFINISHED, create_directory, sync_directory, write_atomically
 from treedbd.names import DatabaseName, parse_label
 from treedbd.store.sqlite.engine import remove_files
 from treedbd.store.sqlite.file import beside
@@ -91,20 +91,27 @@ def cannot_delete(error: OSError) -> str:
 
 def find_removed(folder: pathlib.Path) -> list[DatabaseName]:
     """Return the databases of a data directory that have a removal note."""
-    found = []
-    for note in folder.glob(f"*/*{SHELF}{REMOVAL_NOTE}"):
-        database = note.name.removesuffix(f"{SHELF}{REMOVAL_NOTE}")
-        name = parse_label(f"{database}--{note.parent.name}")
-        if name == DatabaseName(note.parent.name, database):
-            found.append(name)
-    return found
+    return [name for name, _ in _find_notes(folder, f"{SHELF}{REMOVAL_NOTE}")]
+
+
+def _find_notes(folder: pathlib.Path, end: str) -> Iterator[tuple[DatabaseName, pathlib.Path]]:
+    """Yield the files whose names are that of a database with this `end`, and the databases."""
+    for file in list(folder.glob(f"*/*{end}")):
+        database = file.name.removesuffix(end)
+        name = parse_label(f"{database}--{file.parent.name}")
+        if name == DatabaseName(file.parent.name, database):
+            yield name, file
 
 
 def finish_all(folder: pathlib.Path, names: Iterable[DatabaseName]) -> list[DatabaseName]:
     """Remove what is left of databases, none of which is open; return those that still have a note.
 
-    What cannot be removed is logged.
+    What cannot be removed is logged. Notes that were not finished are removed too: their databases
+    exist.
     """
+    for _, unfinished in _find_notes(folder, f"{SHELF}{REMOVAL_NOTE}{UNFINISHED}"):
+        with contextlib.suppress(OSError):  # tried again at the next start
+            unfinished.unlink()
     left = []
     for name in names:
         try:
