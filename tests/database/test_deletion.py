@@ -11,6 +11,7 @@ from weakref import ref
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs
 
 from tests.database.catalogs import (
     ANONYMOUS,
@@ -28,7 +29,7 @@ from tests.database.test_damage_checks import create
 from tests.database.world import Disk, TurnClock
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import is_removed
-from treedbd.database.removal import RETRY_S
+from treedbd.database.removal import RETRY_S, begin_removal
 from treedbd.database.requests import DatabaseDeleted, Unavailable
 from treedbd.names import DatabaseName
 from treedbd.store.sqlite.file import beside
@@ -91,6 +92,15 @@ def test_a_snapshot_that_is_held_shows_nothing_any_longer(tmp_path: pathlib.Path
     with pytest.raises(DatabaseDeleted):
         next(chunks)
     held.close()
+
+
+def test_a_first_write_during_a_deletion_is_refused_and_not_logged(tmp_path: pathlib.Path) -> None:
+    catalog, clock = make_catalog(tmp_path, PROJECT)
+    begin_removal(tmp_path / "p" / "d.shelf")  # the catalog has not let go of the database yet
+    with capturedLogs() as logged:
+        refused = put(find(catalog, "d"), clock, 1)
+    assert (type(refused), str(refused)) == (Unavailable, str(DatabaseDeleted()))
+    assert logged == []
 
 
 def test_nothing_keeps_the_former_one(tmp_path: pathlib.Path) -> None:

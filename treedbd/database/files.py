@@ -47,6 +47,7 @@ from treedbd.database.requests import (
     DatabaseDeleted,
     DatabaseRefused,
     DeadlinePassed,
+    DeletionUnderWay,
     NoDescriptors,
     TooManyInUse,
     Unavailable,
@@ -540,7 +541,7 @@ class DatabaseFiles(CatalogFiles):
             raise CannotCreateStore(problem)
         file = self._path_of(name)
         if is_removed(file):
-            raise CannotCreateStore(str(DatabaseDeleted()))
+            raise DeletionUnderWay
 
         def create(is_alone: bool) -> SqliteEngine:
             # It exists already if an earlier first commit failed after the file had been created,

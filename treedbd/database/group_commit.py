@@ -54,6 +54,7 @@ from treedbd.database.requests import (
     SHUTTING_DOWN,
     ConditionFailed,
     DeadlinePassed,
+    DeletionUnderWay,
     Outcome,
     OutcomeInDoubt,
     PermissionDenied,
@@ -1328,6 +1329,8 @@ class Recovery:
             self.is_full = True
             Deferred.fromCoroutine(self._release_reserve(error))
             return f"The disk is full{advice}."
+        if isinstance(error, DeletionUnderWay):
+            return str(error)  # as any request for the database is answered meanwhile
         if isinstance(error, CannotCreateStore):
             note = self._runtime.creation_lines.take()
             if note is not None:

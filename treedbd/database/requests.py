@@ -20,7 +20,7 @@ from treedbd.limits import (
     WAITING_DRAFTS,
 )
 from treedbd.names import DEFAULT_DATABASE, CreatorName, DatabaseName, DialectName
-from treedbd.store.engine import Transaction
+from treedbd.store.engine import CannotCreateStore, Transaction
 from treedbd.traces import Trace
 from treedbd.tree.edit import Edit
 from treedbd.tree.event import Commit
@@ -124,6 +124,13 @@ class DatabaseDeleted(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("The database is being deleted; try again later.")
+
+
+class DeletionUnderWay(CannotCreateStore):
+    """A database cannot be created yet, because one of its name is being deleted."""
+
+    def __init__(self) -> None:
+        super().__init__(str(DatabaseDeleted()))
 
 
 class DatabaseExists(Exception):
