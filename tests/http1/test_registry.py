@@ -7,6 +7,8 @@ from treedbd.http1.registry import SWEPT_AT_ONCE, Connections, RequestLogging
 from treedbd.limits import Limits
 
 LIMITS = Limits(connections=3, connections_per_address=2)
+SHARED_KEYS = 30
+"""An object of so many attributes has a dictionary of its own (CPython), and they cost more."""
 
 
 def test_the_connections_of_one_address_are_limited() -> None:
@@ -20,6 +22,11 @@ def test_the_connections_of_one_address_are_limited() -> None:
     assert len(server.connect("192.0.2.2").exchange(GET)) == 1
     first.disconnect()
     assert server.connect("192.0.2.1").exchange(GET)[0].status == 200
+
+
+def test_what_each_request_reads_has_few_attributes() -> None:
+    server = Server(ScriptedResource(send_small), LIMITS)
+    assert len(vars(server.factory.connections)) < SHARED_KEYS
 
 
 def test_all_connections_together_are_limited() -> None:

@@ -284,11 +284,10 @@ class Connections:
         self.draining = False
         self.held: Final = options.held or HeldBytes(limits, clock.seconds)
         self.errors: Counter[int] = Counter()
-        self._activity = options.activity
         self.refusals: Counter[str] = Counter()
         self.cut_off: Counter[str] = Counter()
         nothing: deque[AnsweredRequest] = deque(maxlen=0)
-        self.noted: Final = self._activity.answered if self._activity else nothing
+        self.noted: Final = options.activity.answered if options.activity else nothing
         proxies = options.trusted_proxies
         self._trusts = proxies.trusts if proxies else None
         self._own_request, self._proxied_request = options.request_classes()
@@ -410,8 +409,8 @@ class Connections:
 
     def count_answered(self) -> None:
         """Count what was noted: until then it keeps what was made of heads, which may be long."""
-        if self._activity is not None:
-            self._activity.count()
+        if self.options.activity is not None:
+            self.options.activity.count()
 
     def _sweep(self) -> None:
         self.now = self.clock.seconds()
