@@ -7,6 +7,7 @@ import json
 import pathlib
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -14,14 +15,17 @@ from typing import Any
 import pytest
 
 from tests.access import RULES, Tree, at, token, trusting, user
-from tests.daemon import Daemon
-from tests.rest import check_error
+from tests.daemon import Daemon, Response
+from tests.rest import Client, check_error
+from tests.served import ENGINES
 from treedbd.limits import MAX_TRIAL_BYTES, RULES_VERSIONS
 from treedbd.rules.context import MAX_READS
 from treedbd.web.write import LARGE_BODY_BYTES, LARGE_BODY_NODES
 
 VERSIONS = "/.settings/rules/versions.json"
 TRIAL = "/.settings/rules/trial.json"
+TAGGED = {"X-TreeDB-ETag": "true"}
+OWNER = {"Authorization": "Bearer owner", "X-TreeDB-Dialect": "standard"}
 TASKS = """{"rules": {
   "tasks": {"$uid": {
     ".read": "auth.uid === $uid && root.child('open').val() === true",
@@ -165,6 +169,59 @@ def test_rules_of_a_file_have_no_versions_and_can_be_tried(tmp_path: pathlib.Pat
             check_error(response, 409, "conflict")
             assert "managed by a file" in response.json["message"]
             assert not try_request(tree, "GET", "/tasks/ann", auth=ANN)["allowed"]
+
+
+# Conditions.
+
+
+def test_rules_are_replaced_by_tag(shop: Tree) -> None:
+    read = shop.request("GET", at(RULES, shop.admin), None, TAGGED)
+    tag = {"If-Match": read.headers["ETag"]}
+    assert read.body.decode() == TASKS
+    put = shop.request("PUT", at(RULES, shop.admin), '{"rules":{"a":{}}}', tag)
+    assert put.status == 200
+    for target in (at(RULES, shop.admin), at(RULES, shop.admin, dryRun=True)):
+        refused = shop.request("PUT", target, TASKS, tag)
+        check_error(refused, 412, "condition_failed")
+        assert refused.headers["ETag"] == put.headers["ETag"] != tag["If-Match"]
+    strict = shop.request("GET", at(RULES, shop.admin, format="strict"), None, TAGGED)
+    assert strict.headers["ETag"] == put.headers["ETag"]
+    assert shop.request("GET", at(RULES, shop.admin)).headers["ETag"] is None
+    for condition in ("*", f'"other", {put.headers["ETag"]}'):
+        again = shop.request(
+            "PUT", at(RULES, shop.admin), '{"rules":{"a":{}}}', {"If-Match": condition}
+        )
+        assert (again.status, again.headers["ETag"]) == (200, put.headers["ETag"])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_of_admins_who_have_read_the_same_rules_one_replaces_them(
+    engine: str, tmp_path: pathlib.Path
+) -> None:
+    with ENGINES[engine](tmp_path) as served:
+        daemons = [served.daemons[0], served.daemons[-1]]
+        for turn in range(5):
+            tag = ask(daemons[0], "GET", None, TAGGED).headers["ETag"]
+            bodies = [f'{{"rules":{{"k{turn}{number}":{{}}}}}}' for number in range(6)]
+            with ThreadPoolExecutor(len(bodies)) as pool:
+                puts = [
+                    pool.submit(ask, daemons[number % 2], "PUT", body, {"If-Match": tag})
+                    for number, body in enumerate(bodies)
+                ]
+                statuses = [put.result().status for put in puts]
+            assert sorted(statuses) == [200, *[412] * 5]
+            (first,) = [
+                body for body, status in zip(bodies, statuses, strict=True) if status == 200
+            ]
+            assert all(ask(daemon, "GET").body.decode() == first for daemon in daemons)
+
+
+def ask(
+    daemon: Daemon, method: str, body: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    """Send a request for the rules by a connection of its own, as an admin."""
+    with Client(daemon, "demo.localhost") as client:
+        return client.request(method, RULES, body, OWNER | (headers or {}))
 
 
 # Trials.

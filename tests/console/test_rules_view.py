@@ -297,6 +297,21 @@ def test_a_draft_does_not_replace_the_rules_of_others_unseen(page: ConsolePage, 
     assert page.run(f"return {DRAFT}") == CHANGED
 
 
+def test_rules_that_others_put_while_one_confirms_are_not_replaced(
+    page: ConsolePage, tree: Tree
+) -> None:
+    type_at(page, READ_LINE, 19, "true || ")
+    page.await_text("No problems. Not published.")
+    page.click("button", "Publish")
+    page.await_text("Publish these changes?", "dialog h2")
+    publish(tree, CHANGED)
+    page.click("dialog button", "Publish")
+    page.await_text("The rules were changed meanwhile, and yours were not put in force", ".toasts")
+    page.await_text("were changed meanwhile by an admin", ".banner")
+    assert in_force(tree) == CHANGED
+    assert "true || " in page.run(f"return {DRAFT}")
+
+
 @pytest.mark.slow
 def test_a_kept_draft_replaces_the_rules_of_others(page: ConsolePage, tree: Tree) -> None:
     type_at(page, READ_LINE, 19, "true || ")

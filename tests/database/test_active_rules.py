@@ -17,10 +17,11 @@ from twisted.python.failure import Failure
 from tests.database.test_rules_work import STEP_S
 from tests.database.world import Disk, TurnClock, run_at_once
 from tests.rules.evaluating import NOW, rules, view
-from treedbd.database.active_rules import ActiveRules, FileRules, RulesWork
+from treedbd.database.active_rules import ActiveRules, FileRules, RulesWork, tag_of
 from treedbd.database.data_directory import RULES_FILE
 from treedbd.database.requests import (
     DeadlinePassed,
+    RulesChanged,
     RulesManagedByFile,
     RulesUnreadable,
     TooManyDrafts,
@@ -33,6 +34,7 @@ from treedbd.rules.context import Context
 from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import DENY, OPEN, RuleSet
 from treedbd.store.rules_versions import UNKNOWN, Origin, RulesVersion
+from treedbd.tree.hashes import parse_etags
 
 FIRST = '{"rules": {"a": {".read": true}}}'
 SECOND = '{"rules": {"b": {".read": true}}}'
@@ -127,6 +129,24 @@ def test_rules_are_put_even_if_the_waiting_is_cancelled(tmp_path: pathlib.Path, 
     for text in (FIRST, SECOND):
         disk.finish()
         assert world.active.current.text == (tmp_path / RULES_FILE).read_text() == text
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_of_concurrent_puts_with_one_tag_the_first_is_in_force(
+    tmp_path: pathlib.Path, disk: Disk, *, is_stored: bool
+) -> None:
+    world = StoredRules(tmp_path if is_stored else None, disk=disk)
+    read = parse_etags(tag_of(world.active.current))
+    puts = [world.active.put(text.encode(), condition=read) for text in (FIRST, SECOND)]
+    world.run()
+    disk.finish_all()
+    assert world.active.current.text == FIRST
+    refused = failure_of(puts[1])
+    assert refused is RulesChanged
+    world.active.put(SECOND.encode(), condition=parse_etags(tag_of(world.active.current)))
+    world.run()
+    disk.finish_all()
+    assert world.active.current.text == SECOND
 
 
 def test_of_concurrent_puts_the_last_is_in_force_and_stored(

@@ -508,10 +508,10 @@ class ClusterRules:
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
 
-    def store(self, text: bytes, origin: Origin) -> None:
-        """Replace the rules, for all daemons; blocks. Raises `Unavailable`."""
+    def store(self, text: bytes, origin: Origin, epoch: int | None = None) -> None:
+        """Replace the rules, for all daemons; blocks. Raises `Unavailable` or `RulesReplaced`."""
         try:
-            self._projects.put_rules(self._project, text, origin)
+            self._projects.put_rules(self._project, text, origin, epoch)
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import errno
 import pathlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple, NoReturn, Protocol, TypeVar
@@ -35,6 +35,7 @@ from twisted.logger import Logger
 from treedbd.database.requests import (
     DeadlinePassed,
     NoDescriptors,
+    RulesChanged,
     RulesManagedByFile,
     RulesUnreadable,
     TooManyDrafts,
@@ -61,10 +62,12 @@ from treedbd.rules.ruleset import (
 from treedbd.store.rules_versions import (
     UNKNOWN,
     Origin,
+    RulesReplaced,
     RulesVersion,
     VersionFiles,
     mark_current,
 )
+from treedbd.tree.hashes import ETagSet, etag_of_canonical
 from treedbd.tree.types import Json
 
 Result = TypeVar("Result")
@@ -106,10 +109,11 @@ class RulesStorage(Protocol):
         """Return what is stored, in any thread; raise OSError or `Unavailable`."""
         ...
 
-    def store(self, text: bytes, origin: Origin) -> None:
+    def store(self, text: bytes, origin: Origin, epoch: int | None = None) -> None:
         """Replace what is stored, durably, in any thread; raise `Unavailable`.
 
-        What differs from the text before is a version.
+        What differs from the text before is a version. Where rules are shared, raises
+        `RulesReplaced` if those of another `epoch` are stored.
         """
         ...
 
@@ -153,8 +157,9 @@ class FileRules:
         except FileNotFoundError:
             return LoadedRules(None, 0)
 
-    def store(self, text: bytes, origin: Origin) -> None:
+    def store(self, text: bytes, origin: Origin, epoch: int | None = None) -> None:
         """Replace the file; raise `Unavailable`."""
+        del epoch
         if (problem := self._find_misplaced()) is not None:
             raise Unavailable(f"The rules cannot be stored: {problem}")
         try:
@@ -225,8 +230,9 @@ class MemoryRules:
         """Return the rules, if any were put."""
         return LoadedRules(self._versions[-1][1] if self._versions else None, 0)
 
-    def store(self, text: bytes, origin: Origin) -> None:
+    def store(self, text: bytes, origin: Origin, epoch: int | None = None) -> None:
         """Replace the rules."""
+        del epoch
         number = self._versions[-1][0].number + 1 if self._versions else 1
         if text != self.load().text:
             kept = self._versions[1 - RULES_VERSIONS :]
@@ -315,6 +321,20 @@ def _time_out(*_: object) -> NoReturn:
     raise DeadlinePassed("the rules were checked and stored")
 
 
+class _Put(NamedTuple):
+    """A document that is put: by whom, under which condition, until when."""
+
+    text: bytes
+    origin: Origin
+    condition: ETagSet | None
+    deadline: float | None
+
+
+def tag_of(rules: RuleSet) -> str:
+    """Return the entity tag of rules: that of their text, comments included."""
+    return etag_of_canonical(rules.text.encode())
+
+
 class ActiveRules:
     """The rules of one project.
 
@@ -389,18 +409,32 @@ class ActiveRules:
         async with self._work.lock(deadline):
             return await self._work.run(self.current.as_json(), deadline)
 
+    def check_condition(self, condition: ETagSet | None) -> None:
+        """Raise `RulesChanged` unless the rules in force have one of the tags of a condition."""
+        if condition is None:
+            return
+        tag = tag_of(self.current)
+        if not condition.matches(tag, exists=True):
+            raise RulesChanged(tag)
+
     def put(
-        self, text: bytes, deadline: float | None = None, origin: Origin = UNKNOWN
+        self,
+        text: bytes,
+        deadline: float | None = None,
+        origin: Origin = UNKNOWN,
+        condition: ETagSet | None = None,
     ) -> Deferred[RuleSet]:
         """Put rules in force; fires with them when they are durable and in force.
 
-        `deadline` is in seconds of the clock; `origin` is kept with their version. Raises
-        `RulesManagedByFile`; errbacks with that, `InvalidRules`, `DeadlinePassed` or `Unavailable`,
-        and then nothing has changed. Cancelling stops the work as long as the document is being
-        checked; once it has been, it ends the waiting only, and the rules are put all the same.
+        `deadline` is in seconds of the clock; `origin` is kept with their version. They replace
+        only rules that meet the `condition`. Raises `RulesManagedByFile`; errbacks with that,
+        `InvalidRules`, `RulesChanged`, `DeadlinePassed` or `Unavailable`, and then nothing has
+        changed. Cancelling stops the work as long as the document is being checked; once it has
+        been, it ends the waiting only, and the rules are put all the same.
         """
         self._check_not_file_managed()
-        return Deferred.fromCoroutine(self._compile_and_put(text, deadline, origin))
+        put = _Put(text, origin, condition, deadline)
+        return Deferred.fromCoroutine(self._compile_and_put(put))
 
     async def list_versions(self) -> list[RulesVersion]:
         """Return the versions that are kept; raise `RulesManagedByFile` or `Unavailable`."""
@@ -447,41 +481,53 @@ class ActiveRules:
         """
         self.is_file_managed = False
 
-    async def _compile_and_put(
-        self, text: bytes, deadline: float | None, origin: Origin
-    ) -> RuleSet:
+    async def _compile_and_put(self, put: _Put) -> RuleSet:
         done: Deferred[None] = Deferred()
-        async with self._work.lock(deadline):
-            rules = await self._work.run(parse_rules_in_steps(text, self._limits), deadline)
+        async with self._work.lock(put.deadline):
+            parsing = parse_rules_in_steps(put.text, self._limits)
+            rules = await self._work.run(parsing, put.deadline)
             # One after the other, so that the rules in force are those that are stored; queued
             # within the context, so that the last that arrived are in force in the end.
-            store = partial(self._store, text, origin)
             putting = self._putting.run(
-                lambda: Deferred.fromCoroutine(self._store_and_enforce(rules, store, deadline))
+                lambda: Deferred.fromCoroutine(self._store_and_enforce(rules, put))
             )
             putting.addCallbacks(done.callback, done.errback)
         await done
         return rules
 
-    async def _store_and_enforce(
-        self, rules: RuleSet, store: Callable[[], Awaitable[None]], deadline: float | None
-    ) -> None:
+    async def _store_and_enforce(self, rules: RuleSet, put: _Put) -> None:
         self._check_not_file_managed()
-        self._work.check_deadline(deadline)
+        self._work.check_deadline(put.deadline)
         if self._storage.is_shared:
-            await store()
+            while not await self._store_shared(put):
+                self._work.check_deadline(put.deadline)
             await self.load_stored()  # with their epoch; another daemon may have been later
             return
         if self._exchange is None:
-            await store()
+            self.check_condition(put.condition)
+            await self._store(put)
             self._check_not_file_managed()
             self._enforce(rules)
             return
         # One process at a time, so that all have the rules in force that were stored last.
         async with self._exchange.lock():
-            await store()
+            self.check_condition(put.condition)
+            await self._store(put)
             self._enforce(rules)
             await self._exchange.spread()
+
+    async def _store_shared(self, put: _Put) -> bool:
+        """Store where other daemons do, too; return False if one has been first meanwhile."""
+        epoch = None
+        if put.condition is not None:
+            await self.load_stored()
+            self.check_condition(put.condition)
+            epoch = self.epoch
+        try:
+            await self._store(put, epoch)
+        except RulesReplaced:
+            return False
+        return True
 
     def load_stored(self, epoch: int | None = None) -> Deferred[None]:
         """Put the rules in force that others have stored, unless those of `epoch` are.
@@ -525,8 +571,8 @@ class ActiveRules:
             self._reported.clear()
             self._changed()
 
-    async def _store(self, text: bytes, origin: Origin) -> None:
-        await self._run_in_thread(lambda: self._storage.store(text, origin))
+    async def _store(self, put: _Put, epoch: int | None = None) -> None:
+        await self._run_in_thread(lambda: self._storage.store(put.text, put.origin, epoch))
 
     async def _run_with_result(self, work: Callable[[], Result]) -> Result:
         results: list[Result] = []

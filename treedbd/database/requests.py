@@ -238,6 +238,14 @@ class UnknownVersion(LookupError):
         )
 
 
+class RulesChanged(Exception):
+    """The rules in force do not have the tag that is the condition of a PUT; `tag` is theirs."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__("ETag mismatch: the rules were changed meanwhile.")
+        self.tag = tag
+
+
 class RulesManagedByFile(Exception):
     """The rules of a project are set by its configuration, so none can be PUT or have versions."""
 

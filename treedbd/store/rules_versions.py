@@ -27,6 +27,10 @@ _NAME: Final = re.compile(r"([1-9][0-9]{0,17})\.rules")
 _MAX_HEAD_BYTES: Final = 4096
 
 
+class RulesReplaced(Exception):
+    """Others have replaced the stored rules since they were read."""
+
+
 @attrs.frozen
 class Origin:
     """When a version was put, in milliseconds since 1970, and by whom.

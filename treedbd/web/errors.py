@@ -24,6 +24,7 @@ from treedbd.database.requests import (
     OutcomeInDoubt,
     PermissionDenied,
     QuotaExceeded,
+    RulesChanged,
     RulesManagedByFile,
     TagDenied,
     TooLarge,
@@ -104,6 +105,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     DatabaseExists: (409, "conflict"),
     BackupUnderWay: (409, "conflict"),
     ConditionFailed: (412, "condition_failed"),
+    RulesChanged: (412, "condition_failed"),
     PayloadTooLarge: (413, "payload_too_large"),
     TooLarge: (413, "payload_too_large"),
     IdentifyFailed: (500, "internal_error"),
@@ -177,6 +179,8 @@ def error_response(
         message = dialect.denial(message)
         if not isinstance(error, TagDenied):
             status = dialect.denied_status
+    if isinstance(error, RulesChanged):
+        return _response(dialect, status, code, message, (b"ETag", dialect.etag(error.tag)))
     return _response(dialect, status, code, message, *_headers_of(error))
 
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
 
-from treedbd.database.active_rules import ActiveRules
+from treedbd.database.active_rules import ActiveRules, tag_of
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, TooLarge, UnknownVersion, Write
 from treedbd.database.rights import Authorisation, ReadRequest
-from treedbd.http1.parser import parse_coding
+from treedbd.http1.parser import Header, parse_coding
 from treedbd.http1.request import IHttp1Request, read_body, size_of_body
 from treedbd.limits import KIB, MAX_CLAIM_LEVELS, MAX_TRIAL_BYTES, MAX_UID_CHARACTERS, Limits
 from treedbd.loop import Awaited, in_steps, pause
@@ -127,20 +127,36 @@ class RulesHandlers:
         if wanted.wants_explanation:
             return explain_without_rules(wanted, None if is_dry_run else identity)
         if wanted.method == b"PUT":
-            body, coding = read_body(request), parse_coding(request.headers)
-            if coding is not None:
-                body = decode(body, coding, self._limits.write_body_bytes)
-            working: Deferred[Any]
-            if is_dry_run:
-                working = Deferred.fromCoroutine(rules.check(body, deadline))
-            else:
-                working = rules.put(body, deadline, self._origin_of(identity))
-                working.addCallback(lambda put: put.warnings)
-            found = await _unless_gone(request, working, is_check=is_dry_run)
-            return None if found is None else _show_put(wanted, found, is_dry_run=is_dry_run)
+            rules.check_condition(wanted.condition)  # again when they are stored
+            origin = None if is_dry_run else self._origin_of(identity)
+            return await self._put(request, wanted, rules, origin, deadline)
+        tag = _tag_headers(wanted, rules.current) if wanted.wants_etag else ()
         if is_strict:
-            return json_response(wanted, await rules.as_json(deadline))
-        return text_response(wanted, rules.current.text.encode())
+            return json_response(wanted, await rules.as_json(deadline), *tag)
+        return text_response(wanted, rules.current.text.encode(), *tag)
+
+    async def _put(
+        self,
+        request: IHttp1Request,
+        wanted: DataRequest,
+        rules: ActiveRules,
+        origin: Origin | None,
+        deadline: float,
+    ) -> Response | None:
+        """Replace the rules, or only check what is sent: then there is no `origin`."""
+        body, coding = read_body(request), parse_coding(request.headers)
+        if coding is not None:
+            body = decode(body, coding, self._limits.write_body_bytes)
+        if origin is None:
+            checking = Deferred.fromCoroutine(rules.check(body, deadline))
+            found = await _unless_gone(request, checking, is_check=True)
+            return None if found is None else _show_put(wanted, found, is_dry_run=True)
+        putting = rules.put(body, deadline, origin, wanted.condition)
+        put: RuleSet | None = await _unless_gone(request, putting)
+        if put is None:
+            return None
+        has_tag = wanted.wants_etag or wanted.condition is not None
+        return _show_put(wanted, put.warnings, *(_tag_headers(wanted, put) if has_tag else ()))
 
     async def versions(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """List the versions that are kept, or show the text of one."""
@@ -399,8 +415,15 @@ async def _unless_gone(
         request.has_own_timeout = False  # a slow reader of the answer is disconnected as any other
 
 
+def _tag_headers(wanted: DataRequest, rules: RuleSet) -> tuple[Header, ...]:
+    return ((b"ETag", wanted.dialect.etag(tag_of(rules))),)
+
+
 def _show_put(
-    wanted: DataRequest, found: tuple[RulesWarning, ...], *, is_dry_run: bool
+    wanted: DataRequest,
+    found: tuple[RulesWarning, ...],
+    *headers: Header,
+    is_dry_run: bool = False,
 ) -> Response:
     """Return the response to rules that were put, or only checked, with what was found in them."""
     status: dict[str, Json] = {"status": "ok"}
@@ -412,7 +435,7 @@ def _show_put(
             {"line": each.position.line, "column": each.position.column, "message": each.text}
             for each in warnings
         ]
-    return json_response(wanted, status)
+    return json_response(wanted, status, *headers)
 
 
 def _show_version(version: RulesVersion) -> Json:

@@ -15,6 +15,8 @@ const VERSIONS = ".settings/rules/versions";
 const CHECK_MS = 300;
 const STORED = "treedb.console.rules";
 const CONFLICT = 409;
+/** The status of a PUT of rules, if others were put in force since they were read. */
+export const CHANGED = 412;
 
 /** A problem of a document: line and column from 1. */
 const POSITION = /^(\d+):(\d+): (.*)$/s;
@@ -39,6 +41,8 @@ class RulesDocument extends EventTarget {
   /** The version that others have put in force under a draft, as the server lists it, or null. */
   newest = null;
 
+  /** The entity tag of the text in force, as the server has sent it. */
+  #tag = null;
   #project = null;
   #timer = 0;
   #checking = null;
@@ -79,9 +83,10 @@ class RulesDocument extends EventTarget {
     const number = (this.#reading += 1);
     const { current: before, isChanged } = this;
     try {
-      const text = await readText();
+      const { text, tag } = await readText();
       if (number !== this.#reading) return false;
       this.error = null;
+      this.#tag = tag;
       this.#take(text, isChanged);
     } catch (error) {
       if (number === this.#reading && !(error.isOffline && before !== null)) this.error = error;
@@ -120,21 +125,43 @@ class RulesDocument extends EventTarget {
     this.#notify();
   }
 
-  /** Put the draft in force; raise `ApiError`. */
-  async publish() {
+  /**
+   * Put the draft in force in place of the rules with this `tag`, which the user has seen; raise
+   * `ApiError`, of the status `CHANGED` if others are in force. Those are read then.
+   */
+  async publish(tag) {
     const text = this.draft;
-    await this.#keepFirst();
-    await putRules(text);
-    this.#reading += 1; // what is being read may be what was in force before
-    this.current = this.base = text;
+    await this.#keepFirst(tag);
+    await this.put(text, tag);
+    this.base = text;
     this.#keep();
     this.#notify();
   }
 
+  /** Put any text in force, as `publish` does; a draft stays. */
+  async put(text, tag) {
+    const { isChanged } = this;
+    try {
+      const response = await putRules(text, tag);
+      this.#reading += 1; // what is being read may be what was in force before
+      this.current = text;
+      if (!isChanged) this.base = this.draft = text;
+      this.#tag = response.headers.get("ETag");
+    } catch (error) {
+      if (error.status === CHANGED) await this.refresh();
+      throw error;
+    }
+  }
+
+  /** The entity tag of the text in force, to put others in their place later. */
+  get tag() {
+    return this.#tag;
+  }
+
   /** Make a version of the rules that a project begins with, so that one can go back to them. */
-  async #keepFirst() {
+  async #keepFirst(tag) {
     const versions = await get(VERSIONS, {}, { isData: false });
-    if (!versions.length) await putRules(this.current);
+    if (!versions.length) await this.put(this.current, tag);
   }
 
   /** Go on with the draft, although others have changed the rules: it would replace theirs. */
@@ -234,13 +261,20 @@ function readKept() {
 }
 
 async function readText() {
-  const response = await send("GET", urlOf(PAGE, {}, { isData: false }));
-  return response.text();
+  const response = await send("GET", urlOf(PAGE, {}, { isData: false }), { headers: { "X-TreeDB-ETag": "true" } });
+  return { text: await response.text(), tag: response.headers.get("ETag") };
 }
 
-/** Put a text in force; raise `ApiError`. */
-export function putRules(text) {
-  return admin("PUT", PAGE, { body: text });
+/** Put a text in force, if the rules in force have the tag. */
+function putRules(text, tag) {
+  const headers = { "X-TreeDB-ETag": "true", ...(tag ? { "If-Match": tag } : {}) };
+  return send("PUT", urlOf(PAGE, {}, { isData: false }), { body: text, headers });
+}
+
+/** What is said of a publication that has failed, as `tellError` takes it. */
+export function explainFailure(error) {
+  if (error.status !== CHANGED) return error;
+  return new Error("The rules were changed meanwhile, and yours were not put in force. Compare yours with what is in force now, and publish again.");
 }
 
 /** Read the text of a version. */

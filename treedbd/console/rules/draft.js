@@ -10,7 +10,7 @@ import { repeatWhileShown } from "../core/repeat.js";
 import { router } from "../core/router.js";
 import { session } from "../core/session.js";
 import { NARROW_PX, showDifference } from "./difference.js";
-import { rules } from "./document.js";
+import { explainFailure, rules } from "./document.js";
 import { formatRules, openToAll, rulesLanguage } from "./language.js";
 
 /** How often it is looked whether others have put rules in force. */
@@ -150,7 +150,7 @@ export class RulesDraft extends Component {
     await rules.refresh();
     if (rules.error) return tellError("Not published", rules.error);
     if (!rules.isChanged) return tell("The same text is in force already.");
-    const { isOutdated } = rules;
+    const { isOutdated, tag } = rules; // of what is compared below
     const note = isOutdated
       ? "Others have changed the rules since you began: what they changed is undone by this."
       : `They are in force at once, for all databases of the project ${session.caller?.project}.`;
@@ -162,10 +162,10 @@ export class RulesDraft extends Component {
     });
     if (!isConfirmed) return undefined;
     try {
-      await rules.publish();
+      await rules.publish(tag);
       return tell("The rules are in force.");
     } catch (error) {
-      return tellError("Not published", error);
+      return tellError("Not published", explainFailure(error));
     }
   }
 }

@@ -7,7 +7,7 @@ import { router } from "../core/router.js";
 import { session } from "../core/session.js";
 import { Polling } from "../core/polling.js";
 import { showDifference } from "./difference.js";
-import { putRules, readVersion, rules } from "./document.js";
+import { explainFailure, readVersion, rules } from "./document.js";
 
 const CONFLICT = 409;
 
@@ -75,13 +75,14 @@ export class RulesVersions extends Polling {
   async #restore({ version }) {
     try {
       const [text] = await Promise.all([readVersion(version), rules.refresh()]);
+      const { tag } = rules; // of what is compared below
       const note = `Version ${version} is in force at once, for all databases of the project.${rules.isChanged ? " Your draft is kept." : ""}`;
       if (!(await showDifference(rules.current, text, "In force", `Version ${version}`, { confirm: "Put it in force", note }))) return;
-      await putRules(text);
+      await rules.put(text, tag);
       tell(`The rules of version ${version} are in force again.`);
       await Promise.all([rules.load(), this.load()]);
     } catch (error) {
-      tellError("Not put in force", error);
+      tellError("Not put in force", explainFailure(error));
     }
   }
 }

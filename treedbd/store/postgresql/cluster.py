@@ -55,7 +55,7 @@ from treedbd.store.postgresql.connection import (
 from treedbd.store.postgresql.engine import DatabaseIdentity, PostgresqlEngine, open_copy
 from treedbd.store.postgresql.fetching import Fetcher
 from treedbd.store.postgresql.schema import MOVED, TABLES, prepare_schema
-from treedbd.store.rules_versions import UNKNOWN, Origin, RulesVersion, mark_current
+from treedbd.store.rules_versions import UNKNOWN, Origin, RulesReplaced, RulesVersion, mark_current
 from treedbd.store.sqlite.engine import RESERVE_BYTES
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ PUT_RULES: Final = (
     " ON CONFLICT (project) DO UPDATE SET rules = excluded.rules, epoch = projects.epoch + 1"
     " RETURNING epoch"
 )
-_LOCK_RULES: Final = "SELECT rules FROM projects WHERE project = %s FOR UPDATE"
+_LOCK_RULES: Final = "SELECT rules, epoch FROM projects WHERE project = %s FOR UPDATE"
 _KEEP_UNVERSIONED: Final = (
     "INSERT INTO rules_versions (project, version, rules)"
     " SELECT project, 1 + coalesce((SELECT max(version) FROM rules_versions AS r"
@@ -182,17 +182,22 @@ class ProjectStore:
 
         return self._read(read)
 
-    def put_rules(self, project: str, text: bytes, origin: Origin = UNKNOWN) -> int:
+    def put_rules(
+        self, project: str, text: bytes, origin: Origin = UNKNOWN, known: int | None = None
+    ) -> int:
         """Replace the rules of a project; return their epoch.
 
-        Other rules than those before are a version of `origin`.
+        Other rules than those before are a version of `origin`. Raises `RulesReplaced` unless the
+        epoch of those before is `known`, or that is None.
         """
 
         def put(connection: TimedConnection) -> int:
             connection.execute("BEGIN")
             connection.execute(ADD_PROJECT, (project,))
-            ((before,),) = rows_of(connection, _LOCK_RULES, (project,))
+            ((before, present),) = rows_of(connection, _LOCK_RULES, (project,))
             refuse_moved(connection)
+            if known not in {None, int(present)}:
+                raise RulesReplaced
             if before is None or bytes(before) != text:
                 by = (origin.time, origin.uid, origin.is_admin)
                 connection.execute(_KEEP_UNVERSIONED, (project,))
