@@ -418,6 +418,20 @@ def test_a_crash_before_the_rules_are_stored_leaves_a_version_that_is_not_in_for
     assert versions_of(again)[0] == (3, UNKNOWN, True)
 
 
+def test_a_put_reads_no_version_but_the_newest(tmp_path: pathlib.Path) -> None:
+    world = StoredRules(tmp_path)
+    for text in (FIRST, SECOND):
+        world.active.put(text.encode())
+        world.run()
+    older = tmp_path / VERSIONS / "1.rules"
+    older.unlink()
+    older.mkdir()  # whoever opens it fails
+    world.active.put(FIRST.encode())
+    world.run()
+    assert (tmp_path / RULES_FILE).read_text() == FIRST
+    assert (tmp_path / VERSIONS / "3.rules").read_text().endswith(FIRST)
+
+
 def test_rules_of_a_file_have_no_versions(tmp_path: pathlib.Path) -> None:
     world = StoredRules(tmp_path, is_file_managed=True)
     listing = Deferred.fromCoroutine(world.active.list_versions())

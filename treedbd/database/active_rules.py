@@ -193,10 +193,7 @@ class FileRules:
         if text == stored:
             write_atomically(self._file, text)
             return
-        versions = self._list_versions(stored)
-        if stored is not None and self._versions.read(versions[0].number) is None:
-            self._versions.add(versions[0], stored)  # it was there before versions were kept
-        number = versions[0].number + 1 if versions else 1
+        number = self._next_number(stored)
         try:
             self._versions.add(RulesVersion(number, origin, len(text)), text)
             write_atomically(self._file, text)
@@ -204,6 +201,17 @@ class FileRules:
             self._versions.remove(number)
             raise
         self._versions.trim()
+
+    def _next_number(self, stored: bytes | None) -> int:
+        """Return the number of the next version; the `stored` rules are one before it."""
+        newest = self._versions.newest()
+        # To read all versions takes 500 system calls, each of which may wait for the reactor.
+        if newest is not None and self._versions.read(newest) == stored:
+            return newest + 1
+        versions = self._list_versions(stored)
+        if stored is not None and self._versions.read(versions[0].number) is None:
+            self._versions.add(versions[0], stored)  # it was there before versions were kept
+        return versions[0].number + 1 if versions else 1
 
     def _list_versions(self, stored: bytes | None) -> list[RulesVersion]:
         origin = UNKNOWN

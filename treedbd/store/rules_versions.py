@@ -88,6 +88,10 @@ class VersionFiles:
                 current = number if text is not None and text == stored else current
         return mark_current(found, current, stored, origin)
 
+    def newest(self) -> int | None:
+        """Return the number of the newest version; None if there is none."""
+        return max(self._numbers(), default=None)
+
     def read(self, number: int) -> bytes | None:
         """Return the text of a version; None if there is no such file."""
         try:
