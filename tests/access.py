@@ -172,10 +172,10 @@ def trusting(folder: pathlib.Path, config: str, projects: Iterable[str], *argume
 
 def reload(daemon: Daemon) -> str:
     """Reload the files of a daemon and wait for the end of it; return what was logged meanwhile."""
-    begin = daemon.log.count("\n")
+    mark = daemon.mark()
     daemon.signal(signal.SIGHUP)
-    daemon.await_line("The reload of certificates", begin)
-    return "\n".join(daemon.log.split("\n")[begin:])
+    daemon.await_line("The reload of certificates", mark)
+    return daemon.log_since(mark)
 
 
 def statuses_by_method(

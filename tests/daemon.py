@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from email.message import Message
 from http.client import HTTPConnection, HTTPSConnection
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NewType, Self
 from urllib.parse import urlsplit
 
 from tests.closing import Closing
@@ -37,6 +37,9 @@ FOREGROUND = (str(TWISTD), "-n", "--pidfile=", "treedb")
 SERVE = (sys.executable, "-m", "treedbd", "serve")
 START_SECONDS = 180
 STOP_SECONDS = 20
+
+Mark = NewType("Mark", int)
+"""A place in the log of a daemon, as `Daemon.mark` returns it: a number of lines."""
 
 _READY = re.compile(r"treedb ready (.+)$")
 
@@ -118,6 +121,8 @@ class Daemon(Closing):
         self._environment = {**os.environ, **(environment or {})}
         self._is_plain = program is None and not descriptors
         self._lines: list[str] = []
+        self._test = ""
+        self._test_begin = Mark(0)
         self._written = threading.Condition()
         self._is_at_end = True
         self._process: subprocess.Popen[str] | ForkedProcess | None = None
@@ -180,7 +185,7 @@ class Daemon(Closing):
 
     def start(self) -> None:
         """Start the daemon and wait until it is ready; raise AssertionError with its log if not."""
-        start = len(self._lines)
+        start = self.mark()
         self._follow(self._fork() if self._can_fork() else self._open())
         try:
             line = self.await_line(_READY, start)
@@ -206,10 +211,21 @@ class Daemon(Closing):
             pass_fds=self._descriptors,
         )
 
+    def mark(self) -> Mark:
+        """Return the end of the log so far."""
+        return Mark(len(self._lines))
+
+    def log_since(self, mark: Mark) -> str:
+        """Return what has been logged since a mark."""
+        return "".join(self._lines[mark:])
+
     def await_line(
-        self, pattern: str | re.Pattern[str], begin: int = 0, seconds: float = START_SECONDS
+        self,
+        pattern: str | re.Pattern[str],
+        since: Mark | None = None,
+        seconds: float = START_SECONDS,
     ) -> re.Match[str]:
-        """Wait for a line of the log that contains `pattern`, searching from line `begin` on.
+        """Wait for a line of the log that contains `pattern`, since a mark or in the running test.
 
         Raises AssertionError with the log if there is none after `seconds`.
         """
@@ -219,10 +235,11 @@ class Daemon(Closing):
             nonlocal begin
             for line in self._lines[begin:]:
                 found.extend(filter(None, [re.search(pattern, line)]))
-            begin = len(self._lines)
+            begin = self.mark()
             return bool(found) or self._is_at_end
 
         with self._written:
+            begin = self._begin_of_test() if since is None else since
             self._written.wait_for(find, seconds)
         if not found:
             raise AssertionError(f"The daemon did not write {pattern!r}:\n{self.log}")
@@ -310,11 +327,19 @@ class Daemon(Closing):
         self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
         self._reader.start()
 
+    def _begin_of_test(self) -> Mark:
+        """Return where the log of the running test begins: what others caused is not its own."""
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+        if test != self._test:
+            self._test, self._test_begin = test, self.mark()
+        return self._test_begin
+
     def _read(self, process: subprocess.Popen[str] | ForkedProcess) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
                 with self._written:
+                    self._begin_of_test()
                     self._lines.append(line)
                     self._written.notify_all()
         with self._written:

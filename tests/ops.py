@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from tests.daemon import Daemon, request
+from tests.daemon import Daemon, Mark, request
 
 OPS_LISTEN = 'ops_listen = ["tcp:0:interface=127.0.0.1"]'
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
@@ -21,7 +21,7 @@ Sample: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 
 def ops_url(daemon: Daemon) -> str:
     """Return the URL of the first endpoint of `ops_listen`."""
-    return daemon.await_line(r"Metrics and health: (\S+)")[1]
+    return daemon.await_line(r"Metrics and health: (\S+)", Mark(0))[1]
 
 
 def fetch(

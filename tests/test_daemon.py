@@ -139,9 +139,9 @@ def test_the_printed_command_works_when_pasted(tmp_path: pathlib.Path) -> None:
 def test_the_printed_command_works_when_rules_deny_too(daemon: Daemon) -> None:
     owner = {"Authorization": "Bearer owner"}
     assert daemon.request("PUT", "/.settings/rules.json", '{"rules": {}}', owner).status == 200
-    begin = len(daemon.log)
+    mark = daemon.mark()
     daemon.restart()
-    printed = re.search(r"curl .*", daemon.log[begin:])
+    printed = re.search(r"curl .*", daemon.log_since(mark))
     assert printed is not None
     done = subprocess.run(
         ["sh", "-c", printed[0]], cwd="/", capture_output=True, text=True, check=False

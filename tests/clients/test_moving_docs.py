@@ -178,9 +178,9 @@ class Mover:
 
     def _follow(self, text: str) -> Check:
         """Begin to follow, and wait until the old database is followed: the rules are copied."""
-        begin = self.hosted.log.count("\n")
+        mark = self.hosted.mark()
         checked = self.shell.start(text)
-        self.hosted.await_line(r"GET /\.json stream opened", begin)
+        self.hosted.await_line(r"GET /\.json stream opened", mark)
         return checked
 
     def _change(self, text: str) -> Check:
