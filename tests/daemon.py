@@ -95,8 +95,8 @@ class Daemon(Closing):
     with TLS and without on ports that the system chooses, unless `listen` is given. `prefix` is a
     command that runs the daemon's command, such as strace (with its option -D, so that signals
     reach the daemon and not strace). `program` receives the daemon's flags, such as `SERVE`.
-    The process inherits `descriptors`. Without these three, and with the environment of all tests,
-    the daemon is forked by a `ForkServer`.
+    The process inherits `descriptors`. Without a prefix, descriptors and a program but `SERVE`, and
+    with the environment of all tests, the daemon is forked by a `ForkServer`.
     The daemon is killed when its `with` block ends.
     """
 
@@ -119,7 +119,7 @@ class Daemon(Closing):
         self.urls: list[str] = []
         self._descriptors = descriptors
         self._environment = {**os.environ, **(environment or {})}
-        self._is_plain = program is None and not descriptors
+        self._is_plain = program in (None, SERVE) and not descriptors
         self._lines: list[str] = []
         self._test = ""
         self._test_begin = Mark(0)
@@ -230,6 +230,8 @@ class Daemon(Closing):
         Raises AssertionError with the log if there is none after `seconds`.
         """
         found: list[re.Match[str]] = []
+        with self._written:
+            begin = self._begin_of_test() if since is None else since
 
         def find() -> bool:
             nonlocal begin
@@ -239,7 +241,6 @@ class Daemon(Closing):
             return bool(found) or self._is_at_end
 
         with self._written:
-            begin = self._begin_of_test() if since is None else since
             self._written.wait_for(find, seconds)
         if not found:
             raise AssertionError(f"The daemon did not write {pattern!r}:\n{self.log}")

@@ -1,14 +1,20 @@
-"""Processes of `twistd` that begin with the daemon's modules imported, to be forked by a server.
+"""Daemons and workers that begin with their modules imported, to be forked by a server.
 
-Imports are five sixths of the processor time of a start. Everything after them is as in a process
+Imports are nine tenths of the processor time of a start. Everything after them is as in a process
 of its own: signals, descriptors, threads, exit. What such a process is not: named `twistd` in the
 table of processes, and of a hash seed of its own.
+
+A daemon that is to have workers first forks a `WorkerForks`, a child that forks each worker later,
+as it would be forked by the server. The daemon is the parent of its workers, as of those that it
+starts itself: their first parent ends at once, and the kernel makes them children of the daemon.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import fcntl
 import functools
 import importlib
 import json
@@ -20,17 +26,21 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TextIO
 
 import twisted.internet
+from twisted.internet.process import Process
 from twisted.scripts import twistd
 
 MODULES: Final = (
     "treedbd.daemon",
     "treedbd.service",
     "treedbd.tap",
+    "treedbd.workers.process",
+    "treedbd.workers.supervisor",
     "twisted.internet.epollreactor",
     "twisted.plugins",
     "twisted.scripts._twistd_unix",
@@ -39,6 +49,11 @@ MODULES: Final = (
 PROJECT: Final = pathlib.Path(__file__).parent.parent
 MOST_BYTES: Final = 65_536
 """The longest request: a command line and a folder."""
+MOST_DESCRIPTORS: Final = 200
+WORKER: Final = "treedbd.workers.process"
+FORKING: Final = "worker forks"
+"""What a `WorkerForks` is named in the table of processes."""
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class ForkedProcess:
@@ -101,7 +116,7 @@ class ForkServer:
             )
 
     def start(self, command: Sequence[str], folder: pathlib.Path) -> ForkedProcess:
-        """Run a command of `twistd` in a folder, with its outputs in one pipe."""
+        """Run a command of `twistd` or `treedb` in a folder, with its outputs in one pipe."""
         reading, writing = os.pipe()
         stdout = os.fdopen(reading, errors="replace")
         request = {"command": list(command), "folder": str(folder)}
@@ -147,7 +162,7 @@ def fork_server() -> ForkServer:
 
 
 def serve(requests: socket.socket) -> bool:
-    """Answer requests; return whether this is a new process, in which `twistd` is to be run."""
+    """Answer requests; return whether this is a new process, which is to be a daemon."""
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 1)
         if not data:
@@ -170,8 +185,82 @@ def become(command: list[str], folder: str, output: int) -> None:
     os.dup2(output, 2)
     os.close(output)
     os.chdir(folder)
-    sys.argv = command
-    sys.path[0] = str(pathlib.Path(command[0]).parent)
+    if command[1] == "-m":
+        sys.argv = [str(PROJECT / command[2] / "__main__.py"), *command[3:]]
+        sys.path[0] = folder
+    else:
+        sys.argv = command
+        sys.path[0] = str(pathlib.Path(command[0]).parent)
+
+
+class WorkerForks:
+    """A child of a daemon that forks its workers, made before the daemon has a reactor."""
+
+    def __init__(self) -> None:
+        """Fork it; `is_worker` is true in each worker, in which the constructor returns as well."""
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.is_worker = not os.fork()
+        if self.is_worker:
+            self._requests.close()
+            self._serve(theirs)
+        theirs.close()
+
+    def install(self) -> None:
+        """Have what Twisted would start as a worker forked, and be the parent of it."""
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        twisted_process: Any = Process
+        start = twisted_process._fork
+
+        def fork(process: Any, *words: Any, fdmap: Mapping[int, int], **more: Any) -> None:
+            if WORKER not in words[4]:
+                start(process, *words, fdmap=fdmap, **more)
+                return
+            socket.send_fds(self._requests, [json.dumps(list(fdmap)).encode()], [*fdmap.values()])
+            process.pid, process.status = int(self._requests.recv(MOST_BYTES)), -1
+
+        twisted_process._fork = fork
+
+    def _serve(self, requests: socket.socket) -> None:
+        """Fork workers until the daemon has ended; return in each of them."""
+        name_process(FORKING)
+        with open(os.devnull, "r+b") as nothing:
+            for descriptor in range(3):
+                os.dup2(nothing.fileno(), descriptor)
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, MOST_DESCRIPTORS)
+            if not data:
+                os._exit(0)
+            reading, writing = os.pipe()
+            if not (child := os.fork()):
+                first = os.getpid()
+                if pid := os.fork():
+                    os.write(writing, str(pid).encode())
+                    os._exit(0)
+                while os.getppid() == first:
+                    time.sleep(0.001)
+                requests.detach()
+                inherit(dict(zip(json.loads(data), descriptors, strict=True)))
+                name_process("python")
+                return
+            os.waitpid(child, 0)
+            requests.send(os.read(reading, MOST_BYTES))
+            for descriptor in (reading, writing, *descriptors):
+                os.close(descriptor)
+
+
+def name_process(name: str) -> None:
+    """Change the name of this process in the table of processes."""
+    pathlib.Path("/proc/self/comm").write_text(name)
+
+
+def inherit(descriptors: Mapping[int, int]) -> None:
+    """Make this process have descriptors by these numbers, and no other."""
+    above = max(*descriptors, *map(int, os.listdir("/proc/self/fd"))) + 1
+    kept = {to: fcntl.fcntl(each, fcntl.F_DUPFD, above) for to, each in descriptors.items()}
+    os.closerange(0, above)
+    for to, each in kept.items():
+        os.dup2(each, to)
+        os.close(each)
 
 
 def import_modules() -> None:
@@ -188,12 +277,27 @@ def import_modules() -> None:
 
 
 def main() -> None:
-    """Serve until the other end is closed, or run `twistd` in a process that was forked."""
+    """Serve until the other end is closed, or be a daemon or a worker in what was forked."""
     import_modules()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         is_new = serve(requests)
     if is_new:
-        twistd.run()
+        run()
+
+
+def run() -> None:
+    """Be the daemon of the command line, or one of its workers."""
+    if "--workers" in sys.argv:
+        forks = WorkerForks()
+        if forks.is_worker:
+            worker = sys.modules[WORKER]
+            sys.argv = [str(worker.__file__)]
+            worker.main()
+            return
+        forks.install()
+    if sys.argv[0].endswith("__main__.py"):
+        sys.exit(importlib.import_module("treedbd.cli.main").main())
+    twistd.run()
 
 
 if __name__ == "__main__":

@@ -4,40 +4,80 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Sequence
 
 import pytest
 
-from tests.daemon import NEW_PROCESSES, Daemon
+from tests.daemon import NEW_PROCESSES, SERVE, Daemon
 from tests.fork_server import ForkedProcess, fork_server
+from tests.system import wait_until
+from tests.workers_of import is_running, kill, worker_pids
 
 STATUS = ("Umask", "Threads", "SigBlk", "SigIgn", "SigCgt")
+OWN_SIGNALS = (1 << 31) - 1
+"""Those that a program may use: the two after them are the C library's."""
 
 
-def seen(folder: pathlib.Path) -> tuple[bool, dict[str, str], list[str], str, list[str]]:
+def shown(text: str, folder: pathlib.Path) -> str:
+    return re.sub("[0-9]+", "#", text.replace(str(folder), "folder"))
+
+
+def process(pid: int, folder: pathlib.Path) -> tuple[dict[str, int], list[str], str]:
+    """Return what is seen of a process: its status, files and working directory."""
+    path = pathlib.Path(f"/proc/{pid}")
+    lines = (line.split(":\t") for line in (path / "status").read_text().splitlines())
+    status = {name: int(value, 16) & OWN_SIGNALS for name, value in lines if name in STATUS}
+    files = sorted(shown(str(each.readlink()), folder) for each in (path / "fd").iterdir())
+    return status, files, shown(str((path / "cwd").readlink()), folder)
+
+
+def seen(
+    folder: pathlib.Path, program: Sequence[str] | None
+) -> tuple[bool, tuple[dict[str, int], list[str], str], list[str]]:
     """Start and stop a daemon; return whether it was forked, and what is seen of it."""
-
-    def shown(text: str) -> str:
-        return re.sub("[0-9]+", "#", text.replace(str(folder), "folder"))
-
     folder.mkdir()
-    with Daemon(folder) as daemon:
-        process = pathlib.Path(f"/proc/{daemon.pid}")
-        lines = (line.split(":\t") for line in (process / "status").read_text().splitlines())
-        status = {name: value for name, value in lines if name in STATUS}
-        files = sorted(shown(str(each.readlink())) for each in (process / "fd").iterdir())
-        working = shown(str((process / "cwd").readlink()))
+    with Daemon(folder, program=program) as daemon:
+        found = process(daemon.pid, folder)
         is_forked = isinstance(daemon._process, ForkedProcess)
         assert daemon.stop() == 0
-        return is_forked, status, files, working, list(map(shown, daemon.log.splitlines()))
+        return is_forked, found, [shown(line, folder) for line in daemon.log.splitlines()]
 
 
+@pytest.mark.parametrize("program", [None, SERVE], ids=["twistd", "serve"])
 def test_a_forked_daemon_is_as_one_in_a_new_process(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, program: Sequence[str] | None
 ) -> None:
-    is_forked, *forked = seen(tmp_path / "a")
+    is_forked, *forked = seen(tmp_path / "a", program)
     assert is_forked
     monkeypatch.setenv(NEW_PROCESSES, "1")
-    is_forked, *new = seen(tmp_path / "b")
+    is_forked, *new = seen(tmp_path / "b", program)
+    assert not is_forked
+    assert forked == new
+
+
+def seen_worker(folder: pathlib.Path) -> tuple[bool, tuple[dict[str, int], list[str], str]]:
+    """Start a daemon and kill it; return whether its workers were forked, and what one is like."""
+    folder.mkdir()
+    with Daemon(folder, arguments=["--workers", "2"]) as daemon:
+        _, last = pids = worker_pids(daemon)
+        found = process(last, folder)
+        command = pathlib.Path(f"/proc/{last}/cmdline").read_bytes()
+        kill(pids[0])
+        daemon.await_line(r"Worker \d serves again")
+        pids += worker_pids(daemon)
+        assert len(set(pids)) == 3
+        daemon.kill()
+        wait_until(lambda: not any(map(is_running, pids)))
+        return b"tests.fork_server" in command, found
+
+
+def test_a_forked_worker_is_as_one_in_a_new_process(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_forked, forked = seen_worker(tmp_path / "a")
+    assert is_forked
+    monkeypatch.setenv(NEW_PROCESSES, "1")
+    is_forked, new = seen_worker(tmp_path / "b")
     assert not is_forked
     assert forked == new
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tests.closing import Closing
 from tests.daemon import Daemon
+from tests.fork_server import FORKING
 from tests.system import wait_until
 from treedbd.store.sqlite.shared import ShelfLock
 
@@ -25,8 +26,15 @@ C = TypeVar("C", bound=Closing)
 
 def worker_pids(daemon: Daemon) -> list[int]:
     """Return the processes of the workers that there are now, in order."""
-    children = pathlib.Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text()
-    return sorted(map(int, children.split()))
+    children = pathlib.Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+    return sorted(int(pid) for pid in children if not forks_workers(pid))
+
+
+def forks_workers(pid: str) -> bool:
+    """Return whether a child of a daemon is the process that forks its workers."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return pathlib.Path(f"/proc/{pid}/comm").read_text() == f"{FORKING}\n"
+    return False
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
