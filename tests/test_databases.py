@@ -16,7 +16,7 @@ from tests.access import admin, write_secret
 from tests.daemon import Daemon, Response
 from tests.rest import Client, check_error
 from tests.served import DURABLE, ENGINES, Served
-from tests.several import Several
+from tests.several import KINDS, Several
 from tests.sse import EventStream
 from tests.system import wait_until
 from tests.websocket import SocketClosed
@@ -267,9 +267,8 @@ def test_a_daemon_with_workers_that_is_killed_meanwhile_finishes_it_at_the_next_
 # Sockets.
 
 
+@pytest.mark.parametrize("served", KINDS, indirect=True)
 def test_sockets_are_closed(served: Served) -> None:
-    if not has_several(served):
-        pytest.skip("of one process, as of each of several")
     with Several(served) as several:
         client = several.clients()[0]
         client.put("/a.json", 1)
