@@ -1,4 +1,4 @@
-"""`docs/internals.md`: the modules that it names exist, and a write passes those that it lists."""
+"""`docs/internals.md`: its modules exist; a write passes those that it lists, and requests few."""
 
 from __future__ import annotations
 
@@ -8,10 +8,28 @@ import subprocess
 import sys
 from typing import Final
 
+import pytest
+
 from tests.pages import DOCS
 from tests.test_layers import PACKAGE, PROJECT, modules
 
 PAGE: Final = (DOCS / "internals.md").read_text()
+
+MAX_FILES: Final = {
+    "GET of a leaf repeated": 9,
+    "GET of a leaf first": 14,
+    "PUT of a leaf first": 28,
+    "SSE open first": 20,
+    "WebSocket put first": 31,
+    "PUT of rules first": 32,
+}
+MAX_FRAMES: Final = {
+    "GET of a leaf repeated": 38,
+    "GET of a leaf first": 98,
+    "PUT of a leaf first": 265,
+}
+MAX_IMPORT_DEPTH: Final = 22
+MAX_LOADED: Final = 61
 
 
 def exists(path: str) -> bool:
@@ -68,11 +86,9 @@ def test_a_row_of_a_table_names_modules_each_once() -> None:
         assert all(map(exists, names)), cell
 
 
-def test_a_write_passes_the_modules_that_the_page_lists() -> None:
-    section = PAGE.partition("\n## The way of a write\n")[2].partition("\n## ")[0]
-    listed = re.findall(r"^      ([a-z0-9_/]+) ", section, re.MULTILINE)
-    assert len(listed) == len(set(listed))
-    assert all(map(exists, listed))
+@pytest.fixture(scope="module")
+def trace() -> str:
+    """What `bench/request_trace.py` prints of requests, with the files that they pass."""
     done = subprocess.run(
         [sys.executable, "request_trace.py", "--files"],
         cwd=PROJECT / "bench",
@@ -81,7 +97,28 @@ def test_a_write_passes_the_modules_that_the_page_lists() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    _, _, rest = done.stdout.partition("\nPUT of a leaf ")
+    return done.stdout
+
+
+def test_a_request_passes_through_few_files_and_imports_are_shallow(trace: str) -> None:
+    rows = re.findall(r"^(.+?) +(\w+): +(\d+) files +(\d+) frames", trace, re.MULTILINE)
+    files = {f"{name} {which}": int(count) for name, which, count, _ in rows}
+    frames = {f"{name} {which}": int(count) for name, which, _, count in rows}
+    assert {"SSE open first", "GET of a query again", "PATCH of an object first"} < files.keys()
+    assert not {name: files[name] for name, limit in MAX_FILES.items() if files[name] > limit}
+    assert not {name: frames[name] for name, limit in MAX_FRAMES.items() if frames[name] > limit}
+    (depth,) = re.findall(r"^import depth: (\d+) modules$", trace, re.MULTILINE)
+    assert int(depth) <= MAX_IMPORT_DEPTH
+    (loaded,) = re.findall(r"^treedb --version: (\d+) modules loaded$", trace, re.MULTILINE)
+    assert int(loaded) <= MAX_LOADED
+
+
+def test_a_write_passes_the_modules_that_the_page_lists(trace: str) -> None:
+    section = PAGE.partition("\n## The way of a write\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^      ([a-z0-9_/]+) ", section, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert all(map(exists, listed))
+    _, _, rest = trace.partition("\nPUT of a leaf ")
     lines = rest.partition("\nPATCH")[0]
     passed = set(re.findall(r"^    ([a-z0-9_/]+)\.py$", lines, re.MULTILINE))
     assert passed == set(listed)

@@ -19,22 +19,6 @@ PURE: Final = ("tree", "rules", "store")
 MAX_MODULES: Final = 183
 MAX_ROOT_MODULES: Final = 13
 MAX_FUNCTION_LINES: Final = 30
-MAX_FILES: Final = {
-    "GET of a leaf repeated": 9,
-    "GET of a leaf first": 14,
-    "PUT of a leaf first": 28,
-    "SSE open first": 20,
-    "WebSocket put first": 31,
-    "PUT of rules first": 32,
-}
-MAX_FRAMES: Final = {
-    "GET of a leaf repeated": 38,
-    "GET of a leaf first": 98,
-    "PUT of a leaf first": 265,
-}
-MAX_IMPORT_DEPTH: Final = 22
-MAX_LOADED: Final = 61
-
 LOWER_LAYERS: Final = {
     "CountsCallers": "`web.rates`, of which `http1` does not know",
     "CountsRequests": "`web.activity`, of which `http1` does not know",
@@ -245,27 +229,6 @@ def test_arguments_are_not_hidden_from_those_who_count_them() -> None:
 
 def test_twisted_finds_the_plugin() -> None:
     assert not list((PROJECT / "twisted").rglob("__init__.py"))
-
-
-def test_a_request_passes_through_few_files_and_imports_are_shallow() -> None:
-    done = subprocess.run(
-        [sys.executable, "request_trace.py"],
-        cwd=PROJECT / "bench",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = re.findall(r"^(.+?) +(\w+): +(\d+) files +(\d+) frames", done.stdout, re.MULTILINE)
-    files = {f"{name} {which}": int(count) for name, which, count, _ in rows}
-    frames = {f"{name} {which}": int(count) for name, which, _, count in rows}
-    assert {"SSE open first", "GET of a query again", "PATCH of an object first"} < files.keys()
-    assert not {name: files[name] for name, limit in MAX_FILES.items() if files[name] > limit}
-    assert not {name: frames[name] for name, limit in MAX_FRAMES.items() if frames[name] > limit}
-    (depth,) = re.findall(r"^import depth: (\d+) modules$", done.stdout, re.MULTILINE)
-    assert int(depth) <= MAX_IMPORT_DEPTH
-    (loaded,) = re.findall(r"^treedb --version: (\d+) modules loaded$", done.stdout, re.MULTILINE)
-    assert int(loaded) <= MAX_LOADED
 
 
 def test_a_plain_daemon_loads_no_library_that_it_may_never_use() -> None:
