@@ -172,3 +172,4 @@ def test_objects_that_exist_at_the_start_are_excluded_from_garbage_collection() 
         assert not linecache.cache
     finally:
         gc.unfreeze()
+        gc.freeze()  # what the collection has made, again
