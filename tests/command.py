@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pathlib
@@ -11,12 +12,15 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, NamedTuple
 
 import pytest
 
 from tests.closing import Closing
 from tests.daemon import Daemon
+from tests.fork_server import ForkedCommand, can_fork, fork_server
 from treedbd.cli.exit import CommandFailed, OutputClosed, report_failure
 from treedbd.cli.options import TOKEN_VARIABLE
 from treedbd.cli.parser import parse
@@ -95,16 +99,40 @@ def run_command(
     folder: pathlib.Path | None = None,
 ) -> CommandResult:
     """Run a command to its end in a process of its own; `stdin` is its standard input."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, words)],
-        input=stdin,
-        capture_output=True,
-        cwd=folder,
-        env=environment(token),
-        timeout=PATIENCE_S,
-        check=False,
+    process = start(words, token, folder)
+    with ThreadPoolExecutor(3) as pool:
+        pool.submit(write_all, process.stdin, stdin)
+        output, errors = (pool.submit(read_all, each) for each in (process.stdout, process.stderr))
+        status = process.wait(PATIENCE_S)
+    return CommandResult(status, output.result(), errors.result().decode())
+
+
+def start(
+    words: Sequence[str | pathlib.Path], token: str = "", folder: pathlib.Path | None = None
+) -> ForkedCommand | subprocess.Popen[bytes]:
+    """Start a command, with pipes for its input and its two outputs."""
+    command = [*COMMAND, *map(str, words)]
+    if can_fork(os.environ):
+        variables = {TOKEN_VARIABLE: token}
+        return ForkedCommand(fork_server(), command, folder or pathlib.Path.cwd(), variables)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder, env=environment(token)
     )
-    return CommandResult(done.returncode, done.stdout, done.stderr.decode())
+
+
+def write_all(file: IO[bytes] | None, content: bytes) -> None:
+    """Write the input of a process that may not read it."""
+    assert file is not None
+    with contextlib.suppress(BrokenPipeError), file:
+        file.write(content)
+
+
+def read_all(file: IO[bytes] | None) -> bytes:
+    """Return an output of a process once it is closed."""
+    assert file is not None
+    with file:
+        return file.read()
 
 
 def mint(daemon: Daemon, host: str, uid: str, *options: str) -> str:
@@ -119,20 +147,15 @@ class RunningCommand(Closing):
 
     def __init__(self, *words: str | pathlib.Path, token: str = "") -> None:
         """Start the command."""
-        self._process = subprocess.Popen(
-            [*COMMAND, *map(str, words)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(token),
-        )
+        self._process = start(words, token)
+        write_all(self._process.stdin, b"")
         self.lines = Lines(self._process.stdout)
         self.errors = Lines(self._process.stderr)
 
     def close(self) -> None:
         """Kill the command if it is running."""
         if self._process.poll() is None:
-            self._process.kill()
+            self.signal(signal.SIGKILL)
         self.wait()
 
     def signal(self, number: signal.Signals) -> None:

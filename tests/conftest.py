@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.daemon import Daemon
-from tests.fork_server import first_environment
+from tests.fork_server import first_environment, first_limits
 from tests.postgresql import PostgresqlServers
 from tests.rest import Client
 from tests.shared_server import shared_server
@@ -157,8 +157,9 @@ def inherited_signals() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def inherited_environment() -> None:
-    """Call `first_environment` before a test changes the environment."""
+    """Keep what processes inherit before a test changes it."""
     first_environment()
+    first_limits()
 
 
 @pytest.fixture(scope="session")

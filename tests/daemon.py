@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NewType, Self
 from urllib.parse import urlsplit
 
 from tests.closing import Closing
-from tests.fork_server import ForkedProcess, first_environment, fork_server, passed_on
+from tests.fork_server import ForkedDaemon, can_fork, fork_server
 from tests.shared_server import database_of
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_CERTIFICATE
@@ -30,8 +30,6 @@ WORKERS = "TREEDB_TEST_WORKERS"
 """The environment variable with the number of workers of each daemon that says nothing else."""
 ENGINE = "TREEDB_TEST_ENGINE"
 """The environment variable that is `postgresql` if daemons that say nothing else run over it."""
-NEW_PROCESSES = "TREEDB_TEST_NEW_PROCESSES"
-"""The environment variable with which no daemon is forked: each imports its modules."""
 TWISTD = pathlib.Path(sys.executable).parent / "twistd"
 FOREGROUND = (str(TWISTD), "-n", "--pidfile=", "treedb")
 SERVE = (sys.executable, "-m", "treedbd", "serve")
@@ -125,7 +123,7 @@ class Daemon(Closing):
         self._test_begin = Mark(0)
         self._written = threading.Condition()
         self._is_at_end = True
-        self._process: subprocess.Popen[str] | ForkedProcess | None = None
+        self._process: subprocess.Popen[str] | ForkedDaemon | None = None
         self._reader: threading.Thread | None = None
         endpoints = self._make_endpoints(config) if listen is None else listen
         self._command = [*(program or FOREGROUND), "--data", str(self.data)]
@@ -301,12 +299,10 @@ class Daemon(Closing):
         return [secure, "tcp:0:interface=127.0.0.1"]
 
     def _can_fork(self) -> bool:
-        if self.prefix or not self._is_plain or NEW_PROCESSES in os.environ:
-            return False
-        return hasattr(os, "pidfd_open") and passed_on(self._environment) == first_environment()
+        return self._is_plain and not self.prefix and can_fork(self._environment)
 
-    def _fork(self) -> ForkedProcess:
-        return fork_server().start(self._command, self.folder)
+    def _fork(self) -> ForkedDaemon:
+        return ForkedDaemon(fork_server(), self._command, self.folder)
 
     def _open(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -321,7 +317,7 @@ class Daemon(Closing):
             pass_fds=self._descriptors,
         )
 
-    def _follow(self, process: subprocess.Popen[str] | ForkedProcess) -> None:
+    def _follow(self, process: subprocess.Popen[str] | ForkedDaemon) -> None:
         self.urls = []
         self._is_at_end = False
         self._process = process
@@ -335,7 +331,7 @@ class Daemon(Closing):
             self._test, self._test_begin = test, self.mark()
         return self._test_begin
 
-    def _read(self, process: subprocess.Popen[str] | ForkedProcess) -> None:
+    def _read(self, process: subprocess.Popen[str] | ForkedDaemon) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:

@@ -1,4 +1,4 @@
-"""Daemons and workers that begin with their modules imported, to be forked by a server.
+"""Daemons, workers and commands that begin with their modules imported, forked by a server.
 
 Imports are nine tenths of the processor time of a start. Everything after them is as in a process
 of its own: signals, descriptors, threads, exit. What such a process is not: named `twistd` in the
@@ -16,10 +16,12 @@ import contextlib
 import ctypes
 import fcntl
 import functools
+import gc
 import importlib
 import json
 import os
 import pathlib
+import resource
 import select
 import signal
 import socket
@@ -29,7 +31,7 @@ import threading
 import time
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TextIO
+from typing import Any, BinaryIO, Final, TextIO
 
 import twisted.internet
 from twisted.internet.process import Process
@@ -41,6 +43,7 @@ MODULES: Final = (
     "treedbd.tap",
     "treedbd.workers.process",
     "treedbd.workers.supervisor",
+    *("treedbd.cli.data", "treedbd.cli.parser", "treedbd.cli.rules"),
     "twisted.internet.epollreactor",
     "twisted.plugins",
     "twisted.scripts._twistd_unix",
@@ -50,6 +53,8 @@ PROJECT: Final = pathlib.Path(__file__).parent.parent
 MOST_BYTES: Final = 65_536
 """The longest request: a command line and a folder."""
 MOST_DESCRIPTORS: Final = 200
+NEW_PROCESSES: Final = "TREEDB_TEST_NEW_PROCESSES"
+"""The environment variable with which nothing is forked: each process imports its modules."""
 WORKER: Final = "treedbd.workers.process"
 FORKING: Final = "worker forks"
 """What a `WorkerForks` is named in the table of processes."""
@@ -61,14 +66,12 @@ class ForkedProcess:
 
     Attributes:
         pid: its number, which no other process has before `poll` or `wait` has found its end.
-        stdout: its two outputs, as text.
 
     """
 
-    def __init__(self, server: ForkServer, pid: int, stdout: TextIO) -> None:
+    def __init__(self, server: ForkServer, pid: int) -> None:
         """Watch a process that has been forked."""
         self.pid = pid
-        self.stdout = stdout
         self._server = server
         self._status: int | None = None
         self._lock = threading.Lock()
@@ -98,6 +101,40 @@ class ForkedProcess:
             os.kill(self.pid, number)
 
 
+class ForkedDaemon(ForkedProcess):
+    """A forked process with one pipe for its two outputs.
+
+    Attributes:
+        stdout: the pipe, as text.
+
+    """
+
+    def __init__(self, server: ForkServer, command: Sequence[str], folder: pathlib.Path) -> None:
+        """Fork it."""
+        reading, writing = os.pipe()
+        self.stdout: TextIO = os.fdopen(reading, errors="replace")
+        super().__init__(server, server.fork(command, folder, [writing]))
+
+
+class ForkedCommand(ForkedProcess):
+    """A forked process with a pipe each for its input, its output and its errors."""
+
+    def __init__(
+        self,
+        server: ForkServer,
+        command: Sequence[str],
+        folder: pathlib.Path,
+        variables: Mapping[str, str],
+    ) -> None:
+        """Fork it, with some other variables in its environment."""
+        (stdin, writing), (reading, stdout), (also_reading, stderr) = (os.pipe() for _ in range(3))
+        self.stdin: BinaryIO = os.fdopen(writing, "wb")
+        self.stdout: BinaryIO = os.fdopen(reading, "rb")
+        self.stderr: BinaryIO = os.fdopen(also_reading, "rb")
+        pid = server.fork(command, folder, [stdin, stdout, stderr], variables)
+        super().__init__(server, pid)
+
+
 class ForkServer:
     """A process that has imported what a daemon imports, and forks one for each command."""
 
@@ -115,15 +152,23 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
 
-    def start(self, command: Sequence[str], folder: pathlib.Path) -> ForkedProcess:
-        """Run a command of `twistd` or `treedb` in a folder, with its outputs in one pipe."""
-        reading, writing = os.pipe()
-        stdout = os.fdopen(reading, errors="replace")
-        request = {"command": list(command), "folder": str(folder)}
+    def fork(
+        self,
+        command: Sequence[str],
+        folder: pathlib.Path,
+        descriptors: Sequence[int],
+        variables: Mapping[str, str] | None = None,
+    ) -> int:
+        """Run a command of `twistd` or `treedb` in a folder; return the number of its process.
+
+        It has three descriptors, or one for both outputs; they are closed in this process.
+        """
+        request = {"command": command, "folder": str(folder), "variables": variables or {}}
         try:
-            return ForkedProcess(self, self._ask(request, [writing]), stdout)
+            return self._ask(request, descriptors)
         finally:
-            os.close(writing)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def reap(self, pid: int) -> int:
         """Return the exit status of a process that has ended."""
@@ -153,6 +198,25 @@ def first_environment() -> dict[str, str]:
     return passed_on(os.environ)
 
 
+def limits() -> list[tuple[int, int]]:
+    """Return the limits of resources that a process which is started now inherits."""
+    names = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+    return [resource.getrlimit(getattr(resource, name)) for name in names]
+
+
+@functools.cache
+def first_limits() -> list[tuple[int, int]]:
+    """Return the limits that forked processes have: those at the first call."""
+    return limits()
+
+
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Return whether a process may be forked that has this environment and inherits the rest."""
+    if NEW_PROCESSES in environment or not hasattr(os, "pidfd_open"):
+        return False
+    return passed_on(environment) == first_environment() and limits() == first_limits()
+
+
 @functools.cache
 def fork_server() -> ForkServer:
     """Return the server of this process, which ends with it."""
@@ -162,9 +226,9 @@ def fork_server() -> ForkServer:
 
 
 def serve(requests: socket.socket) -> bool:
-    """Answer requests; return whether this is a new process, which is to be a daemon."""
+    """Answer requests; return whether this is a new process, with a command in `sys.argv`."""
     while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 1)
+        data, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)
         if not data:
             return False
         request = json.loads(data)
@@ -172,25 +236,46 @@ def serve(requests: socket.socket) -> bool:
             _, status = os.waitpid(request["ended"], 0)
             requests.send(str(os.waitstatus_to_exitcode(status)).encode())
         elif pid := os.fork():
-            os.close(descriptors[0])
+            for descriptor in descriptors:
+                os.close(descriptor)
             requests.send(str(pid).encode())
         else:
-            become(request["command"], request["folder"], descriptors[0])
+            os.environ.update(request["variables"])
+            become(request["command"], request["folder"], descriptors)
             return True
 
 
-def become(command: list[str], folder: str, output: int) -> None:
+def become(command: list[str], folder: str, descriptors: list[int]) -> None:
     """Make this process look to the program as one that was started with a command."""
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    standard = descriptors if len(descriptors) == 3 else [0, *descriptors * 2]
+    for number, descriptor in enumerate(standard):
+        os.dup2(descriptor, number)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    open_standard_files()
     os.chdir(folder)
     if command[1] == "-m":
-        sys.argv = [str(PROJECT / command[2] / "__main__.py"), *command[3:]]
+        sys.argv = [str(PROJECT.joinpath(*command[2].split("."), "__main__.py")), *command[3:]]
         sys.path[0] = folder
     else:
         sys.argv = command
         sys.path[0] = str(pathlib.Path(command[0]).parent)
+
+
+def open_standard_files() -> None:
+    """Open the standard files as at a start: those of the server have kept what they could do."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        before = getattr(sys, name)
+        file = open(  # noqa: SIM115
+            number,
+            "r" if name == "stdin" else "w",
+            buffering=1 if name == "stderr" else -1,
+            encoding=before.encoding,
+            errors=before.errors,
+            closefd=False,
+        )
+        setattr(sys, name, file)
+        setattr(sys, f"__{name}__", file)
 
 
 class WorkerForks:
@@ -274,6 +359,8 @@ def import_modules() -> None:
         importlib.import_module(each)
     del sys.modules[name]
     vars(twisted.internet).pop("reactor", None)
+    gc.collect()
+    gc.freeze()  # else each process that ends searches all of it for garbage, which takes longest
 
 
 def main() -> None:

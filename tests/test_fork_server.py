@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.daemon import NEW_PROCESSES, SERVE, Daemon
-from tests.fork_server import ForkedProcess, fork_server
+from tests.command import run_command
+from tests.daemon import SERVE, Daemon
+from tests.fork_server import NEW_PROCESSES, ForkedDaemon, fork_server
 from tests.system import wait_until
 from tests.workers_of import is_running, kill, worker_pids
 
 STATUS = ("Umask", "Threads", "SigBlk", "SigIgn", "SigCgt")
+BUSY = "no client was answered"
+"""What only a daemon on a busy machine logs."""
 OWN_SIGNALS = (1 << 31) - 1
 """Those that a program may use: the two after them are the C library's."""
 
@@ -38,9 +41,10 @@ def seen(
     folder.mkdir()
     with Daemon(folder, program=program) as daemon:
         found = process(daemon.pid, folder)
-        is_forked = isinstance(daemon._process, ForkedProcess)
+        is_forked = isinstance(daemon._process, ForkedDaemon)
         assert daemon.stop() == 0
-        return is_forked, found, [shown(line, folder) for line in daemon.log.splitlines()]
+        lines = [line for line in daemon.log.splitlines() if BUSY not in line]
+        return is_forked, found, [shown(line, folder) for line in lines]
 
 
 @pytest.mark.parametrize("program", [None, SERVE], ids=["twistd", "serve"])
@@ -93,7 +97,7 @@ def test_a_daemon_in_another_environment_has_it(
 
 
 def test_the_end_of_a_forked_process_is_known(tmp_path: pathlib.Path) -> None:
-    process = fork_server().start(["twistd", "--no-such-option"], tmp_path)
+    process = ForkedDaemon(fork_server(), ["twistd", "--no-such-option"], tmp_path)
     with process.stdout:
         assert "no-such-option" in process.stdout.read()
     assert process.wait(20) == 1
@@ -106,3 +110,26 @@ def test_forked_processes_share_no_reactor(tmp_path: pathlib.Path) -> None:
         files = [str(each.readlink()) for each in server.iterdir()]
     assert any(each.startswith("socket:") for each in files)
     assert not [each for each in files if "event" in each]
+
+
+def test_a_forked_command_is_as_one_in_a_new_process(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules.json").write_text('{"rules":{".read":"nobody"}}')
+    runs = [
+        (("rules", "check", "-"), '{"rules":{".read":true}}'),
+        (("rules", "check", "rules.json"), ""),
+        (("set", "http://127.0.0.1:1/a", "-"), '{"a":1}'),
+        (("--version",), ""),
+        (("get", "http://127.0.0.1:1/a"), ""),
+        (("no-such-command",), ""),
+    ]
+    forked, new = [], []
+    for words, stdin in runs:
+        forked.append(run_command(*words, stdin=stdin.encode()))
+    monkeypatch.setenv(NEW_PROCESSES, "1")
+    for words, stdin in runs:
+        new.append(run_command(*words, stdin=stdin.encode()))
+    assert forked == new
+    assert [done.status for done in new] == [0, 1, 1, 0, 1, 2]
