@@ -27,8 +27,8 @@ default_project = "demo"
 rules_file = "open.json"
 """
 EVENT_BYTES: Final = MB // 2
-EVENTS: Final = 400
-"""200 MB in all."""
+EVENTS: Final = 160
+"""80 MB in all."""
 MAX_GROWTH_BYTES: Final = 16 * MB
 MAX_DELAY_S: Final = 1.0
 LARGE_MB: Final = 30
