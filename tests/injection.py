@@ -1,7 +1,8 @@
 """Fault injection for daemons: system calls that fail, wait or kill, a full disk, a damaged row.
 
 System calls are injected by strace, in two ways: `inject` attaches it to a running daemon and
-detaches it again; `prefix` starts a daemon under it. strace counts calls separately for each thread
+detaches it again; `prefix` starts a daemon under it, where the kernel lets it stop at these calls
+only, which an attached one cannot. strace counts calls separately for each thread
 and each kind of call, so `when=N` is the Nth call of one kind in the thread that reaches it first.
 """
 
@@ -124,7 +125,7 @@ def prefix(
 ) -> list[str]:
     """Return the command that runs a daemon with an effect from its first call on."""
     return [
-        *("strace", "-D", "-f", "-qq", "--decode-fds=path", "-o", str(trace)),
+        *("strace", "-D", "-f", "--seccomp-bpf", "-qq", "--decode-fds=path", "-o", str(trace)),
         *("-e", f"trace={calls}", "-e", f"inject={calls}:{effect}", *_path_options(paths)),
     ]
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import apsw
 import pytest
 
+from tests.faulty_runs import FaultyRuns
 from tests.store.conformance import (
     HIGH,
     EngineContract,
@@ -38,16 +39,6 @@ STEPS = (
 """Calls between which a file that is being created has different states on disk."""
 
 SUFFIXES = ("", ".new", "-wal", "-shm", "-reserve", "-mark", "-mark.new")
-
-CREATE = """
-import pathlib, sys
-from treedbd.store.sqlite.engine import SqliteEngine
-engine = SqliteEngine.create(pathlib.Path(sys.argv[1]), reserve_bytes=4096)
-transaction = engine.begin()
-transaction.append(b"op", b"one")
-transaction.commit()
-engine.close()
-"""
 
 WRITE_FOREVER = """
 import itertools, pathlib, sys
@@ -342,31 +333,36 @@ def test_an_error_in_creation_names_the_file(tmp_path: pathlib.Path) -> None:
 
 def test_create_that_is_killed_leaves_a_good_file_or_none(tmp_path: pathlib.Path) -> None:
     outcomes = []
-    for call in STEPS:
-        for step in itertools.count(1):
-            path = tmp_path / f"{call}{step}" / "default.shelf"
-            if not create_killed(path, call, step):
-                break
-            outcomes.append(path.exists())
-            with contextlib.ExitStack() as stack:
-                if path.exists():
-                    engine = stack.enter_context(reopened(path))
-                else:
-                    engine = stack.enter_context(contextlib.closing(SqliteEngine.create(path)))
-                assert engine.verify() == []
-                assert append_all(engine, b"one") in ([1], [2])
+    with FaultyRuns("tests.store.sqlite.created_file:main") as runs:
+        for call in STEPS:
+            for step in itertools.count(1):
+                path = tmp_path / f"{call}{step}" / "default.shelf"
+                if not create_killed(runs, path, call, step):
+                    break
+                outcomes.append(path.exists())
+                check_created(path)
     assert outcomes.count(False) > 5
     assert outcomes.count(True) > 10
 
 
-def create_killed(path: pathlib.Path, call: str, step: int) -> bool:
+def create_killed(runs: FaultyRuns, path: pathlib.Path, call: str, step: int) -> bool:
     """Create a database in a process that is killed at such a call; return whether it was."""
-    files = [beside(path, suffix) for suffix in SUFFIXES]
-    watched = itertools.chain.from_iterable(("-P", str(file)) for file in (path.parent, *files))
-    fault = ("-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={step}")
-    strace = ("strace", "-f", "-o", os.devnull, *watched, *fault)
-    program = (sys.executable, "-c", CREATE, str(path))
-    return subprocess.run([*strace, *program], check=False).returncode < 0
+    files = [path.parent, *(beside(path, suffix) for suffix in SUFFIXES)]
+    effect = f"signal=KILL:when={step}"
+    status = runs.run([str(path)], call, effect, files)
+    assert status in (0, -signal.SIGKILL)
+    return status < 0
+
+
+def check_created(path: pathlib.Path) -> None:
+    """Check that a file that is there is good, and that one that is not can be created."""
+    with contextlib.ExitStack() as stack:
+        if path.exists():
+            engine = stack.enter_context(reopened(path))
+        else:
+            engine = stack.enter_context(contextlib.closing(SqliteEngine.create(path)))
+        assert engine.verify() == []
+        assert append_all(engine, b"one") in ([1], [2])
 
 
 # crashes
@@ -655,7 +651,7 @@ for number in range(10):
     command = [sys.executable, "-c", script, str(path), str(is_cache)]
     trace = path.with_name("trace")
     path.parent.mkdir(parents=True, exist_ok=True)
-    tracing = ["strace", "-f", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
+    tracing = ["strace", "-f", "--seccomp-bpf", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
     subprocess.run([*tracing, *command], check=True, timeout=60)
     return trace.read_text().count("sync(")
 

@@ -46,8 +46,7 @@ def run(folder: pathlib.Path, suffix: str, calls: str, fault: str, large: int = 
     folder.mkdir()
     path = folder / "data" / "default.shelf"
     strace = [
-        "strace",
-        "-f",
+        *("strace", "-f", "--seccomp-bpf"),
         *("-o", str(folder / "trace")),
         *("-P", f"{path}{suffix}"),
         *("-e", f"trace={calls}"),
