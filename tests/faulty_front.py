@@ -15,7 +15,7 @@ import attrs
 from tests.closing import Closing
 from tests.daemon import Response
 
-EACH: Final = 20
+EACH: Final = 8
 """Of the requests that a fault may concern, one of so many is treated wrongly."""
 
 
@@ -31,7 +31,7 @@ class Asked:
 
 
 class FaultyFront(Closing):
-    """Sends requests on to `upstream`, but every twentieth that `fault` is about in its own way.
+    """Sends requests on to `upstream`, but every eighth that `fault` is about in its own way.
 
     `faults` counts those.
     """

@@ -38,7 +38,7 @@ from treedbd.cluster.service import POLL_S
 A, B, C = range(3)
 ROOT = f"/{Plan().root}"
 CLIENTS = 6
-SWAPS = 25
+SWAPS = 12
 HEALTH_S = 5.0
 MISSED = 5
 LAG_S = 2.0
@@ -77,9 +77,9 @@ def finish(running: Trial) -> Report:
 def test_an_answer_that_a_killed_daemon_owes_is_of_a_write_that_is_there_once(
     world: ClusterWorld,
 ) -> None:
-    with trial(world, 1500).start() as running:
+    with trial(world, 600).start() as running:
         for part in (1, 2):
-            running.workload.await_ended(part * 500)
+            running.workload.await_ended(part * 200)
             way = world.far.proxies[world.servers.primary.name]
             way.lose_answer(*COMMIT)
             way.await_lost()
@@ -89,8 +89,8 @@ def test_an_answer_that_a_killed_daemon_owes_is_of_a_write_that_is_there_once(
 
 
 def test_no_acknowledged_write_is_lost_with_the_primary(world: ClusterWorld) -> None:
-    with trial(world, 3000, "2s").start() as running:
-        running.workload.await_ended(500)
+    with trial(world, 1000, "2s").start() as running:
+        running.workload.await_ended(200)
         world.servers.fail_over()
         finish(running)
 
@@ -98,8 +98,8 @@ def test_no_acknowledged_write_is_lost_with_the_primary(world: ClusterWorld) -> 
 def test_a_daemon_that_is_cut_off_with_the_old_primary_shows_nothing_stale(
     world: ClusterWorld,
 ) -> None:
-    with trial(world, 1500, "1s").start() as running:
-        running.workload.await_ended(500)
+    with trial(world, 800, "1s").start() as running:
+        running.workload.await_ended(200)
         world.fail_over_cut_off()
         running.workload.await_ended(running.workload.ended + 100)
         response = world.daemons[C].request("GET", "/.json?timeout=1s")
@@ -114,13 +114,13 @@ def test_a_write_that_no_standby_confirms_is_in_doubt_and_settled_later(
 ) -> None:
     project = new_project()
     with (
-        trial(world, 1500, "1s").start() as running,
+        trial(world, 600, "1s").start() as running,
         world.client(C, project) as client,
         world.follower(project, A) as follower,
     ):
         client.put("/before.json", 1)
         follower.await_child("before", 1)
-        running.workload.await_ended(500)
+        running.workload.await_ended(200)
         for standby in world.servers.standbys:
             standby.freeze()
         check_error(client.request("PUT", "/doubted.json?timeout=1s", "1"), 504, "in_doubt")
@@ -208,13 +208,13 @@ def test_swaps_at_all_daemons_count_each_of_them_once(world: ClusterWorld) -> No
 def test_a_daemon_that_wakes_is_not_late(world: ClusterWorld, seconds: int) -> None:
     project = new_project()
     with (
-        trial(world, 1500).start() as running,
+        trial(world, 600).start() as running,
         world.client(A, project) as near,
         world.client(C, project) as far,
     ):
         far.put("/a.json", 1)
         assert far.get("/a.json") == 1
-        running.workload.await_ended(500)
+        running.workload.await_ended(200)
         world.stop(C)
         end = time.monotonic() + seconds
         near.put("/a.json", 2)
@@ -258,11 +258,11 @@ def test_a_daemon_that_slept_while_the_log_was_trimmed_takes_a_fresh_copy(
 def test_a_daemon_without_postgresql_says_so_and_harms_nobody(world: ClusterWorld) -> None:
     project = new_project()
     with (
-        Trial(world.urls(project, 2), Plan(operations=1500)) as running,
+        Trial(world.urls(project, 2), Plan(operations=600)) as running,
         world.follower(project, C, ROOT) as follower,
         world.client(C, project) as far,
     ):
-        running.start().workload.await_ended(500)
+        running.start().workload.await_ended(200)
         assert [far.request("GET", "/a.json").status for _ in range(3)] == [200] * 3
         begin = time.monotonic()
         world.far.cut_off(*world.servers.nodes)

@@ -20,9 +20,9 @@ from tests.workload import Plan
 _roots = (f"trial{number}" for number in itertools.count())
 
 
-def plan() -> Plan:
+def plan(operations: int = 480) -> Plan:
     """A plan for a path that no other test uses."""
-    return Plan(operations=1200, registers=2, counters=1, root=next(_roots))
+    return Plan(operations=operations, registers=2, counters=1, root=next(_roots))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -70,7 +70,7 @@ class Received:
 def received(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Received]:
     with (
         Daemon(tmp_path_factory.mktemp("received")) as daemon,
-        Trial([daemon.http], plan(), followers=1).start() as trial,
+        Trial([daemon.http], plan(800), followers=1).start() as trial,
     ):
         trial.finish()
         trial.check()

@@ -11,7 +11,7 @@ from tests.served import DURABLE, ENGINES, Served
 from tests.trial import Trial
 from tests.workload import Plan
 
-PLAN = Plan(operations=2000)
+PLAN = Plan(operations=700)
 CUTS = 6
 KILLS = 2
 
