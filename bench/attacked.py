@@ -57,9 +57,9 @@ class Attacked(Server):
         if workers > 1:
             self.flags += ("--workers", str(workers))
         path = os.pathsep.join((str(CHECKOUT / "bench" / "turn_probe"), str(clone)))
-        self.env = os.environ | {"PYTHONPATH": path, "TURN_PROBE": folder}
+        self.variables = {"PYTHONPATH": path, "TURN_PROBE": folder}
         if where:
-            self.env["TURN_PROBE_WHERE"] = "1"
+            self.variables["TURN_PROBE_WHERE"] = "1"
 
     def start(self) -> None:
         """Start it; `url` is that of plain HTTP."""

@@ -60,7 +60,7 @@ MODULES = (
 )
 LONGEST_TURN_MS = 50
 LEFT_MIB = 20
-QUICK_SCALE, QUICK_S = 0.002, 0.02
+QUICK_SCALE, QUICK_S = 0.0005, 0.005
 PATIENCE_S = 240.0
 """An attacker that takes longer is killed."""
 CONTEXT = multiprocessing.get_context("fork")
@@ -181,7 +181,8 @@ def observe(server: Attacked, scene: Scene, each: Attack, rest_s: float) -> str:
     line = f"{waited.p50:9.1f}{waited.p99:8.1f}{waited.longest:8.0f}"
     line += f"{turns.cpu_ms:8.0f}{turns.thread_ms:6.0f}{turns.wall_ms:7.0f}{turns.long_ones:6}"
     line += f"{before / MIB:9.0f}{(server.peak() - before) / MIB:+8.0f}{left:+8.0f}"
-    server.trim()
+    if rest_s:
+        server.trim()
     line += f"{(server.resident() - before) / MIB:+8.0f}"
     return f"{line}  {' '.join([*missed, note])}".rstrip()
 

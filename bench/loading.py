@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-from servers import LISTEN, first_line
+from servers import LISTEN, TWISTD, first_line, start
 
 MEASURED = """
 import resource, sys
@@ -100,22 +100,8 @@ def write_records(bench: Bench, records: int) -> int:
 @contextlib.contextmanager
 def daemon(bench: Bench) -> Iterator[None]:
     """Run a daemon, whose URL is noted."""
-    twistd = pathlib.Path(sys.executable).with_name("twistd")
-    process = subprocess.Popen(
-        [
-            twistd,
-            "-n",
-            "--pidfile=",
-            "treedb",
-            "--listen",
-            LISTEN,
-            "--data",
-            bench.folder / "served",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    words = ("-n", "--pidfile=", "treedb", "--listen", LISTEN, "--data", f"{bench.folder}/served")
+    process = start(TWISTD, *words, core=None)
     try:
         bench.url = first_line(process, ".*treedb ready .*").split()[-1]
         yield

@@ -15,13 +15,14 @@ import sys
 import threading
 import urllib.request
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 from callers import client_context
 from load import pin
 
+from tests.fork_server import SHARED, ForkedDaemon, fork_server
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_CERTIFICATE, LOCAL_KEY
 
@@ -38,21 +39,39 @@ default_project = "demo"
 rules_file = "open.json"
 """
 CHECKOUT = Path(__file__).parent.parent
+TWISTD = str(Path(sys.executable).with_name("twistd"))
+
+Process: TypeAlias = subprocess.Popen[str] | ForkedDaemon
+
+
+def start(
+    *command: str,
+    checkout: Path = CHECKOUT,
+    output: IO[bytes] | None = None,
+    variables: Mapping[str, str] | None = None,
+    core: int | None = SERVER_CORE,
+) -> Process:
+    """Start a server with both its outputs in a file, or in one pipe, and with more variables.
+
+    It runs the treedb of `checkout`, whichever is installed. The tests, which measure nothing, have
+    a process that forks daemons, so that these do not import their modules.
+    """
+    if SHARED in os.environ and command[0] == TWISTD and checkout == CHECKOUT and not variables:
+        return ForkedDaemon(fork_server(), command, Path.cwd(), output)
+    return subprocess.Popen(
+        [*(pin(core) if core is not None else ()), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if output is None else output,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**environment(checkout), **(variables or {})},
+    )
 
 
 @contextlib.contextmanager
 def serve(*command: str, checkout: Path = CHECKOUT) -> Iterator[str]:
-    """Run a server within a block; yield the line by which it says that it is ready.
-
-    It runs the treedb of `checkout`, whichever is installed.
-    """
-    server = subprocess.Popen(
-        [*pin(SERVER_CORE), *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment(checkout),
-    )
+    """Run a server within a block; yield the line by which it says that it is ready."""
+    server = start(*command, checkout=checkout)
     try:
         yield first_line(server, r"[0-9]+|.*treedb ready .*")
     finally:
@@ -67,7 +86,7 @@ def environment(checkout: Path) -> dict[str, str]:
     return found
 
 
-def first_line(server: subprocess.Popen[str], pattern: str) -> str:
+def first_line(server: Process, pattern: str) -> str:
     """Return the first line of the output that matches, and read the rest in a thread.
 
     Raises RuntimeError, with the last lines, if the server ends before.
@@ -102,7 +121,6 @@ def serve_treedb(
     `config` is the text of a configuration, with open rules in the file `open.json` beside it.
     There is no way to development mode, which prints a line for each request. `secure` is for TLS.
     """
-    twistd = str(Path(sys.executable).with_name("twistd"))
     listen = LISTEN
     if secure:
         ensure_local_certificate(Path(folder), datetime.datetime.now(datetime.UTC))
@@ -111,7 +129,7 @@ def serve_treedb(
     Path(folder, "open.json").write_text(OPEN_RULES)
     Path(folder, "treedb.toml").write_text(config)
     flags = ["--data", folder, "--config", f"{folder}/treedb.toml", "--listen", listen]
-    command = [twistd, "-n", f"--pidfile={folder}/pid", "treedb", *flags]
+    command = [TWISTD, "-n", f"--pidfile={folder}/pid", "treedb", *flags]
     with serve(*command, checkout=checkout) as ready:
         yield ready.split()[-1]
 

@@ -6,8 +6,6 @@ import http.client
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,8 +13,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import attrs
-from load import pin
-from servers import SERVER_CORE
+from servers import TWISTD, Process, start
 
 OWNER = {"Authorization": "Bearer owner"}
 NO_HEADERS: Mapping[str, str] = {}
@@ -139,7 +136,7 @@ class Server:
     Attributes:
         url: of the first endpoint, once it has started.
         flags: more flags of `treedb` for the next start.
-        env: the environment of the next start, None for that of this process.
+        variables: what the environment of the next start has besides that of this process.
 
     """
 
@@ -148,13 +145,13 @@ class Server:
         self.folder = Path(folder)
         self.url = ""
         self.flags: tuple[str, ...] = ()
-        self.env: dict[str, str] | None = None
+        self.variables: dict[str, str] = {}
         self._config = self.folder / "treedb.toml"
         self._config.write_text(config)
         self._log = self.folder / "log"
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     def __enter__(self) -> Self:
         """Start it, and wait until it is ready."""
@@ -179,16 +176,11 @@ class Server:
     def start(self) -> None:
         """Start it, always on the same port, and wait until it is ready."""
         begin = len(self.log) if self._log.exists() else 0
-        twistd = Path(sys.executable).with_name("twistd")
         words = ["-n", "--pidfile=", "treedb", "--listen", f"tcp:{self._port}:interface=127.0.0.1"]
         words += ["--data", str(self.folder / "data"), "--config", str(self._config)]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*pin(SERVER_CORE), twistd, *words, *self.flags],
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+            self._process = start(
+                *(TWISTD, *words, *self.flags), output=log, variables=self.variables
             )
         self.url = self.await_line("treedb ready ", begin).split()[-1]
 

@@ -43,7 +43,7 @@ def measure(count: int, *, secure: bool, listens: bool) -> float:
     with (
         tempfile.TemporaryDirectory() as folder,
         serve_treedb(folder, CONFIG, secure=secure) as base,
-        connected(base, WARM, listens=listens),
+        connected(base, min(WARM, count), listens=listens),
     ):
         before = resident_bytes(folder)
         with connected(base, count, listens=listens):

@@ -180,7 +180,7 @@ def measure_memory(count: int, *, secure: bool) -> float:
     with (
         tempfile.TemporaryDirectory() as folder,
         serve_treedb(folder, CONFIG, secure=secure) as base,
-        listening(base, ["fan/one"] * WARM),
+        listening(base, ["fan/one"] * min(WARM, count)),
     ):
         before = resident_bytes(folder)
         with listening(base, ["fan/one"] * count):
@@ -210,9 +210,10 @@ def measure_crowd(
         serve_treedb(folder, config) as base,
     ):
         put(f"{base}/neighbour.json", f'"{VALUE}"')
+        warm = ["fan/one"] * min(WARM, count)
         alone = pool.submit(p99_of_neighbour, base, seconds).result()
         with (
-            contextlib.closing(Listeners(base, ["fan/one"] * WARM, open_one, event_bytes)),
+            contextlib.closing(Listeners(base, warm, open_one, event_bytes)),
             contextlib.closing(
                 Writer(base, "PUT", "fan/one", json.dumps(VALUE).encode())
             ) as writer,
@@ -298,6 +299,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=20_000, help="of a round")
     parser.add_argument("--seconds", type=float, default=2, help="of the writes beside listeners")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--fan-out", type=int, default=1000, help="listeners of one path")
     wanted = parser.parse_args()
     counts = [int(count) for count in wanted.listeners.split(",")]
     prepare()
@@ -313,9 +315,11 @@ def main() -> None:
                 compare(treedb, reference, count, wanted.rounds, wanted.events, shared=shared)
         measure_writes(treedb, folder, max(counts), wanted.rounds, wanted.seconds)
     for secure in (False, True):
-        found = measure_fan_out(rounds=wanted.rounds, seconds=wanted.seconds, secure=secure)
+        found = measure_fan_out(
+            listeners=wanted.fan_out, rounds=wanted.rounds, seconds=wanted.seconds, secure=secure
+        )
         print(
-            f"fan-out to 1,000 listeners {'over TLS' if secure else 'in plain'}: "
+            f"fan-out to {wanted.fan_out:,} listeners {'over TLS' if secure else 'in plain'}: "
             f"{found['events_per_s']:,.0f}/s, {found['ratio']:.1f} of a Klein route "
             f"({found['klein_per_s']:,.0f}/s); at {PACED_PER_S} writes a second "
             f"p50 {found['p50_ms']:.1f} ms, p99 {found['p99_ms']:.1f} ms"

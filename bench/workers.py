@@ -21,8 +21,6 @@ import multiprocessing
 import os
 import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +31,7 @@ from callers import request
 from listeners import EVENT_BYTES, VALUE, Listeners
 from load import Load, sample
 from load import Sample as Answered
-from servers import CHECKOUT, LISTEN, environment, first_line, put
+from servers import CHECKOUT, LISTEN, TWISTD, first_line, put, start
 
 CONFIG = """
 default_project = "p0"
@@ -98,15 +96,9 @@ def serve(*arguments: str, checkout: pathlib.Path = CHECKOUT) -> Iterator[Server
         pathlib.Path(folder, "open.json").write_text('{"rules":{".read":true,".write":true}}')
         config = pathlib.Path(folder, "treedb.toml")
         config.write_text(CONFIG + "".join(PROJECT.format(number) for number in range(DATABASES)))
-        twistd = str(pathlib.Path(sys.executable).with_name("twistd"))
-        command = [twistd, "-n", "--pidfile=", "treedb", "--config", str(config)]
+        command = [TWISTD, "-n", "--pidfile=", "treedb", "--config", str(config)]
         command += ["--data", f"{folder}/data", "--listen", LISTEN]
-        process = subprocess.Popen(
-            [*command, *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(checkout),
-        )
+        process = start(*command, *arguments, checkout=checkout, core=None)
         try:
             ready = first_line(process, ".*treedb ready .*")
             yield Server(ready.split()[-1], process.pid)

@@ -31,7 +31,7 @@ import threading
 import time
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Final, TextIO
+from typing import IO, Any, BinaryIO, Final, TextIO
 
 import twisted.internet
 from twisted.internet.process import Process
@@ -59,6 +59,8 @@ WORKER: Final = "treedbd.workers.process"
 FORKING: Final = "worker forks"
 """What a `WorkerForks` is named in the table of processes."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
+SHARED: Final = "TREEDB_TEST_FORK_SERVER"
+"""The environment variable with the descriptor of a server that another process has started."""
 
 
 class ForkedProcess:
@@ -100,19 +102,37 @@ class ForkedProcess:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        """Send SIGTERM, if it is running."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL, if it is running."""
+        self.send_signal(signal.SIGKILL)
+
 
 class ForkedDaemon(ForkedProcess):
-    """A forked process with one pipe for its two outputs.
+    """A forked process with its two outputs in one pipe, or in a file.
 
     Attributes:
-        stdout: the pipe, as text.
+        stdout: the pipe, as text; None if there is none.
 
     """
 
-    def __init__(self, server: ForkServer, command: Sequence[str], folder: pathlib.Path) -> None:
+    def __init__(
+        self,
+        server: ForkServer,
+        command: Sequence[str],
+        folder: pathlib.Path,
+        output: IO[bytes] | None = None,
+    ) -> None:
         """Fork it."""
-        reading, writing = os.pipe()
-        self.stdout: TextIO = os.fdopen(reading, errors="replace")
+        self.stdout: TextIO | None = None
+        if output is None:
+            reading, writing = os.pipe()
+            self.stdout = os.fdopen(reading, errors="replace")
+        else:
+            writing = os.dup(output.fileno())
         super().__init__(server, server.fork(command, folder, [writing]))
 
 
@@ -136,11 +156,18 @@ class ForkedCommand(ForkedProcess):
 
 
 class ForkServer:
-    """A process that has imported what a daemon imports, and forks one for each command."""
+    """A process that has imported what a daemon imports, and forks one for each command.
+
+    A program that is given its descriptor in `SHARED` has it too, while nothing else uses it.
+    """
 
     def __init__(self) -> None:
-        """Start it."""
+        """Start it, unless it is shared."""
         self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        if SHARED in os.environ:
+            self._requests = socket.socket(fileno=os.dup(int(os.environ[SHARED])))
+            return
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -151,6 +178,11 @@ class ForkServer:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
+
+    @property
+    def descriptor(self) -> int:
+        """What a program inherits that shares this server."""
+        return self._requests.fileno()
 
     def fork(
         self,
@@ -177,7 +209,8 @@ class ForkServer:
     def close(self) -> None:
         """End the server; daemons that are running go on."""
         self._requests.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> int:
         with self._lock:

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.fork_server import SHARED, fork_server
+
 BENCH = pathlib.Path(__file__).parent.parent / "bench"
 RATE = r"[0-9,]+/s"
 RATIO = r"[0-9]+\.[0-9]{2}"
@@ -43,13 +45,13 @@ SMALLEST = {
     "presence_over_postgresql.py": ("--rounds=1", "--only=in"),
     "rules.py": ("--seconds=0.1", "--rounds=1"),
     "schemathesis_run.py": ("--seconds=1", "--sender=admin"),
-    "sockets.py": ("--sockets=100", "--seconds=0.1"),
+    "sockets.py": ("--sockets=20", "--seconds=0.1"),
     "soak.py": ("--minutes=0.1", "--clients=4", "--rate=80", "--samples=4"),
     "store.py": ("--records=20", "--operations=2", "--rounds=1"),
-    "streams.py": ("--listeners=2", "--events=4", "--seconds=0.1", "--rounds=1"),
+    "streams.py": ("--listeners=2", "--events=4", "--seconds=0.1", "--rounds=1", "--fan-out=9"),
     "watched_queries.py": ("--items=50", "--seconds=0.1", "--rounds=1", "--most=1"),
     "worker_kills.py": ("--kills=1", "--operations=700"),
-    "workers.py": ("--seconds=1", "--rounds=1", "--streams=8"),
+    "workers.py": ("--seconds=0.2", "--rounds=1", "--streams=8"),
 }
 ATTACKS = 171
 ROWS = [
@@ -107,7 +109,7 @@ ROWS = [
     ),
     ("streams.py", rf"(one path|N paths) +2  (treedb|twisted\.web) +{RATE} .* {RATIO} +{RATIO}", 4),
     ("streams.py", rf"PUT, 32 connections: {RATE} alone, {RATE} beside 2 listeners .*: {RATIO}", 1),
-    ("streams.py", rf"fan-out to 1,000 listeners (in plain|over TLS): {RATE}, .*", 2),
+    ("streams.py", rf"fan-out to 9 listeners (in plain|over TLS): {RATE}, .*", 2),
     ("watched_queries.py", rf"(1 plain|[0-9]+ queries).* +[0-9.]+ +{RATIO} +[0-9.]+ +[0-9.]+", 3),
     ("watched_queries.py", rf"1000 writes at once, .*: [0-9.]+ s, ratio {RATIO}", 3),
     ("worker_kills.py", r"1 holder, 1 other, 1 parent", 1),
@@ -116,7 +118,7 @@ ROWS = [
     ("workers.py", rf"(GET|PUT|events).* +ratio {RATIO} +alone {RATIO} +cost {RATIO}", 4),
     ("streams.py", r"an idle stream, (plain|tls): -?[0-9]+\.[0-9] KiB \(aim [0-9.]+\)", 2),
     ("streams.py", rf"2 streams on one core: {RATE} events, .* p99 [0-9.]+ ms, alone .*", 1),
-    ("sockets.py", rf"100 sockets that listen on one core: {RATE} events, .* alone .*", 1),
+    ("sockets.py", rf"20 sockets that listen on one core: {RATE} events, .* alone .*", 1),
 ]
 
 
@@ -209,8 +211,16 @@ print(sum(callable(pkgutil.resolve_name(step)) for step in steps))
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in the folder, whose daemons are forked by the server of this process."""
+    shared = fork_server().descriptor
     return subprocess.run(
-        [sys.executable, *words], cwd=BENCH, capture_output=True, text=True, check=False
+        [sys.executable, *words],
+        cwd=BENCH,
+        env={**os.environ, SHARED: str(shared)},
+        pass_fds=[shared],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

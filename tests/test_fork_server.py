@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
 
 from tests.command import run_command
 from tests.daemon import SERVE, Daemon
-from tests.fork_server import NEW_PROCESSES, ForkedDaemon, fork_server
+from tests.fork_server import NEW_PROCESSES, PROJECT, SHARED, ForkedDaemon, fork_server
 from tests.system import wait_until
 from tests.workers_of import is_running, kill, worker_pids
 
@@ -19,6 +22,14 @@ BUSY = "no client was answered"
 """What only a daemon on a busy machine logs."""
 OWN_SIGNALS = (1 << 31) - 1
 """Those that a program may use: the two after them are the C library's."""
+
+PARENT_OF_A_DAEMON = """
+import pathlib, sys
+from tests.fork_server import ForkedDaemon, fork_server
+process = ForkedDaemon(fork_server(), ["twistd", "--version"], pathlib.Path(sys.argv[1]))
+status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+print(status.partition("PPid:")[2].split()[0], process.wait())
+"""
 
 
 def shown(text: str, folder: pathlib.Path) -> str:
@@ -98,6 +109,7 @@ def test_a_daemon_in_another_environment_has_it(
 
 def test_the_end_of_a_forked_process_is_known(tmp_path: pathlib.Path) -> None:
     process = ForkedDaemon(fork_server(), ["twistd", "--no-such-option"], tmp_path)
+    assert process.stdout is not None
     with process.stdout:
         assert "no-such-option" in process.stdout.read()
     assert process.wait(20) == 1
@@ -106,7 +118,9 @@ def test_the_end_of_a_forked_process_is_known(tmp_path: pathlib.Path) -> None:
 
 def test_forked_processes_share_no_reactor(tmp_path: pathlib.Path) -> None:
     with Daemon(tmp_path):
-        server = pathlib.Path(f"/proc/{fork_server()._process.pid}/fd")
+        process = fork_server()._process
+        assert process is not None
+        server = pathlib.Path(f"/proc/{process.pid}/fd")
         files = [str(each.readlink()) for each in server.iterdir()]
     assert any(each.startswith("socket:") for each in files)
     assert not [each for each in files if "event" in each]
@@ -133,3 +147,18 @@ def test_a_forked_command_is_as_one_in_a_new_process(
         new.append(run_command(*words, stdin=stdin.encode()))
     assert forked == new
     assert [done.status for done in new] == [0, 1, 1, 0, 1, 2]
+
+
+def test_a_program_that_inherits_a_server_has_daemons_forked_by_it(tmp_path: pathlib.Path) -> None:
+    server = fork_server()
+    assert server._process is not None
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT_OF_A_DAEMON, str(tmp_path)],
+        cwd=PROJECT,
+        env={**os.environ, SHARED: str(server.descriptor)},
+        pass_fds=[server.descriptor],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (f"{server._process.pid} 0\n", "")
