@@ -82,6 +82,17 @@ async def treedb(*words: str | pathlib.Path, token: str = "", stdin: bytes = b""
     return CommandResult(status, buffer.getvalue(), errors.getvalue())
 
 
+def run_here(*words: str | pathlib.Path, token: str = "") -> CommandResult:
+    """Run a command to its end in this process, for a test that waits for nothing meanwhile."""
+    running = treedb(*words, token=token)
+    try:
+        running.send(None)
+    except StopIteration as end:
+        result: CommandResult = end.value
+        return result
+    raise AssertionError("The command waits for the reactor.")
+
+
 async def output_of(*words: str | pathlib.Path, token: str = "", stdin: bytes = b"") -> str:
     """Run a command that succeeds; return its output."""
     return (await treedb(*words, token=token, stdin=stdin)).text

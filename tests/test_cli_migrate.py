@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from tests.command import COMMAND, Lines, RunningCommand, environment, run_command
+from tests.command import COMMAND, Lines, RunningCommand, environment, run_here
 from tests.daemon import Daemon
 from tests.proxy import CuttingProxy
 from treedbd.cli.http_client import HttpClient
@@ -75,15 +75,15 @@ def test_a_database_is_copied_with_its_rules_and_priorities(
     send(source, "PUT", "/.json?print=silent", TREE)
     send(source, "PUT", "/.settings/rules.json", json.loads(RULES))
     words = ["migrate", url(source), url(target), "--once", "--quiet"]
-    result = run_command(*words, "--source-token-file", token_file(tmp_path), token="owner")
+    result = run_here(*words, "--source-token-file", token_file(tmp_path), token="owner")
     assert (result.status, result.errors) == (0, ""), result
     assert exported(target) == exported(source)
     assert send(target, "GET", "/.settings/rules.json") == json.loads(RULES)
-    again = run_command(*words, token="owner")
+    again = run_here(*words, token="owner")
     assert "is not empty" in again.errors
     send(target, "PUT", "/other.json", 1)
     send(source, "DELETE", "/a/k0003.json")
-    assert run_command(*words, "--replace", token="owner").status == 0
+    assert run_here(*words, "--replace", token="owner").status == 0
     assert exported(target) == exported(source)
 
 
@@ -112,7 +112,7 @@ def test_children_larger_than_a_page_are_copied_wherever_they_are(
     send(source, "PUT", "/.json?print=silent", tree)
     send(target, "PUT", "/.json", {"z": 1, "gone": {"x": 1}, ".priority": 8})
     words = ["migrate", url(source), url(target), "--once", "--quiet", "--replace"]
-    result = run_command(*words, token="owner")
+    result = run_here(*words, token="owner")
     assert result.status == 0, result.errors
     assert exported(target) == exported(source)
 
@@ -141,7 +141,7 @@ def test_a_migration_that_is_killed_at_any_request_is_completed_when_it_is_run_a
             proxy.release(target.http)
             assert exported(source) == tree
             assert is_made_of(exported(target), [before, tree])
-        result = run_command(*words, "--replace", token="owner")
+        result = run_here(*words, "--replace", token="owner")
     assert (result.status, result.errors) == (0, "")
     assert exported(source) == tree
     assert exported(target) == tree
@@ -222,7 +222,7 @@ def test_a_source_that_returns_few_children_and_arrays_is_copied_whole(target: D
     HostedSource.tree["k"] = {f"k{at:02}": "x" * 100_000 for at in range(50)}
     with answering(HostedSource) as address:
         words = [address, url(target), "--once", "--quiet"]
-        result = run_command("migrate", *words, token="owner")
+        result = run_here("migrate", *words, token="owner")
     assert result.status == 0, result.errors
     assert send(target, "GET", "/.json") == HostedSource.tree
 
@@ -240,7 +240,7 @@ def test_a_target_that_takes_short_bodies_only_receives_several(
     (tmp_path / "short" / "open.json").write_text(RULES)
     with Daemon(tmp_path / "short", config=config) as short:
         words = ["migrate", url(source), f"{short.http}/?ns=demo", "--once", "--quiet"]
-        result = run_command(*words, token="owner")
+        result = run_here(*words, token="owner")
         assert result.status == 0, result.errors
         assert short.request("GET", "/.json?ns=demo&format=export").json == tree
 
@@ -248,7 +248,8 @@ def test_a_target_that_takes_short_bodies_only_receives_several(
 def test_what_changes_while_it_is_followed_is_copied(
     source: Daemon, target: Daemon, tmp_path: pathlib.Path
 ) -> None:
-    send(source, "PUT", "/.json?print=silent", TREE)
+    few = {key: RECORDS[key] for key in [*RECORDS][:800]}
+    send(source, "PUT", "/.json?print=silent", TREE | {"a": few})
     process = subprocess.Popen(
         [*COMMAND, "migrate", url(source), url(target), "--quiet"],
         env=environment("owner"),
@@ -308,7 +309,7 @@ def test_a_source_whose_rules_cannot_be_read_is_copied_without_them(
     source: Daemon, target: Daemon
 ) -> None:
     send(source, "PUT", "/a.json", 1)
-    result = run_command("migrate", url(source), url(target), "--once", "--quiet", token="owner")
+    result = run_here("migrate", url(source), url(target), "--once", "--quiet", token="owner")
     assert result.status == 0
     assert "rules" in result.errors
     assert exported(target) == {"a": 1}
@@ -319,12 +320,12 @@ def test_a_refusal_names_the_side(source: Daemon, target: Daemon, tmp_path: path
     send(source, "PUT", "/.settings/rules.json", {"rules": {}})
     words = ["migrate", url(source), url(target), "--quiet"]
     for options in (["--once"], []):
-        result = run_command(*words, *options, token="owner")
+        result = run_here(*words, *options, token="owner")
         assert result.status == 1
         assert "treedb: The source: 403" in result.errors
     send(target, "PUT", "/.settings/rules.json", {"rules": {}})
     wrong = token_file(tmp_path)
-    result = run_command(*words, "--source-token-file", wrong)
+    result = run_here(*words, "--source-token-file", wrong)
     assert "treedb: The target: 403" in result.errors
 
 
@@ -338,7 +339,7 @@ def test_a_database_is_not_migrated_into_itself(
     send(source, "PUT", "/.json", {"a": {"b": 1}})
     there = f"{source.http}{below_target or '/'}?ns=demo"
     words = ["migrate", url(source) + below_source, there, "--replace", *once]
-    result = run_command(*words, token="owner")
+    result = run_here(*words, token="owner")
     assert (result.status, "cannot be migrated into itself" in result.errors) == (1, True)
     assert exported(source) == {"a": {"b": 1}}
 
@@ -347,7 +348,7 @@ def test_rules_are_not_copied_with_a_part_of_a_database(source: Daemon, target: 
     send(source, "PUT", "/a.json", {"b": 1})
     for below in ("", "/a"):
         words = ["migrate", f"{url(source)}/a", url(target) + below, "--once", "--replace"]
-        result = run_command(*words, token="owner")
+        result = run_here(*words, token="owner")
         assert result.status == 0
         assert "Only a part of a database is copied, so the rules are not." in result.errors
         assert exported(target) == ({"a": {"b": 1}, "b": 1} if below else {"b": 1})
@@ -377,7 +378,7 @@ def test_what_is_not_json_is_not_copied(target: Daemon, body: bytes) -> None:
     handler = type("Handler", (Answering,), {"body": body})
     with answering(handler) as address:
         words = ["migrate", address, url(target), "--once", "--replace"]
-        result = run_command(*words, token="owner")
+        result = run_here(*words, token="owner")
     assert result.status == 1
     assert f"treedb: {address} has answered a read with what is not JSON." in result.errors
     assert "Traceback" not in result.errors
@@ -388,7 +389,7 @@ def test_what_is_not_json_is_not_copied(target: Daemon, body: bytes) -> None:
 def test_a_source_without_streams_is_not_followed(target: Daemon) -> None:
     handler = type("Handler", (Answering,), {"stream": ("text/html", b"<html></html>")})
     with answering(handler) as address:
-        result = run_command("migrate", address, url(target), token="owner")
+        result = run_here("migrate", address, url(target), token="owner")
     assert result.status == 1
     assert f"The source does not send a stream at {address}/.json." in result.errors
 
