@@ -142,7 +142,8 @@ def test_each_alert_fires_and_without_a_reason_none_does(tmp_path: pathlib.Path)
         }
     )
     file = tmp_path / "tests.yml"  # JSON is YAML
-    file.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": tests}))
+    settings = {"rule_files": [str(ALERTS)], "evaluation_interval": "5m", "tests": tests}
+    file.write_text(json.dumps(settings))
     done = promtool("test", "rules", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
