@@ -316,7 +316,11 @@ def main() -> None:
         measure_writes(treedb, folder, max(counts), wanted.rounds, wanted.seconds)
     for secure in (False, True):
         found = measure_fan_out(
-            listeners=wanted.fan_out, rounds=wanted.rounds, seconds=wanted.seconds, secure=secure
+            listeners=wanted.fan_out,
+            rounds=wanted.rounds,
+            events=wanted.events,
+            seconds=wanted.seconds,
+            secure=secure,
         )
         print(
             f"fan-out to {wanted.fan_out:,} listeners {'over TLS' if secure else 'in plain'}: "
