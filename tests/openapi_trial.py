@@ -77,8 +77,8 @@ class Trial:
     """One run: as whom, and how much.
 
     `phases` are those of schemathesis, `examples` is how many requests it generates at most for
-    each operation. Paths that match the expression `excluded` are left out. `seconds`
-    bounds the whole run, `rate` is requests a second.
+    each operation. Paths that match the expression `excluded` are left out, and the method
+    `without`. `seconds` bounds the whole run, `rate` is requests a second.
     """
 
     sender: Sender
@@ -86,6 +86,7 @@ class Trial:
     phases: str = "fuzzing"
     examples: int = 10
     excluded: str | None = None
+    without: str | None = None
     seconds: int | None = None
     rate: int | None = None
 
@@ -121,6 +122,8 @@ class Trial:
             flags += ["--header", self.sender.header]
         if self.excluded is not None:
             flags += ["--exclude-path-regex", self.excluded]
+        if self.without is not None:
+            flags += ["--exclude-method", self.without]
         if self.seconds is not None:
             flags += ["--max-time", str(self.seconds)]
         if self.rate is not None:
