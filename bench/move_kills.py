@@ -1,9 +1,10 @@
 """Moves between files and PostgreSQL that are killed at any moment, judged by what is read then.
 
-    .venv/bin/python bench/move_kills.py [--rounds N] [--sizes BYTES,BYTES,…] [--seed N]
+    .venv/bin/python bench/move_kills.py [--rounds N] [--sizes BYTES,BYTES,…] [--kills N]
+        [--seed N]
 
 Each round imports a value of each size into a data directory, moves it into PostgreSQL and back
-into another directory. Each of these moves is killed (SIGKILL), three times, after a random time or
+into another directory. Each of these moves is killed (SIGKILL), N times, after a random time or
 when it reaches one of its steps, and run again to its end; in some rounds it is undone between. The
 daemon of the source runs and is written all the time, but in some rounds of a move from files. So
 does a daemon over PostgreSQL, before anything is there.
@@ -79,11 +80,14 @@ class MoveRounds:
 
     """
 
-    def __init__(self, folder: pathlib.Path, server: PostgresqlServers, seed: int) -> None:
+    def __init__(
+        self, folder: pathlib.Path, server: PostgresqlServers, seed: int, kills: int
+    ) -> None:
         self.commands = KilledCommands()
         self.accepted = self.refused = 0
         self._folder = folder
         self._server = server
+        self._kills = kills
         self._chance = random.Random(seed)
         self._members: dict[str, Any] = {}
 
@@ -131,7 +135,7 @@ class MoveRounds:
             check(not (is_there and is_accepted), "the source accepts a write after the move")
             return is_accepted
 
-        for moment in (*(self._moment(steps) for _ in range(3)), END):
+        for moment in (*(self._moment(steps) for _ in range(self._kills)), END):
             status = self.commands.run(*words, moment=moment, meanwhile=write)
             check(status in (None, 0), self.commands.errors)
             write()
@@ -212,10 +216,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", default="0,1000,100000,3000000,30000000,300000000")
+    parser.add_argument("--kills", type=int, default=3, help="of each move, before its end")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, servers(standbys=0) as server:
-        rounds = MoveRounds(pathlib.Path(folder), server, chosen.seed)
+        rounds = MoveRounds(pathlib.Path(folder), server, chosen.seed, chosen.kills)
         for size in map(int, chosen.sizes.split(",")):
             rounds.commands, rounds.accepted, rounds.refused = KilledCommands(), 0, 0
             for _ in range(chosen.rounds):
