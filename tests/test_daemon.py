@@ -435,17 +435,8 @@ def test_a_write_under_way_is_committed_and_acknowledged_before_it_ends(
 ) -> None:
     trace = tmp_path / "trace"
     slow_disk = [
-        *(
-            "strace",
-            "-D",
-            "-f",
-            "--seccomp-bpf",
-            "-qq",
-            "-o",
-            str(trace),
-            "-e",
-            "trace=fsync,fdatasync",
-        ),
+        *("strace", "-D", "-f", "--seccomp-bpf", "-qq"),
+        *("-o", str(trace), "-e", "trace=fsync,fdatasync"),
         *("-e", "inject=fsync,fdatasync:delay_enter=700000"),
     ]
     with Daemon(tmp_path) as daemon:
