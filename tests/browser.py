@@ -20,6 +20,7 @@ ARGUMENTS: Final = (
     "--headless=new",
     "--no-sandbox",
     "--disable-gpu",
+    "--process-per-site",
     "--disable-quic",
     "--disable-dev-shm-usage",
     "--disable-background-networking",
@@ -29,6 +30,7 @@ ARGUMENTS: Final = (
     "--ignore-certificate-errors",
     "--host-resolver-rules=MAP *.example 127.0.0.1, MAP phone.local 127.0.0.1",
 )
+"""Pages of a site share a process: to start one costs more than to load a page."""
 PATIENCE_S: Final = 120
 POLL_S: Final = 0.02
 

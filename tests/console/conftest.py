@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 from urllib.parse import quote
@@ -9,11 +10,40 @@ from urllib.parse import quote
 import pytest
 from selenium.webdriver import Chrome
 
-from tests.access import Tree, admin
+from tests.access import Tree, admin, write_secret
 from tests.browser import open_browser
-from tests.console.page import HOSTILE, ConsolePage, make_daemon, seed
+from tests.console.page import HOSTILE, ConsolePage, collect_violations, seed
 from tests.daemon import Daemon
+from tests.system import find_port
 
+CONFIG: Final = """
+console_listen = ["tcp:{port}:interface=127.0.0.1"]
+domains = ["db.test"]
+default_project = "demo"
+{backups}
+[projects.demo]
+secret_files = ["demo.secret"]
+databases = "*"
+[projects.filed]
+secret_files = ["filed.secret"]
+rules_file = "filed.rules.json"
+[projects.fresh]
+secret_files = ["fresh.secret"]
+"""
+FILED_RULES: Final = """{
+  "rules": {
+    // each user has a place
+    "users": {
+      "$uid": {
+        ".read": "auth.uid === $uid",
+        ".write": "auth.uid === $uid",
+        "age": {".validate": "newData.isNumber() && newData.val() >= 0"}
+      }
+    },
+    "list": {".read": "query.limitToFirst <= 10", ".write": "auth.uid === 'bob'"}
+  }
+}
+"""
 RULES: Final = {
     "rules": {
         "users": {"$uid": {".read": "auth.uid === $uid", ".write": "auth.uid === $uid"}},
@@ -48,15 +78,30 @@ WIDE: Final[Screen] = {"width": 1200, "height": 800, "deviceScaleFactor": 1, "mo
 PHONE: Final[Screen] = {"width": 375, "height": 720, "deviceScaleFactor": 2, "mobile": True}
 
 
+def make_daemon(folder: pathlib.Path, backups: str = "") -> Daemon:
+    """Return a daemon with three projects; its last URL, which stays, has the console.
+
+    `demo` is the default, a file manages the rules of `filed`, and `fresh` has the first ones.
+    """
+    for project in ("demo", "filed", "fresh"):
+        write_secret(folder, project)
+    (folder / "filed.rules.json").write_text(FILED_RULES)
+    return Daemon(folder, config=CONFIG.format(port=find_port(), backups=backups))
+
+
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with make_daemon(tmp_path_factory.mktemp("daemon")) as running:
+    """A daemon that has a directory for backups."""
+    folder = tmp_path_factory.mktemp("daemon")
+    with make_daemon(folder, f'backups = "{folder / "backups"}"') as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with open_browser(tmp_path_factory.mktemp("profile"), logs_network=True) as running:
+    """A browser that shows what a policy refuses."""
+    with open_browser(tmp_path_factory.mktemp("profile")) as running:
+        collect_violations(running)
         yield running
 
 
@@ -73,9 +118,7 @@ def page(browser: Chrome, daemon: Daemon, tree: Tree) -> Iterator[ConsolePage]:
     """The console, signed in as an admin."""
     shown = ConsolePage(browser, daemon.urls[-1])
     look(shown, WIDE, "light")
-    for kind in ("browser", "performance"):
-        browser.get_log(kind)
-    shown.open(token=admin("demo"))
+    shown.resume("/data", admin("demo"))
     shown.await_text("users", ".tree-row")
     yield shown
     shown.check_quiet(is_away=True)

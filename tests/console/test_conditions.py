@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
+import pytest
 from selenium.webdriver import Chrome, Keys
 
 from tests.access import Tree, admin
+from tests.browser import open_browser
 from tests.console.conftest import RULES, VIEWS, WIDE, look
-from tests.console.page import HOSTILE, ConsolePage
+from tests.console.page import HOSTILE, ConsolePage, collect_violations
 from tests.console.slow_proxy import SlowProxy
 from tests.daemon import Daemon
 
 CLOSED: Final = {"rules": {"users": {"$uid": {".write": "auth.uid === $uid"}}}}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """A browser that logs all requests."""
+    with open_browser(tmp_path_factory.mktemp("profile"), logs_network=True) as running:
+        collect_violations(running)
+        yield running
 
 
 def view_as(page: ConsolePage, uid: str) -> None:
@@ -174,6 +185,7 @@ def requests_of(browser: Chrome) -> list[dict[str, Any]]:
 def test_no_request_leaves_the_origin_or_has_the_token_in_its_url(
     page: ConsolePage, browser: Chrome
 ) -> None:
+    requests_of(browser)
     for route, ready in VIEWS.items():
         page.go(route)
         page.await_shown(ready)
@@ -195,6 +207,7 @@ def test_no_request_leaves_the_origin_or_has_the_token_in_its_url(
 def test_the_text_editor_is_loaded_when_rules_are_shown_and_not_before(
     page: ConsolePage, browser: Chrome
 ) -> None:
+    requests_of(browser)
     page.go("/data/words")
     page.await_text("word000", ".tree-row")
     page.go("/now")

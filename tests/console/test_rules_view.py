@@ -8,28 +8,13 @@ from typing import Final
 from urllib.parse import quote
 
 import pytest
-from selenium.webdriver import ActionChains, Chrome, Keys
+from selenium.webdriver import Chrome, Keys
 
-from tests.access import RULES, Tree, admin, at, token, write_secret
-from tests.browser import open_browser
+from tests.access import RULES, Tree, admin, at, token
+from tests.console.conftest import FILED_RULES as TEXT
 from tests.console.page import HOSTILE, ConsolePage
 from tests.daemon import Daemon
-from tests.system import find_port
 
-TEXT: Final = """{
-  "rules": {
-    // each user has a place
-    "users": {
-      "$uid": {
-        ".read": "auth.uid === $uid",
-        ".write": "auth.uid === $uid",
-        "age": {".validate": "newData.isNumber() && newData.val() >= 0"}
-      }
-    },
-    "list": {".read": "query.limitToFirst <= 10", ".write": "auth.uid === 'bob'"}
-  }
-}
-"""
 READ_LINE: Final = 6
 AGE_LINE: Final = 8
 CHANGED: Final = TEXT.replace("<= 10", "<= 20")
@@ -39,39 +24,10 @@ FILED: Final = "filed"
 """A project whose rules a file manages."""
 FRESH: Final = "fresh"
 """A project that nothing was published for."""
-CONFIG: Final = """
-console_listen = ["tcp:{port}:interface=127.0.0.1"]
-domains = ["db.test"]
-default_project = "demo"
-[projects.demo]
-secret_files = ["demo.secret"]
-[projects.filed]
-secret_files = ["filed.secret"]
-rules_file = "filed.rules.json"
-[projects.fresh]
-secret_files = ["fresh.secret"]
-"""
 DEVICE: Final = "Emulation.setDeviceMetricsOverride"
 PHONE: Final = {"width": 375, "height": 720, "deviceScaleFactor": 1, "mobile": True}
 DIFFERENCE: Final = "[...document.querySelector('treedb-difference').shadowRoot.querySelectorAll"
 DRAFT: Final = "document.querySelector('treedb-editor').value"
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with three projects, whose last URL has the console."""
-    folder = tmp_path_factory.mktemp("daemon")
-    for project in (PROJECT, FILED, FRESH):
-        write_secret(folder, project)
-    (folder / "filed.rules.json").write_text(TEXT)
-    with Daemon(folder, config=CONFIG.format(port=find_port())) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with open_browser(tmp_path_factory.mktemp("profile")) as running:
-        yield running
 
 
 @pytest.fixture
@@ -86,18 +42,11 @@ def tree(daemon: Daemon) -> Iterator[Tree]:
 @pytest.fixture
 def page(browser: Chrome, daemon: Daemon, tree: Tree) -> Iterator[ConsolePage]:
     """The rules in the console of an admin."""
-    shown = begin(browser, daemon)
-    shown.open("/rules/edit", token=admin(PROJECT))
+    shown = ConsolePage(browser, daemon.urls[-1])
+    shown.resume("/rules/edit", admin(PROJECT))
     shown.await_text("No problems. In force.")
     yield shown
     shown.check_quiet(is_away=True)  # the browser logs each dry run with errors
-
-
-def begin(browser: Chrome, daemon: Daemon) -> ConsolePage:
-    """Return the console of a tab that remembers nothing."""
-    shown = ConsolePage(browser, daemon.urls[-1])
-    shown.forget()
-    return shown
 
 
 def publish(tree: Tree, text: str) -> None:
@@ -114,12 +63,6 @@ def type_at(page: ConsolePage, line: int, column: int, text: str) -> None:
     editor = "document.querySelector('treedb-editor')"
     page.run(f"{editor}.goTo(arguments[0], arguments[1])", line, column)
     page.press(text)
-
-
-def press_to_publish(page: ConsolePage) -> None:
-    """Press Ctrl S."""
-    chain = ActionChains(page.browser).key_down(Keys.CONTROL).send_keys("s")
-    chain.key_up(Keys.CONTROL).perform()
 
 
 def shown_difference(page: ConsolePage, side: str) -> str:
@@ -243,11 +186,11 @@ def test_a_draft_is_compared_and_published(page: ConsolePage, tree: Tree) -> Non
 def test_the_keyboard_publishes(page: ConsolePage, tree: Tree) -> None:
     type_at(page, READ_LINE, 19, "true || ")
     page.await_text("No problems. Not published.")
-    press_to_publish(page)
+    page.chord("s")
     page.await_shown("dialog treedb-difference")
     page.press(Keys.ESCAPE)
     page.await_true("return !document.querySelector('dialog')")
-    press_to_publish(page)
+    page.chord("s")
     page.await_shown("dialog treedb-difference")
     page.press(Keys.ENTER)
     page.await_text("No problems. In force.")
@@ -341,8 +284,8 @@ def test_going_back_to_a_version(page: ConsolePage, tree: Tree) -> None:
 
 @pytest.mark.slow
 def test_one_can_go_back_to_the_rules_of_the_beginning(browser: Chrome, daemon: Daemon) -> None:
-    page = begin(browser, daemon)
-    page.open("/rules/edit", token=admin(FRESH), database=FRESH)
+    page = ConsolePage(browser, daemon.urls[-1])
+    page.resume("/rules/edit", admin(FRESH), FRESH)
     page.await_text("No problems. In force.")
     first = page.run(f"return {DRAFT}")
     type_at(page, 1, 1, "// ours\n")
@@ -453,8 +396,8 @@ def test_what_is_wrong_with_a_request_is_said(
 
 
 def test_rules_of_a_file_are_shown_and_tried_only(browser: Chrome, daemon: Daemon) -> None:
-    page = begin(browser, daemon)
-    page.open("/rules/edit", token=admin(FILED), database=FILED)
+    page = ConsolePage(browser, daemon.urls[-1])
+    page.resume("/rules/edit", admin(FILED), FILED)
     page.await_text("managed by", ".banner")
     page.press(Keys.TAB)
     page.run("document.querySelector('treedb-editor').focus()")
@@ -471,8 +414,8 @@ def test_rules_of_a_file_are_shown_and_tried_only(browser: Chrome, daemon: Daemo
 def test_a_token_that_may_only_read_checks_and_tries(
     browser: Chrome, daemon: Daemon, tree: Tree
 ) -> None:
-    page = begin(browser, daemon)
-    page.open("/rules/edit", token=token(PROJECT, admin=True, read_only=True))
+    page = ConsolePage(browser, daemon.urls[-1])
+    page.resume("/rules/edit", token(PROJECT, admin=True, read_only=True))
     page.await_text("Read-only: rules can be tried", ".banner")
     page.await_text("No problems. In force.")
     page.run("document.querySelector('treedb-editor').focus()")
@@ -526,11 +469,3 @@ def test_all_is_on_a_phone(page: ConsolePage, tree: Tree) -> None:
         page.await_true(f"return {DIFFERENCE}('.cm-deletedChunk')].length")
     finally:
         page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-@pytest.mark.parametrize("route", ["edit", "playground", "versions"])
-def test_the_views_are_accessible(page: ConsolePage, route: str) -> None:
-    page.go(f"/rules/{route}")
-    page.await_shown(f".subtabs [aria-current=page][href$={route}]")
-    page.await_true("return !document.querySelector('.starting')")
-    assert page.examine() == []

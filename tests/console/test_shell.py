@@ -13,8 +13,7 @@ import pytest
 from selenium.webdriver import Chrome, Keys
 
 from tests.access import LEEWAY_S, admin, ending, token, user
-from tests.browser import open_browser
-from tests.console.page import HOSTILE, ConsolePage, make_daemon, seed
+from tests.console.page import HOSTILE, ConsolePage, seed
 from tests.daemon import Daemon
 
 RULES: Final = {
@@ -35,18 +34,11 @@ KEPT: Final = "return sessionStorage.getItem('treedb.console')"
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with data and rules, whose last URL has the console."""
-    with make_daemon(tmp_path_factory.mktemp("daemon")) as running:
-        seed(running, RULES, DATA)
-        seed(running, RULES, {"branch": "north"}, "branch")
-        yield running
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with open_browser(tmp_path_factory.mktemp("profile")) as running:
-        yield running
+def daemon(daemon: Daemon) -> Daemon:
+    """The daemon, with data and rules in two databases."""
+    seed(daemon, RULES, DATA)
+    seed(daemon, RULES, {"branch": "north"}, "branch")
+    return daemon
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The console in a browser, as a user has it: keys, clicks, and what is seen."""
+"""The tree of the console in a browser, as a user has it: keys, clicks, and what is seen."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from selenium.common.exceptions import TimeoutException
-from selenium.webdriver import ActionChains, Chrome, Keys
-from selenium.webdriver.common.by import By
+from selenium.webdriver import Chrome
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.browser import POLL_S, open_browser
+from tests.console.page import PATIENCE_S, ConsolePage, collect_violations
 from tests.daemon import Daemon
 from tests.system import find_port
 
 OWNER: Final = {"Authorization": "Bearer owner"}
-PATIENCE_S: Final = 60
 WIDTH: Final = 1200
 HEIGHT: Final = 800
 
@@ -36,97 +34,50 @@ new MutationObserver(() => {
     }
 }).observe(document.body, {subtree: true, childList: true, attributes: true});
 """
-_VIOLATIONS: Final = """
-window.violations = [];
-document.addEventListener(
-    "securitypolicyviolation", event => violations.push(event.violatedDirective));
+_ROW: Final = "return [...document.querySelectorAll('.tree-row')].find("
+_BUTTON: Final = """
+return [...(document.querySelector("dialog, .menu") ?? document).querySelectorAll("button")]
+    .find(each => each.textContent.trim().startsWith(arguments[0]));
 """
 
 
-class ConsolePage:
+class TreePage(ConsolePage):
     """The console of a daemon in development mode, open in a browser and signed in as owner."""
 
     def __init__(self, browser: Chrome, daemon: Daemon) -> None:
         """Sign in."""
-        self.browser = browser
+        super().__init__(browser, daemon.http)
         self.daemon = daemon
-        browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _VIOLATIONS})
-        browser.get(f"{daemon.http}/.console/#token=owner")
-        self.wait("document.querySelector('.tabs')")
+        self.resume("/data", "owner")
 
-    def go(self, route: str) -> None:
-        """Show a route, such as `data/users`, from the beginning."""
-        self.run("location.hash = arguments[0]", f"#/{route}")
-        self.wait("document.querySelector('.tree-row:not(.unknown), .records, .tree .empty')")
+    def show(self, route: str) -> None:
+        """Show a route, such as `/data/users`, from the beginning."""
+        self.go(route)
+        self.await_shown(".tree-row:not(.unknown), .records, .tree .empty")
         self.run(_FLASHES)
         if "table=" not in route:
-            self.wait("document.querySelector('.liveness.live, .tree .problem')")
+            self.await_shown(".liveness.live, .tree .problem")
             self.run("document.querySelector('.rows').focus()")
-
-    def run(self, script: str, *arguments: Any) -> Any:
-        """Run JavaScript in the page."""
-        return self.browser.execute_script(script, *arguments)
-
-    def wait(self, condition: str, *arguments: Any) -> Any:
-        """Wait until an expression of JavaScript is truthy, and return its value."""
-        try:
-            return WebDriverWait(self.browser, PATIENCE_S, POLL_S).until(
-                lambda _: self.run(f"return {condition}", *arguments)
-            )
-        except TimeoutException as error:
-            text = self.run("return document.body.innerText")
-            raise AssertionError(f"Not so: {condition} {arguments}\n{text}") from error
-
-    def press(self, *keys: str) -> None:
-        """Press keys, or type a text, where the focus is."""
-        ActionChains(self.browser).send_keys(*keys).perform()
-
-    def press_control(self, key: str) -> None:
-        """Press a key together with Ctrl."""
-        chain = ActionChains(self.browser).key_down(Keys.CONTROL)
-        chain.send_keys(key).key_up(Keys.CONTROL).perform()
-
-    def find(self, selector: str) -> WebElement:
-        """Wait for an element, and return it."""
-        self.wait("document.querySelector(arguments[0])", selector)
-        return self.browser.find_element(By.CSS_SELECTOR, selector)
-
-    def click(self, element: WebElement | str) -> None:
-        """Click on an element."""
-        found = self.find(element) if isinstance(element, str) else element
-        ActionChains(self.browser).move_to_element(found).click().perform()
 
     def push(self, label: str) -> None:
         """Click on the button that begins with a label: in a dialog or a menu if one is open."""
-        element = self.wait(
-            "[...(document.querySelector('dialog, .menu') ?? document).querySelectorAll('button')]"
-            ".find(each => each.textContent.trim().startsWith(arguments[0]))",
-            label,
-        )
-        self.click(element)
-
-    def type_into(self, selector: str, text: str) -> None:
-        """Replace the text of a field."""
-        self.find(selector).send_keys(Keys.CONTROL, "a")
-        self.find(selector).send_keys(Keys.NULL, text or Keys.DELETE)
+        self.click_on(self.await_true(_BUTTON, label))
 
     def row(self, key: str) -> WebElement:
         """Wait for the row of a child on the screen, and return it."""
-        found: WebElement = self.wait(
-            "[...document.querySelectorAll('.tree-row')]"
-            ".find(row => row.dataset.key === arguments[0])",
-            key,
-        )
+        found: WebElement = self.await_true(f"{_ROW} row => row.dataset.key === arguments[0])", key)
         return found
 
-    def choose(self, key: str) -> None:
+    def choose_row(self, key: str) -> None:
         """Click on the row of a child."""
-        self.click(self.row(key))
-        self.wait("document.querySelector('.tree-row.active')?.dataset.key === arguments[0]", key)
+        self.click_on(self.row(key))
+        self.await_true(
+            "return document.querySelector('.tree-row.active')?.dataset.key === arguments[0]", key
+        )
 
     def choose_of_menu(self, key: str, label: str) -> None:
         """Choose from the menu of a row."""
-        self.choose(key)
+        self.choose_row(key)
         self.press("m")
         self.push(label)
 
@@ -137,8 +88,8 @@ class ConsolePage:
 
     def wait_for_rows(self, rows: Mapping[str, str | None]) -> None:
         """Wait until these are the rows, with the one of the place itself."""
-        self.wait(
-            f"JSON.stringify((() => {{{_ROWS}}})()) === arguments[0]",
+        self.await_true(
+            f"return JSON.stringify((() => {{{_ROWS}}})()) === arguments[0]",
             json.dumps(
                 [[key, value] for key, value in rows.items()],
                 separators=(",", ":"),
@@ -148,8 +99,8 @@ class ConsolePage:
 
     def wait_for_value(self, key: str, value: str | None) -> None:
         """Wait until a row shows a value; None: until there is no such row."""
-        self.wait(
-            f"((() => {{{_ROWS}}})().find(([key]) => key === arguments[0])?.[1] ?? null)"
+        self.await_true(
+            f"return ((() => {{{_ROWS}}})().find(([key]) => key === arguments[0])?.[1] ?? null)"
             " === arguments[1]",
             key,
             value,
@@ -157,7 +108,7 @@ class ConsolePage:
 
     def wait_for_message(self, text: str) -> None:
         """Wait until a message contains a text."""
-        self.wait("document.querySelector('.toasts')?.textContent.includes(arguments[0])", text)
+        self.await_text(text, ".toasts")
 
     def put(self, path: str, value: Any, method: str = "PUT") -> None:
         """Write as another client of the daemon."""
@@ -189,18 +140,13 @@ class ConsolePage:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
-    def check_clean(self) -> None:
-        """Assert that nothing went against the policy of the page, and no script has failed."""
-        assert self.run("return violations") == []
-        lines = [line["message"] for line in self.browser.get_log("browser")]
-        assert [line for line in lines if "Failed to load resource" not in line] == []
-
 
 @contextlib.contextmanager
-def open_console(folder: pathlib.Path) -> Iterator[ConsolePage]:
+def open_console(folder: pathlib.Path) -> Iterator[TreePage]:
     """Start a daemon in development mode and a browser, and open the console."""
     listen = f"tcp:{find_port()}:interface=127.0.0.1"
     with Daemon(folder, listen=[listen]) as daemon, open_browser(folder / "profile") as browser:
-        page = ConsolePage(browser, daemon)
+        collect_violations(browser)
+        page = TreePage(browser, daemon)
         page.resize(WIDTH)
         yield page
