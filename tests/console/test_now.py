@@ -43,6 +43,18 @@ _HIDE: Final = """
 Object.defineProperty(document, "hidden", {configurable: true, get: () => arguments[0]});
 document.dispatchEvent(new Event("visibilitychange"));
 """
+_HOLD_READS: Final = """
+window.held = [];
+window.read = 0;
+window.plainFetch = window.fetch;
+window.fetch = async (url, options) => {
+    const isRead = String(url).includes(".inspect/requests") && !options.headers.Accept;
+    if (isRead) await new Promise(go => held.push(go));
+    const response = await plainFetch(url, options);
+    const text = () => response.text().finally(() => setTimeout(() => { read += 1; }));
+    return isRead ? {ok: response.ok, status: response.status, text} : response;
+};
+"""
 _COUNT_FETCHES: Final = """
 window.fetched = 0;
 window.plainFetch ??= window.fetch;
@@ -148,6 +160,34 @@ def test_a_pause_keeps_what_comes(page: ConsolePage, tree: Tree) -> None:
     assert rows(page) == []
     page.click("button", "Go on")
     page.await_text("GET /open/meanwhile", ".requests")
+
+
+def test_what_was_cleared_stays_away_when_the_page_is_seen_again(
+    page: ConsolePage, tree: Tree
+) -> None:
+    tree.status("GET", "/open/before.json")
+    page.await_text("GET /open/before", ".requests")
+    page.click("button", "Clear")
+    page.run(_HIDE, True)
+    tree.status("GET", "/open/hidden.json")
+    page.run(_HIDE, False)
+    page.await_text("GET /open/hidden", ".requests")
+    assert rows(page) == ["GET /open/hidden"]
+
+
+def test_what_is_being_read_when_it_is_cleared_is_not_shown(page: ConsolePage, tree: Tree) -> None:
+    tree.status("GET", "/open/before.json")
+    page.run(_HIDE, True)
+    page.run(_HOLD_READS)
+    page.run(_HIDE, False)
+    page.await_true("return held.length")
+    page.click("button", "Clear")
+    page.run("for (const go of held) go()")
+    page.await_true("return read")
+    tree.status("GET", "/open/after.json")
+    page.await_text("GET /open/after", ".requests")
+    page.run("window.fetch = plainFetch")
+    assert rows(page) == ["GET /open/after"]
 
 
 def test_a_denied_read_is_explained_with_its_query(page: ConsolePage, tree: Tree) -> None:

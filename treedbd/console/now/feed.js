@@ -35,6 +35,9 @@ export class RequestFeed extends EventTarget {
   #filter = {};
   #all = [];
   #ids = new Set();
+  /** What was cleared, and what was being read then: the server has it still. */
+  #cleared = new Set();
+  #clears = 0;
   #isPaused = false;
   #timer = 0;
   #tookMs = 0;
@@ -54,6 +57,7 @@ export class RequestFeed extends EventTarget {
   begin(filter) {
     this.#filter = filter;
     this.clear();
+    this.#cleared.clear();
     document.addEventListener("visibilitychange", this.#onVisibility);
     if (!document.hidden) this.#start();
   }
@@ -65,8 +69,10 @@ export class RequestFeed extends EventTarget {
     clearTimeout(this.#timer);
   }
 
-  /** Drop what is shown. */
+  /** Drop what is shown; no later reading brings it back. */
   clear() {
+    for (const { id } of this.#all) this.#cleared.add(id);
+    this.#clears += 1;
     this.#all = [];
     this.dropped = 0;
     this.#show();
@@ -97,9 +103,14 @@ export class RequestFeed extends EventTarget {
   }
 
   async #readLast(signal) {
+    const clears = this.#clears;
     try {
       const last = await get(PAGE, this.#filter, { signal, isData: false });
-      if (!signal.aborted) this.#add(last);
+      if (signal.aborted) return;
+      // What came since then comes by the stream.
+      const isCleared = (id) => this.#cleared.has(id) || (clears !== this.#clears && !this.#ids.has(id));
+      this.#cleared = new Set(last.map(({ id }) => id).filter(isCleared));
+      this.#add(last.filter(({ id }) => !this.#cleared.has(id)));
     } catch {
       // The stream shows what comes, and says what is wrong.
     }
