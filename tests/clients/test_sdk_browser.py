@@ -43,11 +43,17 @@ window.write = (value) => { set(ref(db, "pending"), value).then(() => { shown.se
 """
 
 
-@pytest.fixture
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    """A browser that has no note of an earlier failure."""
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     with open_browser(tmp_path_factory.mktemp("profile")) as running:
         yield running
+
+
+@pytest.fixture
+def browser(chromium: Chrome) -> Iterator[Chrome]:
+    """A browser without a page; each site is an origin that has no note of an earlier failure."""
+    yield chromium
+    chromium.get("about:blank")
 
 
 @pytest.fixture
