@@ -151,7 +151,6 @@ def test_slow_ones_come_first(page: ConsolePage, tree: Tree) -> None:
     assert times == sorted(times, reverse=True)
 
 
-@pytest.mark.slow
 def test_a_pause_keeps_what_comes(page: ConsolePage, tree: Tree) -> None:
     page.click("button", "Clear")
     page.click("button", "Pause")
