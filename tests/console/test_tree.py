@@ -211,6 +211,121 @@ def test_what_another_has_written_meanwhile_is_shown_before_it_is_replaced(
     assert page.read_value("/conflict/a") == 8
 
 
+def edit_row(page: TreePage, key: str, text: str) -> None:
+    """Begin to edit a leaf in its row, and type a text in place of its value."""
+    page.choose_row(key)
+    page.press(Keys.ENTER)
+    page.await_shown(".tree-editor input")
+    page.press(text)
+
+
+def typed(page: TreePage, selector: str = ".tree-editor input") -> str:
+    """Return the text of a field."""
+    return str(page.await_shown(selector).get_attribute("value"))
+
+
+def test_what_is_typed_stays_when_another_deletes_the_place(page: TreePage) -> None:
+    page.put("/gone", {"a": {"b": "old", "c": 1}, "keep": 0})
+    page.show("/data/gone")
+    page.choose_row("a")
+    page.press(Keys.ARROW_RIGHT)
+    edit_row(page, "b", "ne text")
+    page.press(*[Keys.ARROW_LEFT] * 5)
+    page.put("/gone/a/b", None)
+    page.await_text("Deleted meanwhile: Save writes it again.", ".editor-bar")
+    page.await_text("/gone/a/b", ".editor-bar")
+    assert page.examine() == []
+    page.press("w")  # the cursor is where it was
+    assert typed(page) == "new text"
+    page.press(Keys.ENTER)
+    page.wait_for_value("b", '"new text"')
+    page.chord("z")
+    page.wait_for_value("b", None)
+    assert page.read_value("/gone/a") == {"c": 1}
+
+
+def test_what_is_typed_replaces_nothing_that_came_after_a_deletion(page: TreePage) -> None:
+    page.put("/again", {"a": {"b": "old"}, "keep": 0})
+    page.show("/data/again")
+    page.choose_row("a")
+    page.press(Keys.ARROW_RIGHT)
+    edit_row(page, "b", "mine")
+    page.put("/again/a", None)
+    page.await_text("Deleted meanwhile", ".editor-bar")
+    page.put("/again/a", {"b": "theirs"})
+    page.press(Keys.ENTER)
+    page.await_text('By now it is "theirs"', ".editor-bar")
+    assert (typed(page), page.read_value("/again/a/b")) == ("mine", "theirs")
+    page.put("/again/a/b", {"x": 1})
+    page.press(Keys.ENTER)
+    page.await_text("By now it has children", ".editor-bar")
+    assert (typed(page), page.read_value("/again/a/b")) == ("mine", {"x": 1})
+    page.press(Keys.ESCAPE)
+    page.await_true("return !document.querySelector('.tree-editor')")
+    page.put("/again", None)
+    page.wait_for_rows({"again": "nothing"})
+    assert page.run("return document.activeElement.matches('.rows')")
+
+
+def test_what_is_typed_stays_when_its_row_is_a_container_or_not_selected_by_now(
+    page: TreePage,
+) -> None:
+    page.put("/turned", {"a": 1, "b": 2})
+    page.show('/data/turned?orderBy="$value"&endAt=5')
+    edit_row(page, "a", "77")
+    page.put("/turned/a", 9)
+    page.await_text("By now it is 9", ".editor-bar")
+    page.press(Keys.ENTER)
+    page.wait_for_server("/turned/a", 77)
+    page.show("/data/turned")
+    edit_row(page, "a", "78")
+    page.put("/turned/a", {"x": 1})
+    page.press(Keys.ENTER)
+    page.await_text("By now it has children", ".tree-editor")
+    assert typed(page) == "78"
+    page.press(Keys.ESCAPE)
+    page.wait_for_value("a", "1 child · 7 B")
+    page.choose_row("a")
+    page.press(Keys.ARROW_RIGHT)
+    edit_row(page, "x", "79")
+    page.put("/turned/a", "leaf")
+    page.await_text('in place of /turned/a, which is "leaf".', ".editor-bar")
+    page.choose_row("b")
+    page.press(Keys.ENTER)  # what is typed already is first to be saved or dropped
+    page.await_true("return document.activeElement.matches('.editor-bar input')")
+    page.press(Keys.ENTER)
+    page.wait_for_server("/turned", {"a": {"x": 79}, "b": 2})
+
+
+def test_a_dialog_stays_open_until_what_is_typed_is_written(page: TreePage) -> None:
+    page.put("/dialog", {"r": {"n": 1}, "s": {"n": 2}})
+    page.show("/data/dialog")
+    page.choose_of_menu("r", "Edit as JSON")
+    page.fill("#field-text", '{"a.b": 1}')
+    page.push("Save")
+    page.await_text("a.b", "dialog .problem")
+    page.fill("#field-text", '{"n": 5}')
+    page.put("/dialog/r", None)
+    page.push("Save")
+    page.await_text("Deleted meanwhile: Save writes it again.", "dialog .problem")
+    page.put("/dialog/r", {"n": "theirs"})
+    page.push("Save")
+    page.await_text('By now it is {"n":"theirs"}', "dialog .problem")
+    assert typed(page, "#field-text") == '{"n": 5}'
+    page.push("Save")
+    page.wait_for_server("/dialog/r", {"n": 5})
+    page.show("/data/dialog?table=1")
+    page.click(".records .cell", "2")
+    page.fill("#field-text", "7")
+    page.put("/dialog/s", None)
+    page.await_no_text("s", ".records tbody")
+    page.push("Save")
+    page.await_text("Deleted meanwhile", "dialog .problem")
+    assert typed(page, "#field-text") == "7"
+    page.push("Save")
+    page.wait_for_server("/dialog/s", {"n": 7})
+
+
 def test_children_are_added_by_name_and_by_push(page: TreePage) -> None:
     page.put("/adding", {"closed": {"m": 1}})
     page.show("/data/adding")

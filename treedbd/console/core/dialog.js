@@ -38,7 +38,7 @@ export function ask({ title, body = nothing, fields = [], confirm = "OK", cancel
       draw();
       const field = dialog.querySelector(".field:has(.problem) :is(input, select, textarea)");
       field?.focus();
-      field?.select?.();
+      if (field?.matches("input")) field.select(); // a long text is not to be replaced by the next key
     };
     const finish = async (event) => {
       event.preventDefault();

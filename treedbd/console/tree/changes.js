@@ -32,26 +32,34 @@ export function mayWrite() {
  * @param {string[]} keys
  * @param {unknown} value
  * @param {{what: string, etag?: string, bytes?: number, noteWrite: (keys: string[]) => void, onConflict?: () => void}} options
- *   `what` as in `/a/b changed`; `bytes` as far as known of what is replaced; `onConflict` is called,
- *   instead of a message, if someone else has changed it since it had `etag`
+ *   as of `replace`; `onConflict` is called, instead of a message, if someone else has changed it since it had `etag`
  * @returns {Promise<boolean>} whether it was written
  */
-export async function put(keys, value, { what, etag, bytes = 0, noteWrite, onConflict = null }) {
+export async function put(keys, value, { onConflict = null, ...options }) {
   if (!mayWrite()) return false;
   try {
-    const before = bytes <= UNDO_BYTES ? await read(keys, { format: "export" }) : null;
-    const method = value === null ? "DELETE" : "PUT";
-    const after = await write(method, keys, value, { etag: etag ?? before?.etag, isSilent: true });
-    noteWrite(keys);
-    const undo = before && (() => write("PUT", keys, new RawJson(before.text), { etag: after.etag, isSilent: true }));
-    const undone = what === "deleted" ? `${formatPath(keys)} restored` : undefined;
-    done(`${formatPath(keys)} ${what}`, undo, () => noteWrite(keys), undone);
+    await replace(keys, value, options);
     return true;
   } catch (error) {
     if (error.status === 412 && onConflict) onConflict();
-    else tellError(`${formatPath(keys)} is not ${what}`, error);
+    else tellError(`${formatPath(keys)} is not ${options.what}`, error);
     return false;
   }
+}
+
+/**
+ * Do as `put`, but throw what went wrong.
+ * @param {{what: string, etag?: string, bytes?: number, noteWrite: (keys: string[]) => void}} options
+ *   `what` as in `/a/b changed`; `bytes` as far as known of what is replaced
+ */
+export async function replace(keys, value, { what, etag, bytes = 0, noteWrite }) {
+  const before = bytes <= UNDO_BYTES ? await read(keys, { format: "export" }) : null;
+  const method = value === null ? "DELETE" : "PUT";
+  const after = await write(method, keys, value, { etag: etag ?? before?.etag, isSilent: true });
+  noteWrite(keys);
+  const undo = before && (() => write("PUT", keys, new RawJson(before.text), { etag: after.etag, isSilent: true }));
+  const undone = what === "deleted" ? `${formatPath(keys)} restored` : undefined;
+  done(`${formatPath(keys)} ${what}`, undo, () => noteWrite(keys), undone);
 }
 
 /**

@@ -6,7 +6,7 @@ import { describe, read, write } from "../core/api.js";
 import { ask, tellError } from "../core/dialog.js";
 import { RawJson, formatBytes, formatLeaf, formatPath, parseLeaf, plural, problemOfKey, toJson, typeOf } from "../core/format.js";
 import { indentJson } from "../tools/json.js";
-import { UNDO_BYTES, create, done, mayWrite, put } from "./changes.js";
+import { UNDO_BYTES, create, done, mayWrite, put, replace } from "./changes.js";
 
 /** Bytes of a value that is edited as text at most. */
 const EDITED_BYTES = 500_000;
@@ -16,16 +16,23 @@ const SHOWN_VALUE = 300;
 const TYPES = ["string", "number", "boolean", "null", "json"];
 const TYPE_NAMES = { string: "text", number: "number", boolean: "yes/no", null: "nothing", json: "JSON" };
 
-/** The leaf that is edited in its row. */
+/** The leaf that is edited in its row, or above the rows once its row is not there. */
 export class LeafEditor {
   /**
    * @param {string[]} keys
-   * @param {{change: () => void, end: () => void, noteWrite: (keys: string[]) => void}} view
+   * @param {import("./model.js").Mark} mark  of its row
+   * @param {{change: () => Promise<void>, end: () => void, noteWrite: (keys: string[]) => void}} view
+   *   `change` resolves when the change is shown
    */
-  constructor(keys, view) {
+  constructor(keys, mark, view) {
     this.keys = keys;
+    this.mark = mark;
     this.view = view;
+    this.hasLeftRow = false;
+    /** What is wrong with the text, or null. */
     this.problem = null;
+    /** What another client has done meanwhile, or null. */
+    this.conflict = null;
     this.input = createRef();
   }
 
@@ -55,7 +62,7 @@ export class LeafEditor {
         ${TYPES.map((each) => html`<option value=${each} ?selected=${each === this.type}>${TYPE_NAMES[each]}</option>`)}</select>
       ${control}
       <button class="primary">Save</button><button type="button" @click=${() => this.view.end()}>Cancel</button>
-      ${this.problem ? html`<span class="problem" role="alert">${this.problem}</span>` : nothing}
+      ${(this.problem ?? this.conflict) ? html`<span class="problem" role="alert">${this.problem ?? this.conflict}</span>` : nothing}
     </form>`;
   }
 
@@ -67,6 +74,20 @@ export class LeafEditor {
   focus() {
     this.input.value?.focus();
     this.input.value?.select?.();
+  }
+
+  /** Go above the rows, because the row is not there: with the text, the focus and the cursor. */
+  async leaveRow() {
+    this.hasLeftRow = true;
+    const input = this.input.value;
+    const hasFocus = input?.form.contains(document.activeElement);
+    const { selectionStart, selectionEnd } = input ?? {};
+    await this.view.change();
+    if (hasFocus) {
+      this.input.value?.focus();
+      this.input.value?.setSelectionRange?.(selectionStart, selectionEnd);
+    }
+    await this.#warn();
   }
 
   #retype(type) {
@@ -100,11 +121,15 @@ export class LeafEditor {
     if (isWritten) this.view.end();
   }
 
-  /** Say that someone else has changed the leaf meanwhile; the next Save replaces what is there now. */
+  /** Say what someone else has made of the leaf meanwhile; the next Save replaces that, and nothing later. */
   async #warn() {
-    const now = await readLeaf(this.keys);
-    this.problem = describeConflict(now);
-    if (now !== null) Object.assign(this, { etag: now.etag, priority: now.priority });
+    try {
+      const now = await readLeaf(this.keys);
+      if (now?.etag !== this.etag) this.conflict = await describeConflict(this.keys, now);
+      if (now !== null) Object.assign(this, { etag: now.etag, priority: now.priority });
+    } catch (error) {
+      this.conflict = error.message;
+    }
     this.view.change();
   }
 }
@@ -113,38 +138,62 @@ function isLongText(text) {
   return text.length > 60 || text.includes("\n");
 }
 
-function describeConflict(now) {
-  return now === null ? "By now it has children." : `By now it is ${now.shown}. Save again to replace that.`;
+/** Say what is at a place by now: `shown`, nothing if that is null, children if there is no `now`. */
+async function describeConflict(keys, now) {
+  if (now === null) return "By now it has children, which Save does not replace.";
+  if (now.shown !== null) return `By now it is ${now.shown}. Save again to replace that.`;
+  const above = await findLeafAbove(keys).catch(() => null); // the user may not read it
+  return above === null ? "Deleted meanwhile: Save writes it again." : `Deleted meanwhile: Save writes it again, in place of ${above}.`;
+}
+
+/** Return the leaf that a write to a place below it would replace, as a message shows it; null if there is none. */
+async function findLeafAbove(keys) {
+  for (let depth = keys.length - 1; depth >= 0; depth -= 1) {
+    const place = keys.slice(0, depth);
+    const { type, value } = await describe(place, { limitToFirst: 1 });
+    if (type === "object") return null;
+    if (type !== "null") return `${formatPath(place)}, which is ${shorten(toJson(value))}`;
+  }
+  return null;
+}
+
+/**
+ * Ask for a value and write it. The question stays open until that is done, so that what was typed is not lost.
+ * @param {{etag: string}} found  what was read; what is read after another's write takes its place
+ * @param {() => Promise<{etag: string, shown: string|null}|null>} readAgain
+ */
+async function askAndPut(keys, found, noteWrite, { title, fields, valueOf, readAgain }) {
+  const submit = async (given) => {
+    try {
+      await replace(keys, valueOf(given), { what: "changed", etag: found.etag, noteWrite });
+    } catch (error) {
+      if (error.status !== 412) throw error;
+      const now = await readAgain();
+      Object.assign(found, now);
+      throw new Error(await describeConflict(keys, now));
+    }
+  };
+  await ask({ title, fields, confirm: "Save", submit });
 }
 
 /** Edit a leaf in a dialog; `leaf` is what was read of it. */
 export async function editLeaf(keys, noteWrite, leaf) {
-  let { type, text, etag, priority } = leaf;
-  let conflict = null;
+  if (!mayWrite()) return;
+  const { type, text, etag, priority } = leaf;
+  const found = { etag, priority };
   const control = isLongText(text) ? "textarea" : "text"; // Enter saves what is one line
-  for (;;) {
-    const given = await ask({
-      title: formatPath(keys),
-      body: conflict === null ? nothing : html`<p class="problem" role="alert">${conflict}</p>`,
-      fields: [
-        { name: "text", label: "Value", type: control, value: text, check: (each, { type: chosen }) => parseLeaf(each, chosen).problem ?? null },
-        { name: "type", label: "Type", type: "select", value: type, options: TYPES.map((each) => ({ value: each, label: TYPE_NAMES[each] })) },
-      ],
-      confirm: "Save",
-    });
-    if (given === null) return;
-    let isConflict = false;
-    const { value } = parseLeaf(given.text, given.type);
-    await put(keys, withPriority(value, priority), { what: "changed", etag, noteWrite, onConflict: () => { isConflict = true; } });
-    if (!isConflict) return;
-    const now = await readLeaf(keys);
-    conflict = describeConflict(now);
-    ({ type, text } = given);
-    ({ etag, priority } = now ?? { etag, priority });
-  }
+  await askAndPut(keys, found, noteWrite, {
+    title: formatPath(keys),
+    fields: [
+      { name: "text", label: "Value", type: control, value: text, check: (each, { type: chosen }) => parseLeaf(each, chosen).problem ?? null },
+      { name: "type", label: "Type", type: "select", value: type, options: TYPES.map((each) => ({ value: each, label: TYPE_NAMES[each] })) },
+    ],
+    valueOf: (given) => withPriority(parseLeaf(given.text, given.type).value, found.priority),
+    readAgain: () => readLeaf(keys),
+  });
 }
 
-/** Read a leaf as it is edited: `{type, text, shown, priority, etag}`; null if it is none. */
+/** Read a leaf as it is edited: `{type, text, shown, priority, etag}`; null if it has children. */
 export async function readLeaf(keys) {
   const { value: found, etag } = await read(keys, { format: "export" });
   const isMarked = isObject(found) && Object.hasOwn(found, ".value");
@@ -153,9 +202,13 @@ export async function readLeaf(keys) {
   const isPlain = typeof value === "string" && !/[\r\0]/.test(value); // a field would lose these
   const type = value === null || isPlain ? "string" : typeof value === "string" ? "json" : typeOf(value);
   const text = value === null ? "" : isPlain ? value : toJson(value);
-  const json = toJson(value);
-  const shown = value === null ? "gone" : json.length > 60 ? `${json.slice(0, 60)}…` : json;
-  return { type, text, shown, etag, priority: isMarked ? found[".priority"] : undefined };
+  return { type, text, shown: shorten(toJson(value)), etag, priority: isMarked ? found[".priority"] : undefined };
+}
+
+/** Return JSON as a message shows it; null if it is nothing. */
+function shorten(json) {
+  if (json === "null") return null;
+  return json.length > 60 ? `${json.slice(0, 60)}…` : json;
 }
 
 function isObject(value) {
@@ -264,12 +317,15 @@ export async function editJson(keys, noteWrite) {
       throw new Error(`It has ${formatBytes(found.bytes)}, more than can be edited as one text. Export it, and import it again.`);
     }
     const { text, etag } = await readToEdit(keys);
-    const given = await ask({
+    await askAndPut(keys, { etag }, noteWrite, {
       title: `${formatPath(keys)} as JSON`,
       fields: [{ name: "text", label: "JSON", type: "textarea", value: indentJson(text), check: (each) => parseLeaf(each, "json").problem ?? null }],
-      confirm: "Save",
+      valueOf: (given) => new RawJson(given.text),
+      readAgain: async () => {
+        const now = await readToEdit(keys);
+        return { etag: now.etag, shown: shorten(now.text) };
+      },
     });
-    if (given !== null) await put(keys, new RawJson(given.text), { what: "changed", etag, noteWrite });
   } catch (error) {
     tellError("Not edited", error);
   }

@@ -75,7 +75,7 @@ export class DataView extends Component {
     this.pages.addEventListener("change", () => this.#settle());
     this.pages.addEventListener("written", () => this.querySelector("treedb-table")?.noteWrite());
     this.pages.follow();
-    this.editor = null;
+    if (!this.editor?.hasLeftRow) this.editor = null;
     this.active = 0;
     this.marks = { active: null, shown: [] };
     this.rows?.moveTo(0);
@@ -100,6 +100,7 @@ export class DataView extends Component {
         <span class="liveness ${this.pages.state}" title=${this.pages.error?.message ?? "How current the rows are"}>${STATES[this.pages.state]}</span>
         ${renderTools(this)}
       </div>
+      ${this.editor?.hasLeftRow ? html`<div class="editor-bar row-of"><code>${formatPath(this.editor.keys)}</code>${this.editor.render()}</div>` : nothing}
       ${this.isFiltering ? html`<treedb-filter .index=${this.root.index}></treedb-filter>` : nothing}
       ${router.parameters.table === undefined
         ? html`<treedb-rows .count=${rowCount(this.root)} .label=${formatPath(this.root.keys)} .renderRow=${(number) => this.#renderRow(number)}
@@ -117,6 +118,7 @@ export class DataView extends Component {
 
   /** Keep what is on the screen where it is, and the same row active, after rows came or went. */
   #settle() {
+    this.#keepEditor();
     const { active, shown } = this.marks;
     const count = rowCount(this.root);
     const kept = shown.find((mark) => findMark(this.root, mark) !== null);
@@ -156,7 +158,7 @@ export class DataView extends Component {
 
   #renderRow(number) {
     const row = rowAt(this.root, number);
-    const isEdited = this.editor !== null && row.keys !== null && row.keys.join("/") === this.editor.keys.join("/");
+    const isEdited = this.editor?.hasLeftRow === false && row.keys !== null && row.keys.join("/") === this.editor.keys.join("/");
     return renderRow(row, {
       number,
       isActive: number === this.active,
@@ -194,6 +196,7 @@ export class DataView extends Component {
     if (row.node === this.root || row.info?.type !== "object") return;
     if (row.node) row.node.close();
     else row.parent.openAt(row.position, row.info);
+    this.#keepEditor();
     this.requestUpdate();
   }
 
@@ -210,9 +213,13 @@ export class DataView extends Component {
       return;
     }
     if (session.isReadOnly) return;
+    if (this.editor?.hasLeftRow) {
+      this.editor.focus(); // what is typed there is to be saved or dropped first
+      return;
+    }
     this.active = number;
-    const editor = new LeafEditor(row.keys, {
-      change: () => this.requestUpdate(),
+    const editor = new LeafEditor(row.keys, markOf(row, number), {
+      change: () => this.#redraw(),
       end: () => this.#endEditing(),
       noteWrite: this.noteWrite,
     });
@@ -223,12 +230,24 @@ export class DataView extends Component {
         return;
       }
       this.editor = editor;
-      this.requestUpdate();
-      await this.#rendered();
+      this.#keepEditor();
+      await this.#redraw();
       editor.focus();
     } catch (error) {
       tellError("Not edited", error);
     }
+  }
+
+  /** The editor goes above the rows when its row is not there: deleted, not selected, or its parent closed. */
+  #keepEditor() {
+    const { editor } = this;
+    if (editor?.hasLeftRow === false && findMark(this.root, editor.mark) === null) editor.leaveRow();
+  }
+
+  /** Show what has changed; resolves when it is shown. */
+  #redraw() {
+    this.requestUpdate();
+    return this.#rendered();
   }
 
   async #rendered() {
@@ -238,8 +257,7 @@ export class DataView extends Component {
 
   async #endEditing() {
     this.editor = null;
-    this.requestUpdate();
-    await this.#rendered();
+    await this.#redraw();
     this.rows?.focus();
   }
 
@@ -374,7 +392,7 @@ export class DataView extends Component {
   }
 
   #onKey(event) {
-    if (this.editor !== null || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (this.editor?.hasLeftRow === false || event.ctrlKey || event.metaKey || event.altKey) return;
     const page = Math.max(1, Math.floor((this.rows.height ?? 0) / this.rows.rowHeight) - 1);
     const number = this.active;
     const row = rowAt(this.root, Math.min(number, rowCount(this.root) - 1));
