@@ -46,13 +46,13 @@ def keep_bytecode() -> None:
 
 
 def pass_on_no_ignored_signals() -> None:
-    """Let the processes that tests start have SIGINT and SIGHUP as in a terminal.
+    """Let the processes that tests start have SIGINT, SIGQUIT and SIGHUP as in a terminal.
 
     Under `nohup`, or in the background of a script, these are ignored by inheritance. This process
     goes on to ignore them, by a handler: unlike SIG_IGN it is not inherited by a program that is
     started.
     """
-    for number in (signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda _signal, _frame: None)
 

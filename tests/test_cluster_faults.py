@@ -77,9 +77,9 @@ def finish(running: Trial) -> Report:
 def test_an_answer_that_a_killed_daemon_owes_is_of_a_write_that_is_there_once(
     world: ClusterWorld,
 ) -> None:
-    with trial(world, 600).start() as running:
+    with trial(world, 1000).start() as running:
         for part in (1, 2):
-            running.workload.await_ended(part * 200)
+            running.workload.await_ended(part * 100)  # so that many are left for the daemon
             way = world.far.proxies[world.servers.primary.name]
             way.lose_answer(*COMMIT)
             way.await_lost()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import pytest
 
@@ -36,8 +38,11 @@ def shown(text: str, folder: pathlib.Path) -> str:
     return re.sub("[0-9]+", "#", text.replace(str(folder), "folder"))
 
 
-def process(pid: int, folder: pathlib.Path) -> tuple[dict[str, int], list[str], str]:
-    """Return what is seen of a process: its status, files and working directory."""
+Process: TypeAlias = tuple[dict[str, int], list[str], str]
+"""What is seen of a process: its status, files and working directory."""
+
+
+def look_at(pid: int, folder: pathlib.Path) -> Process:
     path = pathlib.Path(f"/proc/{pid}")
     lines = (line.split(":\t") for line in (path / "status").read_text().splitlines())
     status = {name: int(value, 16) & OWN_SIGNALS for name, value in lines if name in STATUS}
@@ -45,9 +50,21 @@ def process(pid: int, folder: pathlib.Path) -> tuple[dict[str, int], list[str], 
     return status, files, shown(str((path / "cwd").readlink()), folder)
 
 
-def seen(
-    folder: pathlib.Path, program: Sequence[str] | None
-) -> tuple[bool, tuple[dict[str, int], list[str], str], list[str]]:
+def process(pid: int, folder: pathlib.Path) -> Process:
+    """Return what is seen of a process as soon as that stays: it may be opening a file."""
+    found: list[Process] = []
+
+    def stays() -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            found.append(look_at(pid, folder))
+            return found[-2:-1] == found[-1:]
+        return False
+
+    wait_until(stays)
+    return found[-1]
+
+
+def seen(folder: pathlib.Path, program: Sequence[str] | None) -> tuple[bool, Process, list[str]]:
     """Start and stop a daemon; return whether it was forked, and what is seen of it."""
     folder.mkdir()
     with Daemon(folder, program=program) as daemon:
@@ -70,7 +87,7 @@ def test_a_forked_daemon_is_as_one_in_a_new_process(
     assert forked == new
 
 
-def seen_worker(folder: pathlib.Path) -> tuple[bool, tuple[dict[str, int], list[str], str]]:
+def seen_worker(folder: pathlib.Path) -> tuple[bool, Process]:
     """Start a daemon and kill it; return whether its workers were forked, and what one is like."""
     folder.mkdir()
     with Daemon(folder, arguments=["--workers", "2"]) as daemon:
