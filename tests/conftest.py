@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.daemon import Daemon
+from tests.examples import examples
 from tests.fork_server import first_environment, first_limits
 from tests.postgresql import PostgresqlServers
 from tests.rest import Client
@@ -144,7 +145,11 @@ keep_bytecode()
 # On a busy machine an example, or the making of one, may take any time: that is no failure. The
 # examples differ from run to run; one that fails is printed so that it can be repeated.
 settings.register_profile(
-    "gate", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "gate",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 settings.load_profile("gate")
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests import expected
 from tests.daemon import Daemon
+from tests.examples import examples
 from tests.expected import QueryModel
 from tests.rest import Client, check_error, escape, print_request
 
@@ -68,7 +69,7 @@ def check(client: Client, target: str, value: Any, query: QueryModel) -> None:
     assert list(response.json or ()) == list(result or ()), query.query_string()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(collection=COLLECTIONS, queries=st.lists(query_models(), min_size=1, max_size=8))
 def test_every_query_equals_the_model(
     shared_tree: Client, collection: dict[str, Any], queries: list[QueryModel]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import expected
+from tests.examples import examples
 from tests.rest import JSON_TYPE, Client, check_error, configured
 from tests.tree.strategies import LEGAL, TEXTS
 
@@ -92,7 +93,7 @@ rules_file = "open.json"
         assert "ETag" not in client.request("GET", "/a.json", headers=WANTS_TAG).headers
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(body=BODIES)
 def test_a_tag_is_the_hash_of_the_canonical_form_of_the_value(
     shared_tree: Client, body: Any

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import expected
+from tests.examples import examples
 from tests.rest import JSON_TYPE, Client, check_error, configured
 from tests.tree.strategies import LEGAL, TEXTS
 
@@ -129,7 +130,7 @@ def test_a_leaf_that_gets_a_child_becomes_a_container(tree: Client) -> None:
     assert tree.get("/.json") == {"a": "leaf"}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(body=BODIES)
 def test_any_body_reads_back_as_documented(shared_tree: Client, body: Any) -> None:
     shown = expected.shown(body)

@@ -14,6 +14,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from tests import linearizability
+from tests.examples import examples
 from tests.history import UNSEEN, BadHistory, History, Operation, Outcome, Value
 from tests.linearizability import Undecided, check_linearizable, find_violation, is_linearizable
 
@@ -433,7 +434,7 @@ def arbitrary_operations(draw: st.DrawFn) -> Operation:
     return Operation(0, kind, "/r", begin, end, outcome, argument, draw(VALUES), result)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(st.lists(arbitrary_operations(), max_size=6))
 def test_the_verdict_is_that_of_trying_all_orders(operations: list[Operation]) -> None:
     expected = has_order(operations)

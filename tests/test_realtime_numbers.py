@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.access import Tree, trusting, user
 from tests.digits import as_doubles, check_digits
+from tests.examples import examples
 from tests.realtime import RealtimeClient
 from tests.realtime_copy import hash_of
 from tests.rest import Client
@@ -89,7 +90,9 @@ def test_rest_prints_digits_as_before(tree: Client, number: float) -> None:
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(value=VALUES)
 def test_whatever_is_there_a_socket_receives_the_values_of_an_export(

@@ -1,13 +1,9 @@
-"""Requests of every form: any JSON at any action is answered or closes the socket by the rules.
-
-`TREEDB_TEST_EXAMPLES` is the number of examples of each test, for long runs.
-"""
+"""Requests of every form: any JSON at any action is answered or closes the socket by the rules."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,12 +12,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.daemon import Daemon
+from tests.examples import examples
 from tests.realtime import RealtimeClient
 from tests.rest import Client
 from tests.websocket import SocketClosed
 from tests.websocket_frames import print_close
 
-EXAMPLES: Final = int(os.environ.get("TREEDB_TEST_EXAMPLES", "150"))
 ACTIONS: Final = (
     *("q", "n", "g", "p", "m", "o", "om", "oc", "auth", "gauth", "unauth", "s"),
     *("appcheck", "unappeck", "x", ""),
@@ -113,7 +109,7 @@ def check_answers(client: RealtimeClient, requests: list[tuple[str, Any]]) -> No
         assert isinstance(push.body.get("p", ""), str)
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(450), suppress_health_check=list(HealthCheck))
 @example([("p", {"p": "", "cred": "x" * 20_000})])  # a long write without a value
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), bodies), min_size=1, max_size=12))
 def test_any_requests_are_answered(any_tree: Client, requests: list[tuple[str, Any]]) -> None:
@@ -124,19 +120,19 @@ def test_any_requests_are_answered(any_tree: Client, requests: list[tuple[str, A
         client.leave()
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(450), suppress_health_check=list(HealthCheck))
 @given(st.one_of(values, st.fixed_dictionaries({"t": values, "d": values})))
 def test_any_envelope_is_answered_or_closes_the_socket(any_tree: Client, envelope: Any) -> None:
     check_harmless(any_tree, json.dumps(envelope))
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(450), suppress_health_check=list(HealthCheck))
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
 def test_any_text_is_answered_or_closes_the_socket(any_tree: Client, text: str) -> None:
     check_harmless(any_tree, text)
 
 
-@settings(max_examples=EXAMPLES // 3, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(st.lists(st.text('0123456789{}[]"td:,-+. e', max_size=10), max_size=12))
 def test_any_pieces_are_answered_or_close_the_socket(any_tree: Client, texts: list[str]) -> None:
     with RealtimeClient(any_tree) as client:

@@ -12,6 +12,11 @@ from tests.clients.sdk_daemons import check_calls, emulator, plain_variables, se
 from tests.daemon import Daemon
 
 SCRIPTS = ("modular.mjs", "windows.mjs", "compat.mjs", "admin.mjs", "built_on.mjs")
+WITHOUT_TLS = (
+    *("modular.mjs", "admin.mjs"),
+    *(pytest.param(each, marks=pytest.mark.slow) for each in SCRIPTS[1:3] + SCRIPTS[4:]),
+)
+"""They differ by how they connect only, which two show."""
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +25,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     yield from emulator(tmp_path_factory.mktemp("plain"))
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", WITHOUT_TLS)
 def test_every_call_works_without_tls(script: str, plain: Daemon, tmp_path: pathlib.Path) -> None:
     check_calls(script, tmp_path, plain_variables(plain))
 

@@ -24,6 +24,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from tests.database.world import make_active_rules, make_database, run_at_once
+from tests.examples import examples
 from tests.replica import Replica
 from tests.rules.evaluating import NOW, rules
 from tests.tree.queries import query
@@ -483,7 +484,7 @@ class DatabaseMachine(RuleBasedStateMachine):
 
 
 DatabaseMachine.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=50, deadline=None
+    max_examples=examples(250), stateful_step_count=50, deadline=None
 )
 TestDatabase = DatabaseMachine.TestCase
 

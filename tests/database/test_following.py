@@ -27,6 +27,7 @@ from tests.database.test_watched_queries import (
     FollowedWorld,
 )
 from tests.database.world import NAME, PROJECT, Disk, Recorder, TurnClock, make_active_rules
+from tests.examples import examples
 from treedbd.database.database import Database
 from treedbd.database.requests import (
     Caller,
@@ -312,7 +313,7 @@ HELD_BETWEEN: list[tuple[str, int, Any]] = [
 """A long read holds the moment that is shown, and another process commits after it."""
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(0.0, HELD_BETWEEN)
 @given(st.sampled_from([0.0, 0.0015]), st.lists(STEPS, max_size=60))
 def test_at_each_process_a_stream_shows_what_its_query_selects_after_each_write(

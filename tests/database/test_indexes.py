@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from twisted.internet.defer import Deferred
 
 from tests.database.world import Disk, World
+from tests.examples import examples
 from tests.store.index_checks import check_entries
 from treedbd.database import apply as indexes
 from treedbd.database.database import Database
@@ -293,7 +294,7 @@ class IndexLife(RuleBasedStateMachine):
 
 
 TestIndexLife = IndexLife.TestCase
-TestIndexLife.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestIndexLife.settings = settings(max_examples=examples(40), stateful_step_count=20, deadline=None)
 
 
 def test_a_database_knows_the_stage_of_an_index() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from tests.database.world import ADMIN, Disk, World
+from tests.examples import examples
 from tests.rules.evaluating import NOW, rules, view
 from treedbd.database.requests import Caller, PermissionDenied, Unavailable
 from treedbd.database.rights import ReadRequest
@@ -177,7 +178,7 @@ def test_a_denied_grant_depends_on_no_path(world: GrantsWorld) -> None:
 # When a grant is revoked.
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.lists(st.booleans(), max_size=6))
 def test_what_was_written_before_the_revocation_is_received_and_nothing_after_it(
     before: list[bool], after: list[bool]

@@ -25,6 +25,7 @@ from tests.database.world import (
     make_database,
     run_at_once,
 )
+from tests.examples import examples
 from tests.rules.evaluating import rules
 from treedbd.database import resume
 from treedbd.database.active_rules import ActiveRules
@@ -226,7 +227,7 @@ def test_little_that_was_missed_is_received_at_once() -> None:
     assert Client(run, received).received == [2]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.sampled_from(["write", "turn", "resume"]), max_size=40))
 def test_whenever_a_client_resumes_it_receives_each_write_once(steps: list[str]) -> None:
     run = DaemonRun(clock=TurnClock(SLICE_SECONDS / 2))

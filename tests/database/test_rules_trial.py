@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from tests.database.world import make_active_rules, make_database, run_at_once
+from tests.examples import examples
 from tests.rules.evaluating import NOW, rules
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, Outcome, PermissionDenied, Write
@@ -95,7 +96,7 @@ class Live:
         return True
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(nodes(2), VALUES, PATHS, CALLERS, QUERIES)
 def test_a_read_is_judged_as_by_a_database(
     document: Any, data: Json, path: Path, caller: Caller, query: QueryFacts | None
@@ -106,7 +107,7 @@ def test_a_read_is_judged_as_by_a_database(
     assert caller.is_admin or verdict.explained.allowed is verdict.allowed
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(nodes(2), VALUES, st.sampled_from(["put", "patch", "delete"]), PATHS, SENT, CALLERS)
 def test_a_write_is_judged_as_by_a_database(
     document: Any, data: Json, method: str, path: Path, value: Json, caller: Caller

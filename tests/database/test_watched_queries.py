@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from tests.database.world import Disk, TurnClock, World, logged_failures
+from tests.examples import examples
 from tests.store.index_checks import check_entries
 from tests.tree.queries import query
 from tests.tree.value_view import ValueView
@@ -346,7 +347,7 @@ def test_a_stream_that_begins_again_leaves_no_other_waiting() -> None:
 INDEXED = '{"rules":{"list":{".indexOn":["v","w/x",".value",".priority"]}}}'
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=examples(700), deadline=None)
 @given(
     st.booleans(),
     st.integers(0, 2),

@@ -9,6 +9,7 @@ from types import FrameType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from treedbd.database.watchers import (
     NOTIFIED_AT_ONCE,
     PAUSE_AFTER,
@@ -315,7 +316,7 @@ EDITS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(PATHS, max_size=8), st.lists(EDITS, min_size=1, max_size=4))
 def test_each_watcher_receives_exactly_the_events_of_its_path(
     paths: list[Path], edits: list[Edit]

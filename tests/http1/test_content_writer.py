@@ -15,6 +15,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
+from tests.examples import examples
 from tests.http1.peer import GET, ScriptedResource, Server, parse_replies
 from tests.http1.test_direct_send import SocketTransport
 from treedbd.database.slices import Slices
@@ -198,7 +199,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(ACTIONS)
 def test_the_body_is_what_was_written_however_the_client_reads(actions: list[str | int]) -> None:
     reply = Reply()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from treedbd.caches import empty_caches
 from treedbd.http1.parser import (
     ALL_BLOCK_BYTES,
@@ -493,7 +494,7 @@ def describe(requests: list[Http1Parser]) -> list[object]:
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_requests_are_the_same_however_their_bytes_are_split(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
     pieces = [STREAM[start:end] for start, end in itertools.pairwise(edges)]
@@ -542,7 +543,7 @@ REFUSED = (
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from(MIXED), st.integers(0, 80)), max_size=30),
     st.sampled_from(REFUSED),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_what_others_have_sent_makes_no_difference(
     sent: list[tuple[int, bytes, int]], refused: bytes
 ) -> None:
@@ -656,7 +657,7 @@ def test_a_stream_may_arrive_byte_by_byte() -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=8), st.integers(1, 50))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_chunked_body_is_its_chunks_joined(chunks: list[bytes], step: int) -> None:
     sent = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
     pieces = [sent[at : at + step] for at in range(0, len(sent), step)]
@@ -664,7 +665,7 @@ def test_a_chunked_body_is_its_chunks_joined(chunks: list[bytes], step: int) -> 
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5), st.sampled_from([b"", LINE, POST, CHUNKED]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_bytes_become_a_request_or_a_protocol_error(pieces: list[bytes], start: bytes) -> None:
     parser = Http1Parser(SMALL)
     status = 200

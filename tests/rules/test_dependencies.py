@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.rules.evaluating import NOW, normal, rules, view
 from tests.tree.value_view import ValueView
 from treedbd.rules.context import Context, Dependencies, Recorder, WrittenPaths
@@ -120,7 +121,7 @@ RULES = st.lists(TESTS, min_size=1, max_size=3).flatmap(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(RULES, TREES, st.lists(st.tuples(PATHS, TREES), max_size=3))
 def test_a_verdict_stays_the_same_until_its_dependencies_are_touched(
     rule: str, before: Value, edits: list[tuple[Path, Value]]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.rules.evaluating import (
     ERROR,
     NOW,
@@ -117,7 +118,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(EXPRESSIONS, JSON, JSON, JSON, st.booleans())
 def test_any_expression_has_an_error_or_a_result(
     expression: str, data: Any, after: Any, auth: Any, queried: bool
@@ -143,7 +144,7 @@ def test_any_expression_has_an_error_or_a_result(
     assert found is True or found is False or found == ERROR
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(EXPRESSIONS, JSON, JSON)
 def test_a_rule_that_fails_denies(expression: str, data: Any, auth: Any) -> None:
     whole = next(
@@ -176,7 +177,7 @@ TOKENS = st.sampled_from(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.lists(TOKENS, max_size=14).map("".join))
 def test_any_text_is_an_expression_or_has_an_error_inside_it(text: str) -> None:
     document = json.dumps({"rules": {".read": text}})
@@ -197,7 +198,7 @@ ITEMS = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(ITEMS, st.lists(MEMBERS, max_size=3))
 def test_any_json_is_a_rule_set_or_has_an_error(nodes: Any, keys: list[str]) -> None:
     document = json.dumps({"rules": nodes}, indent=1)
@@ -212,7 +213,7 @@ def test_any_json_is_a_rule_set_or_has_an_error(nodes: Any, keys: list[str]) -> 
     assert finish(rule_set.as_json()) == json.loads(document)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(st.sampled_from([*'{}[]":,/* \n\\tru.read', "rules", "true"]), max_size=20))
 def test_any_text_is_a_document_or_has_an_error(pieces: list[str]) -> None:
     text = "".join(['{"rules":', *pieces, "}"])

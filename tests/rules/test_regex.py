@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from treedbd.rules.document import ExpressionError
 from treedbd.rules.regex import Regex, parse_regex
 
@@ -167,7 +168,7 @@ PIECES = st.sampled_from([*"ab-^$.|()[]*+?{}1,\\/sSwW éK", "{2}", "{1,3}", "[a-
 PATTERNS = st.lists(PIECES, max_size=12).map("".join)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(PATTERNS, st.sampled_from(["", "i"]), st.integers(1, 400))
 def test_any_text_compiles_or_has_an_error(pattern: str, flags: str, max_size: int) -> None:
     try:
@@ -191,7 +192,7 @@ SIMPLE = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(SIMPLE, st.text(st.sampled_from("ab1 \n"), max_size=6), st.booleans())
 def test_a_pattern_means_what_it_means_in_python(pattern: str, text: str, whole: bool) -> None:
     found = (re.fullmatch if whole else re.search)(pattern, text, re.ASCII)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.rules.evaluating import document_error, may_read
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps, finish
@@ -132,7 +133,7 @@ def outcome(document: str | bytes) -> object:
     return rules.text, rules.warnings
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(DOCUMENTS)
 def test_any_text_is_a_rule_set_or_has_an_error_within_it(document: str | bytes) -> None:
     found = outcome(document)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from treedbd.store.engine import (
     LONG_BYTES,
     Engine,
@@ -100,7 +101,7 @@ class EngineContract:
 
     def test_it_behaves_as_a_sorted_dictionary(self, engine: Engine) -> None:
         @given(parts=st.lists(changes, max_size=3), probes=st.lists(small_keys, max_size=4))
-        @settings(max_examples=60, deadline=None)
+        @settings(max_examples=examples(60), deadline=None)
         def behave(parts: list[Any], probes: list[bytes]) -> None:
             model: dict[bytes, bytes] = {}
             transaction = engine.begin()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from treedbd.store import bulk as bulk_patch
 from treedbd.store.bulk import BulkPatch, BulkWriter
 from treedbd.store.memory import MemoryEngine
@@ -96,7 +97,7 @@ def check_same(one: Value | InvalidData, other: Value | InvalidData) -> None:
         assert orjson.dumps(one) == orjson.dumps(other)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(DOCUMENTS, st.integers(1, 120))
 @example({".priority": 3, "a": {".value": "x" * 60, ".priority": 2}, "b": [1, None, 3]}, 10)
 @example({".priority": "p", ".value": "x" * 60}, 5)
@@ -107,7 +108,7 @@ def test_a_put_in_fragments_is_a_put(document: Any, limit: int) -> None:
     check_same(at_once, written_in_fragments(orjson.dumps(document), limit, patch=False))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(MEMBERS, st.integers(1, 120))
 def test_a_patch_in_fragments_is_a_patch(document: Any, limit: int) -> None:
     at_once = written_at_once(lambda: make_patch((), document, 1000))
@@ -190,7 +191,7 @@ def patched(text: bytes, limit: int) -> Any:
     return store.tree(), shown, list(patch.changes), patch.nodes, patch.has_placeholders
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.dictionaries(st.sampled_from(NAMES), DOCUMENTS, max_size=8)
     | st.dictionaries(st.sampled_from(NAMES + ODD_NAMES), st.integers(0, 9), max_size=5),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.store.normal_form import normal_form
 from tests.store.test_select import BODIES, LEAVES, PATH, bounds
 from treedbd.store import indexes as ranks
@@ -118,7 +119,9 @@ def parameters_of(draw: st.DrawFn) -> dict[str, str]:
 
 
 @settings(
-    max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(500),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     kept=st.sampled_from([0, 100, 1 << 22]),

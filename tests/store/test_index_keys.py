@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from treedbd.store.indexes import ChildIndex, Entry, decode_entry, encode_entry
 from treedbd.store.rows import ROW_KEY_BYTES
 from treedbd.tree.path import rank_key, rank_value
@@ -46,7 +47,7 @@ def test_an_entry_says_which_child_it_is_of_and_its_rank(value: object, key: str
     assert (entry.rank is None) <= entry.is_cut
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(VALUES, KEYS, VALUES, KEYS)
 @example("a" * 97, "k", "a" * 97 + "\x00", "k")
 @example("a" * 99 + "b", "k", "a" * 99 + "c", "j")

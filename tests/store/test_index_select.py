@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from treedbd.store import indexes as ranks
 from treedbd.store.engine import DamagedRow, ReadView, Row
 from treedbd.store.indexes import (
@@ -92,7 +93,7 @@ def children_of(found: Iterator[Child | None]) -> list[Child]:
     return [child for child in found if child is not None]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(COLLECTIONS, st.lists(QUERIES, min_size=1, max_size=8))
 def test_a_query_selects_what_brute_force_selects(collection: Any, queries: list[Query]) -> None:
     engine, value = stored(collection, [ChildIndex(PATH, order) for order in ORDERS])
@@ -107,7 +108,7 @@ def test_a_query_selects_what_brute_force_selects(collection: Any, queries: list
             assert printed == [compact(each if is_export else plain(each)) for _, each in expected]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(COLLECTIONS, QUERIES, st.sampled_from(['{"v":{">=":1}}', '{"pad":{"exists":true}}']))
 def test_a_where_filters_along_the_index(collection: Any, query: Query, where: str) -> None:
     engine, value = stored(collection, [ChildIndex(PATH, order) for order in ORDERS])

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.examples import examples
 from tests.store.index_checks import check_entries, expected_entries
 from treedbd.loop import in_steps
 from treedbd.store import indexes
@@ -206,7 +207,9 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexMachine = IndexMachine.TestCase
-TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestIndexMachine.settings = settings(
+    max_examples=examples(60), stateful_step_count=25, deadline=None
+)
 
 
 class CountingTransaction:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.store.normal_form import normal_form
 from tests.tree.value_view import ValueView
 from treedbd.store.engine import Engine, ReadView, Row
@@ -95,7 +96,9 @@ spans = st.builds(
 row_limits = st.sampled_from([20, 40, 100, 300])
 page_limits = st.sampled_from([100, 200, 400, PAGE_BYTES])
 """The shortest of them has room for two or three members."""
-bounded = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+bounded = settings(
+    max_examples=examples(250), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +193,7 @@ def test_rows_read_like_the_tree_that_was_written(
     assert_writes_read_back(MemoryEngine(), commits, row_bytes, page_bytes)
 
 
-@settings(bounded, max_examples=100)
+@settings(bounded, max_examples=examples(100))
 @given(commits=commits, row_bytes=row_limits, page_bytes=page_limits)
 def test_rows_in_a_file_read_like_the_tree_that_was_written(
     shelves: Iterator[File], commits: list[Commit], row_bytes: int, page_bytes: int
@@ -218,7 +221,7 @@ def test_a_span_has_the_children_from_its_edge_on(
     assert_spans_read_back(MemoryEngine(), commits, spans, page_bytes)
 
 
-@settings(bounded, max_examples=100)
+@settings(bounded, max_examples=examples(100))
 @given(commits=commits, spans=st.lists(spans, min_size=1, max_size=8), page_bytes=page_limits)
 def test_a_span_in_a_file_has_the_children_from_its_edge_on(
     shelves: Iterator[File], commits: list[Commit], spans: list[Span], page_bytes: int
@@ -280,7 +283,7 @@ def test_a_patch_leaves_the_rows_that_its_changes_leave_one_by_one(
     assert single_rows(together) == single_rows(apart)
 
 
-@settings(bounded, max_examples=400)
+@settings(bounded, max_examples=examples(400))
 @given(
     commits=commits,
     are_read=st.lists(st.booleans(), min_size=1, max_size=4),

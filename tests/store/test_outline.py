@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from treedbd.store import outline as outline_module
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
@@ -89,7 +90,9 @@ def check_exact(tree: Tree, outline: Outline) -> None:
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     body=BODIES,
@@ -128,7 +131,7 @@ def test_an_outline_counts_what_a_get_prints(
         check_exact(tree, outline)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(body=BODIES, writes=WRITES, steps=st.lists(st.integers(0, 3), min_size=6, max_size=6))
 def test_writes_while_it_is_counted_from_an_older_state_are_counted_afterwards(
     body: dict[str, Any], writes: list[tuple[str, Any]], steps: list[int]

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from treedbd.store.engine import LONG_BYTES, Row, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.pages import PageWriter, container_of_row, place_rows
@@ -122,7 +123,7 @@ def check_pages(transaction: Transaction, page_bytes: int) -> None:
             check_page(key, content)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     HISTORIES,
     st.sampled_from([150, 300, 4040]),

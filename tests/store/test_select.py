@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.store.normal_form import normal_form
 from treedbd.store import indexes as ranks_module
 from treedbd.store import select as select_module
@@ -85,7 +86,9 @@ def queries(draw: st.DrawFn) -> Query:
 
 
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(400),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     sizes=st.sampled_from([(1, 0), (3, 60), (8, 60), (1024, 1 << 22)]),
@@ -114,7 +117,7 @@ def test_rows_and_memory_select_the_same(
     assert [child.rank for child in selected] == [query.sort_value(value) for _, value in expected]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     body=BODIES,
     row_bytes=st.sampled_from([30, 4096]),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.store.test_nodes_model import Commit, commits, page_limits, row_limits
 from treedbd.loop import in_steps
 from treedbd.store import usage as usage_module
@@ -25,7 +26,9 @@ from treedbd.store.usage import CountedRows, Usage, count_some, read_usage, weig
 from treedbd.store.verify import verify
 from treedbd.tree.types import PRIORITY, VALUE, Change, Place, Value
 
-bounded = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+bounded = settings(
+    max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 @pytest.fixture(scope="module")

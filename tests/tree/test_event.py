@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.tree.strategies import normal
 from tests.tree.value_view import ValueView
 from treedbd.limits import MAX_CHANGED_KEY_BYTES, MAX_CHANGED_KEYS
@@ -191,7 +192,7 @@ def follow(value: Value, events: list[tuple[str, Path, Any]]) -> Value:
     return value
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(JSON, st.lists(st.tuples(PATHS, JSON, st.booleans()), max_size=5), PATHS)
 def test_a_client_that_applies_the_events_has_the_present_value(
     start: Json, writes: list[tuple[Path, Json, bool]], watched: Path

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from treedbd.limits import MAX_BODY_NESTING
 from treedbd.tree.fragments import (
     FRAGMENT_BYTES,
@@ -73,7 +74,7 @@ def as_objects(json: Any) -> Any:
     return json
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(DOCUMENTS, st.integers(1, 80), st.integers(1, 100), st.booleans())
 @example({"a": {"b": [1, [2, {"c": "x" * 90}], 3]}, "d": {"e": [[], {}]}}, 8, 3, True)
 def test_the_fragments_of_a_document_are_all_of_it(

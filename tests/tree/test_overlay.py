@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
 from tests.tree.value_view import ValueView
 from treedbd.tree.edit import apply
@@ -115,7 +116,7 @@ def paths_of(value: Value, path: Path = ()) -> Iterator[Path]:
         yield from paths_of(child, (*path, key))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(VALUES, edits(), FEW_PATHS)
 def test_an_overlay_reads_like_the_edited_tree(
     base: Value, changes: list[Change], elsewhere: Path
@@ -132,7 +133,7 @@ def test_an_overlay_reads_like_the_edited_tree(
         assert overlay.size(path, NO_LIMIT) + SLACK * len(changes) >= expected.size(path, NO_LIMIT)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(VALUES, st.lists(st.tuples(FEW_PATHS, VALUES), max_size=4))
 def test_a_later_change_below_an_earlier_one_applies_after_it(
     base: Value, drawn: list[tuple[Path, Value]]
@@ -175,7 +176,7 @@ def test_the_keys_of_many_removals_are_read_once() -> None:
     assert base.keys_read <= 2_000
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=examples(700), deadline=None)
 @given(VALUES, st.lists(edits(), max_size=8), FEW_PATHS)
 def test_an_edited_tree_reads_like_the_tree_after_each_edit(
     base: Value, several: list[list[Change]], elsewhere: Path

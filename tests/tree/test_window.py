@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.tree.queries import query
 from tests.tree.strategies import normal
 from tests.tree.value_view import ValueView
@@ -228,7 +229,7 @@ QUERIES = st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(QUERIES, st.dictionaries(KEYS, VALUES), KEYS)
 def test_a_position_is_the_same_from_facts_and_from_a_value(
     watched: Query, drawn: dict[str, Any], key: str
@@ -239,7 +240,7 @@ def test_a_position_is_the_same_from_facts_and_from_a_value(
     assert position_of(watched, key, facts) == expected
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     QUERIES.filter(lambda each: each.is_limited),
     st.integers(0, 3),

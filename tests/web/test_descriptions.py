@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.expected import compact, rank_key
 from tests.web.tree_server import SETTINGS, TreeServer
 from treedbd.limits import MAX_DESCRIBED_CHARACTERS, MAX_DESCRIBED_CHILDREN
@@ -116,7 +117,9 @@ def leaf_facts(exported: Any) -> dict[str, Any]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     body=BODIES,

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.database.world import Disk
+from tests.examples import examples
 from tests.http1.peer import ParsedReply, Peer
 from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
 from treedbd.database import database as database_module
@@ -152,7 +153,7 @@ def take(service: Service, step: tuple[Any, ...]) -> Any:
     return service.settle()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(STEPS)
 def test_what_is_kept_is_what_would_be_read(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]

@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred
 
 from tests.access import admin, at, secret_of
 from tests.database.world import TurnClock
+from tests.examples import examples
 from tests.http1.peer import ParsedReply
 from tests.web.tree_server import SETTINGS, StreamClient, TreeServer, make_verifier
 from treedbd.database import apply as large_writes
@@ -129,7 +130,9 @@ def ordinary(folder: pathlib.Path) -> TreeServer:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(REQUESTS, min_size=1, max_size=6))
 def test_writes_have_the_same_effect_and_echo(

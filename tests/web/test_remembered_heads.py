@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.access import token
+from tests.examples import examples
 from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
 from treedbd.caches import empty_caches
 from treedbd.database.requests import ProjectSpec
@@ -101,7 +102,7 @@ def form(line: str, host: str, fields: str, length: str) -> bytes:
 
 
 @given(sent=st.lists(SENT, min_size=3, max_size=25))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_others_have_requested_changes_no_reply(
     tmp_path_factory: pytest.TempPathFactory, sent: list[tuple[str, str, str, str, str]]
 ) -> None:

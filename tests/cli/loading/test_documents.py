@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.tree.strategies import FEW_KEYS, LEAVES, PRIORITIES
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.loading.chunks import Part, parts_of
@@ -64,7 +65,7 @@ def expected(text: str) -> Value:
     return apply(None, make_put(Place(TARGET), parse(text.encode())).changes)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(TEXTS, st.integers(1, 300))
 @example('{"a": {"b": 1, "c": "xxxxxxxxxxxx"}, "a": {"d": "yyyyyyyyyyyyy", "e": 2}}', 1000)
 @example('{"a": {".priority": 1, "c": "xxxxxxxxxxxx", "d": 1}, "a": {"e": 2, "f": "x"}}', 1)
@@ -76,7 +77,7 @@ def test_the_parts_leave_what_the_document_leaves(text: str, part_bytes: int) ->
     assert written(cut(text, part_bytes=part_bytes)) == expected(text)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(TEXTS, st.randoms(use_true_random=False))
 def test_parts_without_a_conflict_may_be_written_in_any_order(text: str, random: Any) -> None:
     parts = cut(text)
@@ -93,7 +94,7 @@ def test_parts_without_a_conflict_may_be_written_in_any_order(text: str, random:
     assert written(order) == expected(text)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(TEXTS, st.data())
 def test_parts_that_are_written_again_have_the_same_effect(text: str, data: Any) -> None:
     parts = cut(text)
@@ -102,7 +103,7 @@ def test_parts_that_are_written_again_have_the_same_effect(text: str, data: Any)
     assert written(parts[again:], written(parts[:stop])) == expected(text)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(FEW_KEYS, TEXTS), max_size=5), st.booleans())
 def test_lines_leave_what_their_document_leaves(members: list[tuple[str, str]], ends: bool) -> None:
     lines = [f'{{"key": {json.dumps(key)}, "value": {text}}}' for key, text in members]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from tests.cli.loading.test_documents import TARGET, TEXTS, cut, expected
+from tests.examples import examples
 from treedbd.cli.check import verify_file
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.loading.importing import open_writer
@@ -32,7 +33,7 @@ def load(folder: pathlib.Path, parts: list[Any]) -> pathlib.Path:
     return file
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(TEXTS)
 @example(f'{{"all": {{{LONG}, "k5": null, ".priority": 3, "k7": 1, "k6": {{"a": null}}}}}}')
 @example(f'{{"all": {{{LONG}}}, "b": 1, "all": {{"x": {{{LONG}}}}}}}')

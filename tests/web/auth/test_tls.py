@@ -15,6 +15,7 @@ from service_identity import VerificationError
 from service_identity.hazmat import DNS_ID, IPAddress_ID, ServiceID
 
 from tests.authority import dns, issue
+from tests.examples import examples
 from treedbd.web.auth.fetch import TrustStore, require_server_name
 
 HOST = DNS_ID("db.example.com")
@@ -86,7 +87,7 @@ def test_the_common_name_does_not_count() -> None:
         require_server_name(certificate(None), [DNS_ID("localhost")])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.text(st.characters(max_codepoint=127), max_size=12), max_size=3))
 def test_any_other_names_in_a_certificate_are_refused(names: list[str]) -> None:
     with pytest.raises(VerificationError):
