@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import pathlib
@@ -12,15 +11,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 import pytest
 
 from tests.closing import Closing
 from tests.daemon import Daemon
-from tests.fork_server import ForkedCommand, can_fork, fork_server
+from tests.fork_server import ForkedCommand, can_fork, fork_server, write_all
 from treedbd.cli.exit import CommandFailed, OutputClosed, report_failure
 from treedbd.cli.options import TOKEN_VARIABLE
 from treedbd.cli.parser import parse
@@ -110,40 +108,51 @@ def run_command(
     folder: pathlib.Path | None = None,
 ) -> CommandResult:
     """Run a command to its end in a process of its own; `stdin` is its standard input."""
-    process = start(words, token, folder)
-    with ThreadPoolExecutor(3) as pool:
-        pool.submit(write_all, process.stdin, stdin)
-        output, errors = (pool.submit(read_all, each) for each in (process.stdout, process.stderr))
-        status = process.wait(PATIENCE_S)
-    return CommandResult(status, output.result(), errors.result().decode())
+    return result_of(start(words, token, folder), stdin)
+
+
+def result_of(
+    process: ForkedCommand | subprocess.Popen[bytes], stdin: bytes = b""
+) -> CommandResult:
+    """Wait for the end of a command; `stdin` is its standard input.
+
+    The result has no output if that is a file.
+    """
+    output, errors = process.communicate(stdin, PATIENCE_S)
+    assert process.returncode is not None
+    return CommandResult(process.returncode, output or b"", errors.decode())
 
 
 def start(
-    words: Sequence[str | pathlib.Path], token: str = "", folder: pathlib.Path | None = None
+    words: Sequence[str | pathlib.Path],
+    token: str = "",
+    folder: pathlib.Path | None = None,
+    *,
+    program: str = "",
+    variables: Mapping[str, str] | None = None,
+    output: IO[Any] | None = None,
 ) -> ForkedCommand | subprocess.Popen[bytes]:
-    """Start a command, with pipes for its input and its two outputs."""
-    command = [*COMMAND, *map(str, words)]
+    """Start a command, with pipes for its input and its two outputs, or with a file as `output`.
+
+    `program` is a Python program that is run instead, with the words as its arguments. It may be
+    one that changes what the command imports; the modules may have been imported before it begins.
+    `variables` are others in the environment, which the interpreter itself does not read.
+    """
+    first = (sys.executable, "-c", program) if program else COMMAND
+    command = [*first, *map(str, words)]
+    added = {TOKEN_VARIABLE: token, **(variables or {})}
     if can_fork(os.environ):
-        variables = {TOKEN_VARIABLE: token}
-        return ForkedCommand(fork_server(), command, folder or pathlib.Path.cwd(), variables)
+        where = folder or pathlib.Path.cwd()
+        return ForkedCommand(fork_server(), command, where, added, output)
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder, env=environment(token)
+        command,
+        stdin=pipe,
+        stdout=pipe if output is None else output,
+        stderr=pipe,
+        cwd=folder,
+        env={**os.environ, **added},
     )
-
-
-def write_all(file: IO[bytes] | None, content: bytes) -> None:
-    """Write the input of a process that may not read it."""
-    assert file is not None
-    with contextlib.suppress(BrokenPipeError), file:
-        file.write(content)
-
-
-def read_all(file: IO[bytes] | None) -> bytes:
-    """Return an output of a process once it is closed."""
-    assert file is not None
-    with file:
-        return file.read()
 
 
 def mint(daemon: Daemon, host: str, uid: str, *options: str) -> str:

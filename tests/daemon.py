@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NewType, Self
 from urllib.parse import urlsplit
 
 from tests.closing import Closing
-from tests.fork_server import ForkedDaemon, can_fork, fork_server
+from tests.fork_server import ForkedDaemon, can_fork, fork_server, run_program
 from tests.shared_server import database_of
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_CERTIFICATE
@@ -198,6 +198,8 @@ class Daemon(Closing):
 
     def run(self) -> subprocess.CompletedProcess[str]:
         """Run the daemon to its end, for a start that fails; return its two outputs separately."""
+        if self._can_fork():
+            return run_program(self._command, self.folder, START_SECONDS)
         return subprocess.run(
             [*self.prefix, *self._command],
             cwd=self.folder,

@@ -21,6 +21,7 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import resource
 import select
 import signal
@@ -31,6 +32,7 @@ import threading
 import time
 import types
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, BinaryIO, Final, TextIO
 
 import twisted.internet
@@ -68,14 +70,15 @@ class ForkedProcess:
 
     Attributes:
         pid: its number, which no other process has before `poll` or `wait` has found its end.
+        returncode: its exit status, negative for a signal; None before that.
 
     """
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         """Watch a process that has been forked."""
         self.pid = pid
+        self.returncode: int | None = None
         self._server = server
-        self._status: int | None = None
         self._lock = threading.Lock()
         self._descriptor = os.pidfd_open(pid)
 
@@ -88,14 +91,14 @@ class ForkedProcess:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end; return the exit status. Raises subprocess.TimeoutExpired."""
         with self._lock:
-            if self._status is None:
+            if self.returncode is None:
                 ended = select.poll()
                 ended.register(self._descriptor, select.POLLIN)
                 if not ended.poll(None if timeout is None else timeout * 1000):
                     raise subprocess.TimeoutExpired("twistd", timeout or 0)
-                self._status = self._server.reap(self.pid)
+                self.returncode = self._server.reap(self.pid)
                 os.close(self._descriptor)
-            return self._status
+            return self.returncode
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, if it is running."""
@@ -145,14 +148,37 @@ class ForkedCommand(ForkedProcess):
         command: Sequence[str],
         folder: pathlib.Path,
         variables: Mapping[str, str],
+        output: IO[Any] | None = None,
     ) -> None:
-        """Fork it, with some other variables in its environment."""
-        (stdin, writing), (reading, stdout), (also_reading, stderr) = (os.pipe() for _ in range(3))
+        """Fork it, with some other variables in its environment.
+
+        Its output is a file instead if one is given, and `stdout` is empty.
+        """
+        (stdin, writing), (reading, stderr) = os.pipe(), os.pipe()
         self.stdin: BinaryIO = os.fdopen(writing, "wb")
-        self.stdout: BinaryIO = os.fdopen(reading, "rb")
-        self.stderr: BinaryIO = os.fdopen(also_reading, "rb")
+        self.stderr: BinaryIO = os.fdopen(reading, "rb")
+        if output is None:
+            also_reading, stdout = os.pipe()
+        else:
+            also_reading, stdout = os.open(os.devnull, os.O_RDONLY), os.dup(output.fileno())
+        self.stdout: BinaryIO = os.fdopen(also_reading, "rb")
         pid = server.fork(command, folder, [stdin, stdout, stderr], variables)
         super().__init__(server, pid)
+
+    def communicate(self, stdin: bytes = b"", timeout: float | None = None) -> tuple[bytes, bytes]:
+        """Write its input and wait for its end; return its outputs.
+
+        Raises subprocess.TimeoutExpired if it takes longer; it is killed then.
+        """
+        with ThreadPoolExecutor(3) as pool:
+            pool.submit(write_all, self.stdin, stdin)
+            output, errors = (pool.submit(read_all, each) for each in (self.stdout, self.stderr))
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+        return output.result(), errors.result()
 
 
 class ForkServer:
@@ -192,6 +218,8 @@ class ForkServer:
         variables: Mapping[str, str] | None = None,
     ) -> int:
         """Run a command of `twistd` or `treedb` in a folder; return the number of its process.
+
+        It may also be a Python program, `python -c PROGRAM`, whose modules are imported already.
 
         It has three descriptors, or one for both outputs; they are closed in this process.
         """
@@ -258,12 +286,46 @@ def fork_server() -> ForkServer:
     return server
 
 
-def serve(requests: socket.socket) -> bool:
-    """Answer requests; return whether this is a new process, with a command in `sys.argv`."""
+def run_program(
+    command: Sequence[str], folder: pathlib.Path, seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of `twistd` or `treedb` to its end, in a forked process if it can be.
+
+    Raises subprocess.TimeoutExpired if it takes longer.
+    """
+    process: ForkedCommand | subprocess.Popen[bytes]
+    if can_fork(os.environ):
+        process = ForkedCommand(fork_server(), command, folder, {})
+    else:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe)
+    output, errors = process.communicate(b"", seconds)
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(
+        command, process.returncode, output.decode(), errors.decode()
+    )
+
+
+def write_all(file: IO[bytes] | None, content: bytes) -> None:
+    """Write the input of a process that may not read it."""
+    assert file is not None
+    with contextlib.suppress(BrokenPipeError), file:
+        file.write(content)
+
+
+def read_all(file: IO[bytes] | None) -> bytes:
+    """Return an output of a process once it is closed."""
+    assert file is not None
+    with file:
+        return file.read()
+
+
+def serve(requests: socket.socket) -> list[str]:
+    """Answer requests; return the command if this is a new process for one, else nothing."""
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)
         if not data:
-            return False
+            return []
         request = json.loads(data)
         if "ended" in request:
             _, status = os.waitpid(request["ended"], 0)
@@ -274,8 +336,9 @@ def serve(requests: socket.socket) -> bool:
             requests.send(str(pid).encode())
         else:
             os.environ.update(request["variables"])
-            become(request["command"], request["folder"], descriptors)
-            return True
+            command: list[str] = request["command"]
+            become(command, request["folder"], descriptors)
+            return command
 
 
 def become(command: list[str], folder: str, descriptors: list[int]) -> None:
@@ -290,6 +353,9 @@ def become(command: list[str], folder: str, descriptors: list[int]) -> None:
     if command[1] == "-m":
         sys.argv = [str(PROJECT.joinpath(*command[2].split("."), "__main__.py")), *command[3:]]
         sys.path[0] = folder
+    elif command[1] == "-c":
+        sys.argv = ["-c", *command[3:]]
+        sys.path[0] = ""
     else:
         sys.argv = command
         sys.path[0] = str(pathlib.Path(command[0]).parent)
@@ -400,14 +466,17 @@ def main() -> None:
     """Serve until the other end is closed, or be a daemon or a worker in what was forked."""
     import_modules()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
-        is_new = serve(requests)
-    if is_new:
-        run()
+        command = serve(requests)
+    if command:
+        run(command)
 
 
-def run() -> None:
-    """Be the daemon of the command line, or one of its workers."""
-    if "--workers" in sys.argv:
+def run(command: list[str]) -> None:
+    """Be the command that `become` has prepared, or one of its workers."""
+    if command[1] == "-c":
+        exec(command[2], {"__name__": "__main__"})
+        return
+    if has_workers(command):
         forks = WorkerForks()
         if forks.is_worker:
             worker = sys.modules[WORKER]
@@ -418,6 +487,20 @@ def run() -> None:
     if sys.argv[0].endswith("__main__.py"):
         sys.exit(importlib.import_module("treedbd.cli.main").main())
     twistd.run()
+
+
+def has_workers(command: Sequence[str]) -> bool:
+    """Return whether a command is a daemon's, and it or its configuration speaks of workers."""
+    if "--workers" in command:
+        return True
+    is_daemon = command[1] != "-m" or "serve" in command
+    if not is_daemon or "--config" not in command[:-1]:
+        return False
+    try:
+        text = pathlib.Path(command[command.index("--config") + 1]).read_bytes()
+    except OSError:
+        return False  # as the daemon will say
+    return re.search(rb"^workers *=", text, re.MULTILINE) is not None
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ import contextlib
 import pathlib
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 from tests.closing import Closing
+from tests.command import result_of, start
 from tests.daemon import Daemon
 from tests.postgresql import PostgresqlServers
 from tests.presence_client import Address, come_online
@@ -147,8 +146,7 @@ class PresenceOverPostgresql(Closing):
         shutil.rmtree(target, ignore_errors=True)
 
     def _run(self, program: str, *words: str) -> int:
-        done = subprocess.run([sys.executable, "-c", program, *words], check=False, timeout=60)
-        return done.returncode
+        return result_of(start(words, program=program)).status
 
     def _describe(self, engine: str, data: pathlib.Path) -> pathlib.Path:
         file = self._folder / f"{engine}.toml"

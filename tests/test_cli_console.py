@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.closing import Closing
-from tests.command import COMMAND, PATIENCE_S, CommandResult, environment
+from tests.command import COMMAND, PATIENCE_S, CommandResult, environment, result_of, start
 from tests.daemon import Daemon
 from tests.system import find_port, wait_until
 from treedbd.cli import console
@@ -62,14 +62,7 @@ def run(
     *words: str | pathlib.Path, token: str = "", variables: Mapping[str, str] | None = None
 ) -> CommandResult:
     """Run `treedb console` to its end."""
-    done = subprocess.run(
-        [*COMMAND, "console", *map(str, words)],
-        capture_output=True,
-        env={**environment(token), **(variables or {})},
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    return CommandResult(done.returncode, done.stdout, done.stderr.decode())
+    return result_of(start(["console", *words], token, variables=variables))
 
 
 def printed(*words: str | pathlib.Path, **more: Any) -> tuple[str, dict[str, str]]:

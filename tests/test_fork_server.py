@@ -13,17 +13,27 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.command import run_command
+from tests.command import CommandResult, result_of, run_command, start
 from tests.daemon import SERVE, Daemon
-from tests.fork_server import NEW_PROCESSES, PROJECT, SHARED, ForkedDaemon, fork_server
+from tests.fork_server import NEW_PROCESSES, PROJECT, SHARED, ForkedDaemon, can_fork, fork_server
 from tests.system import wait_until
 from tests.workers_of import is_running, kill, worker_pids
 
+CONFIG = 'default_project = "shop"\nworkers = 2\n[projects.shop]\n'
 STATUS = ("Umask", "Threads", "SigBlk", "SigIgn", "SigCgt")
 BUSY = "no client was answered"
 """What only a daemon on a busy machine logs."""
 OWN_SIGNALS = (1 << 31) - 1
 """Those that a program may use: the two after them are the C library's."""
+
+PROGRAM = """
+import os, sys
+name = __name__
+def show():
+    print(name, sys.argv, sys.path[0], os.getcwd(), os.environ["SEEN"], sys.stdin.read())
+show()
+sys.exit("a failure")
+"""
 
 PARENT_OF_A_DAEMON = """
 import pathlib, sys
@@ -87,10 +97,11 @@ def test_a_forked_daemon_is_as_one_in_a_new_process(
     assert forked == new
 
 
-def seen_worker(folder: pathlib.Path) -> tuple[bool, Process]:
+def seen_worker(folder: pathlib.Path, *, is_configured: bool) -> tuple[bool, Process]:
     """Start a daemon and kill it; return whether its workers were forked, and what one is like."""
     folder.mkdir()
-    with Daemon(folder, arguments=["--workers", "2"]) as daemon:
+    config, arguments = (CONFIG, []) if is_configured else (None, ["--workers", "2"])
+    with Daemon(folder, config=config, arguments=arguments) as daemon:
         _, last = pids = worker_pids(daemon)
         found = process(last, folder)
         command = pathlib.Path(f"/proc/{last}/cmdline").read_bytes()
@@ -103,13 +114,14 @@ def seen_worker(folder: pathlib.Path) -> tuple[bool, Process]:
         return b"tests.fork_server" in command, found
 
 
+@pytest.mark.parametrize("is_configured", [False, True])
 def test_a_forked_worker_is_as_one_in_a_new_process(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, is_configured: bool
 ) -> None:
-    is_forked, forked = seen_worker(tmp_path / "a")
+    is_forked, forked = seen_worker(tmp_path / "a", is_configured=is_configured)
     assert is_forked
     monkeypatch.setenv(NEW_PROCESSES, "1")
-    is_forked, new = seen_worker(tmp_path / "b")
+    is_forked, new = seen_worker(tmp_path / "b", is_configured=is_configured)
     assert not is_forked
     assert forked == new
 
@@ -164,6 +176,38 @@ def test_a_forked_command_is_as_one_in_a_new_process(
         new.append(run_command(*words, stdin=stdin.encode()))
     assert forked == new
     assert [done.status for done in new] == [0, 1, 1, 0, 1, 2]
+
+
+def seen_starts(folder: pathlib.Path) -> tuple[list[tuple[int, str, str]], str, CommandResult]:
+    """Return what starts that fail print, and what a Python program prints to a file."""
+    flags = [["--no-such-option"], ["--engine", "tape"], ["--workers", "2", "--engine", "memory"]]
+    starts = []
+    for program in (None, SERVE):
+        for each in flags:
+            done = Daemon(folder, arguments=each, program=program).run()
+            starts.append((done.returncode, done.stdout, done.stderr))
+    file = folder / "output"
+    with file.open("wb") as output:
+        variables = {"SEEN": "yes"}
+        process = start(
+            ["a", "b"], folder=folder, program=PROGRAM, variables=variables, output=output
+        )
+        result = result_of(process, b"input")
+    return starts, file.read_text(), result
+
+
+def test_a_start_that_fails_and_a_program_are_as_in_a_new_process(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert can_fork(os.environ)
+    forked = seen_starts(tmp_path)
+    monkeypatch.setenv(NEW_PROCESSES, "1")
+    new = seen_starts(tmp_path)
+    assert forked == new
+    starts, printed, result = new
+    assert all(status in (1, 2) and "treedb: " in errors for status, _, errors in starts)
+    assert printed == f"__main__ ['-c', 'a', 'b']  {tmp_path} yes input\n"
+    assert result == (1, b"", "a failure\n")
 
 
 def test_a_program_that_inherits_a_server_has_daemons_forked_by_it(tmp_path: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.command import run_command
 from tests.daemon import SERVE, TWISTD, Daemon
+from tests.fork_server import run_program
 from treedbd.cli.parser import make_parser
 from treedbd.tap import Options
 
@@ -28,9 +29,7 @@ CONFIG = 'default_project = "shop"\n[projects.shop]\n'
 
 def run_serve(*flags: str, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
     """Run a daemon that cannot start."""
-    return subprocess.run(
-        [*SERVE, *flags], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    return run_program([*SERVE, *flags], folder, 60)
 
 
 @contextlib.contextmanager
@@ -69,7 +68,7 @@ def test_it_serves_a_configuration_and_reloads_it_on_sighup(tmp_path: pathlib.Pa
 def test_the_configuration_may_precede_the_command(tmp_path: pathlib.Path) -> None:
     (tmp_path / "it.toml").write_text("lissten = 1")
     command = [sys.executable, "-m", "treedbd", "--config", "it.toml", "serve"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_program(command, tmp_path, 60)
     assert done.returncode == 1
     assert done.stderr.startswith("treedb: it.toml: lissten is not a key (did you mean listen?)")
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_twisted
 
 from tests.cli.loading.documents import DOCUMENT, as_json, decode
-from tests.command import COMMAND, environment, treedb
+from tests.command import result_of, run_command, start, treedb
 from tests.daemon import Daemon
 from tests.proxy import CuttingProxy
 from treedbd.cli.loading.exporting import RECENT_S
@@ -135,10 +135,10 @@ def test_an_open_file_is_written_to_and_not_replaced(
         with file.open("wb") as output:
             output.write(b"before\n")
             output.flush()
-            words = [*COMMAND, *command]
-            subprocess.run(words, stdout=output, cwd=tmp_path, env=environment(), check=True)
+            assert result_of(start(command, folder=tmp_path, output=output)).status == 0
         assert file.read_bytes().startswith(b"before\n{")
-        assert subprocess.check_output(words, cwd=tmp_path, env=environment())[:1] == b"{"
+        done = run_command(*command, folder=tmp_path)
+        assert (done.status, done.output[:1]) == (0, b"{")
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1"])
@@ -146,11 +146,8 @@ def test_a_reader_that_closes_the_output_early_is_no_error(url: str, name: str) 
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer) as output:
-        words = [*COMMAND, "export", url, name, "--quiet"]
-        done = subprocess.run(
-            words, stdout=output, stderr=subprocess.PIPE, env=environment(), check=False
-        )
-    assert (done.returncode, done.stderr) == (1, b"")
+        done = result_of(start(["export", url, name, "--quiet"], output=output))
+    assert (done.status, done.errors) == (1, "")
 
 
 @pytest.mark.parametrize("words", [["--plain"], [], ["--format", "ndjson"]])
@@ -174,16 +171,14 @@ async def test_an_export_that_was_killed_goes_on(
     proxy.cut_after, proxy.hold_from = {0: 300_000}, 1
     file = tmp_path / f"out{suffix}"
     words = ["export", through(proxy, url), str(file), "--quiet"]
-    process = subprocess.Popen(
-        [*COMMAND, *words], env=environment(), stderr=subprocess.PIPE, text=True
-    )
+    process = start(words)
     proxy.await_accepted(2)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    killed = result_of(process)
+    assert killed.status == (130 if number == signal.SIGINT else -signal.SIGKILL)
     assert not file.exists()
     if number == signal.SIGINT:
-        assert errors.endswith(" Interrupted. The same command goes on where it stopped.\n")
+        assert killed.errors.endswith(" Interrupted. The same command goes on where it stopped.\n")
     proxy.release(proxy.upstream)
     done = await treedb(*words)
     assert done.status == 0, done

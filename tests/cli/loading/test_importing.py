@@ -8,20 +8,20 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import pytest_twisted
 
+from tests import command
 from tests.cli.loading.documents import DOCUMENT, as_json, as_lines, encode
-from tests.command import COMMAND, environment, run_command, treedb
+from tests.command import CommandResult, result_of, run_command, treedb
 from tests.daemon import Daemon
+from tests.fork_server import ForkedCommand
 from tests.proxy import CuttingProxy
 from tests.rest import Client
 
 SUFFIXES = [".json", ".json.gz", ".json.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"]
-PATIENCE_S = 60
 DYING = """
 import os, signal, sys
 from treedbd.cli.loading.importing import StoreWriter
@@ -80,19 +80,23 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def start(*words: str | pathlib.Path) -> subprocess.Popen[bytes]:
+def start(*words: str | pathlib.Path) -> ForkedCommand | subprocess.Popen[bytes]:
     """Start a command whose parts are small, so that there are many of them."""
     script = SMALL_PARTS + "from treedbd.cli.main import main\nsys.exit(main())"
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, words)],
-        env=environment(),
-        stderr=subprocess.PIPE,
+    return command.start(words, program=script)
+
+
+def finish(process: ForkedCommand | subprocess.Popen[bytes]) -> tuple[int, str]:
+    done = result_of(process)
+    return done.status, done.errors
+
+
+def run_dying(script: str, *words: str | pathlib.Path, number: signal.Signals) -> CommandResult:
+    """Run a command whose parts are small, and which gets a signal after the third of them."""
+    variables = {"SIGNAL": str(int(number))}
+    return result_of(
+        command.start(["3", *words], program=SMALL_PARTS + script, variables=variables)
     )
-
-
-def finish(process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    _, errors = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, errors.decode()
 
 
 def exported(daemon: Daemon, url: str) -> object:
@@ -236,20 +240,12 @@ def break_import(
     if is_offline:
         assert daemon.stop() == 0
         target: list[str | pathlib.Path] = ["http://localhost/data", "--data", daemon.data]
-        words = ["3", "import", str(file), *map(str, target)]
-        script = SMALL_PARTS + DYING
+        script = DYING
     else:
         target = [f"{daemon.http}/data?ns=demo"]
-        words = ["3", "import", str(file), *map(str, target)]
-        script = SMALL_PARTS + DYING_ONLINE
-    killed = subprocess.run(
-        [sys.executable, "-c", script, *words],
-        env={**environment(), "SIGNAL": str(int(signal.SIGKILL))},
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed
+        script = DYING_ONLINE
+    killed = run_dying(script, "import", file, *target, number=signal.SIGKILL)
+    assert killed.status == -signal.SIGKILL, killed
     return target
 
 
@@ -345,14 +341,8 @@ async def test_an_import_into_a_store_that_was_killed_goes_on(
     offline: tuple[Daemon, list[str | pathlib.Path]], file: pathlib.Path, number: signal.Signals
 ) -> None:
     daemon, target = offline
-    killed = subprocess.run(
-        [sys.executable, "-c", SMALL_PARTS + DYING, "3", "import", str(file), *map(str, target)],
-        env={**environment(), "SIGNAL": str(int(number))},
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert killed.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    killed = run_dying(DYING, "import", file, *target, number=number)
+    assert killed.status == (130 if number == signal.SIGINT else -signal.SIGKILL)
     assert (await treedb("check", "--data", daemon.data)).status == 0
     status, errors = finish(start("import", file, *target))
     assert status == 0, errors
@@ -392,9 +382,7 @@ async def test_rules_are_judged_and_the_refusal_is_the_daemons(
 
 
 def test_the_command_line_explains_itself() -> None:
-    text = subprocess.run(
-        [*COMMAND, "import", "--help"], capture_output=True, check=True, timeout=PATIENCE_S
-    ).stdout.decode()
+    text = run_command("import", "--help").text
     for option in ("--replace", "--merge", "--restart", "--format", "--retry-for", "--data"):
         assert option in text
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tests.command import CommandResult, treedb
+from tests.command import CommandResult, result_of, start, treedb
 from tests.postgresql import PostgresqlServers
 from treedbd.store.engine import LogEntry, Row
 from treedbd.store.postgresql.cluster import PostgresqlCluster
@@ -126,11 +124,9 @@ class Places:
             "sys.exit(main(sys.argv[1:]))\n"
         )
         words = ["move", "--config", str(source), "--to", str(target)]
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words], capture_output=True, check=False, timeout=60
-        )
-        assert number != signal.SIGKILL or done.returncode == -number, done
-        return done.returncode
+        done = result_of(start(words, program=program))
+        assert number != signal.SIGKILL or done.status == -number, done
+        return done.status
 
 
 def commit(engine: PostgresqlEngine, key: bytes, value: bytes) -> None:
