@@ -6,13 +6,12 @@ import contextlib
 import os
 import pathlib
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.command import COMMAND, run_command
+from tests.command import result_of, run_command, start
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import parse_url
@@ -118,13 +117,8 @@ def test_a_reader_that_closes_the_output_early_is_no_error(
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer) as output:
-        done = subprocess.run(
-            [*COMMAND, *words.replace("URL", url).split()],
-            stdout=output,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (1, b"")
+        done = result_of(start(words.replace("URL", url).split(), output=output))
+    assert (done.status, done.errors) == (1, "")
 
 
 def test_a_printed_entity_tag_cannot_move_the_cursor(serve: Serve) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
 import pytest_twisted
 
-from tests.command import COMMAND, environment, error_of, output_of, treedb
+from tests.command import error_of, output_of, result_of, run_command, start, treedb
 from tests.daemon import Daemon
 
 
@@ -80,12 +79,11 @@ async def test_priorities_are_kept_on_request(url: str) -> None:
 
 
 def test_increments_of_several_processes_are_all_counted(url: str) -> None:
-    words = [*COMMAND, "transaction", url, ". + 1", "--tries", "1000", "--silent"]
+    words = ["transaction", url, ". + 1", "--tries", "1000", "--silent"]
     for _ in range(2):
-        running = [subprocess.Popen(words, env=environment()) for _ in range(4)]
-        assert [each.wait(60) for each in running] == [0] * 4
-    done = subprocess.run([*COMMAND, "get", url], capture_output=True, check=True)
-    assert done.stdout == b"8\n"
+        running = [start(words) for _ in range(4)]
+        assert [result_of(each) for each in running] == [(0, b"", "")] * 4
+    assert run_command("get", url).text == "8"
 
 
 @pytest_twisted.ensureDeferred
@@ -93,7 +91,7 @@ async def test_it_gives_up_after_the_last_try(url: str, monkeypatch: pytest.Monk
     await output_of("set", url, "1")
 
     def write_between(_: object, value: bytes, __: object) -> bytes:
-        subprocess.run([*COMMAND, "set", url, f"{int(value) + 10}", "--silent"], check=True)
+        assert run_command("set", url, f"{int(value) + 10}", "--silent").status == 0
         return b"0"
 
     monkeypatch.setattr("treedbd.cli.data._evaluate_jq", write_between)
