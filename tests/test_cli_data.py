@@ -14,7 +14,17 @@ import sys
 import pytest
 import pytest_twisted
 
-from tests.command import COMMAND, environment, error_of, mint, output_of, run_command, treedb
+from tests.command import (
+    COMMAND,
+    environment,
+    error_of,
+    mint,
+    output_of,
+    result_of,
+    run_command,
+    start,
+    treedb,
+)
 from tests.daemon import Daemon
 
 MIB = 1_048_576
@@ -232,11 +242,9 @@ async def test_a_closed_output_ends_the_command_without_a_message(project: str) 
 
 def test_a_full_disk_is_one_sentence(project: str) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [*COMMAND, "get", project], stdout=full, stderr=subprocess.PIPE, check=False
-        )
-    assert done.returncode == 1
-    assert done.stderr == b"treedb: The output cannot be written (No space left on device).\n"
+        for words in (["get", project], ["--version"]):
+            done = result_of(start(words, output=full))
+            assert done.error == "The output cannot be written (No space left on device)."
 
 
 @pytest_twisted.ensureDeferred

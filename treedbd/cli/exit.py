@@ -105,7 +105,9 @@ def report_failure(error: CommandFailed | OutputClosed) -> Status:
     """
     if isinstance(error, CommandFailed):
         warn(str(error), *error.details)
-    else:
+    try:
+        sys.stdout.flush()
+    except OSError:
         # Python flushes standard output once more at its end, and would report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED

@@ -21,10 +21,10 @@ from treedbd.cli.exit import (
 def main(arguments: Sequence[str] | None = None) -> Status:
     """Run one command, that of the process if None; return its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    if list(words) == ["--version"]:  # needs no parser, which takes longer to import than to run
-        print_line(f"treedb {__version__}")
-        return DONE
     try:
+        if list(words) == ["--version"]:  # needs no parser, which takes longest to import
+            print_line(f"treedb {__version__}")
+            return DONE
         parsed = import_module("treedbd.cli.parser").parse(words)
         status: Status = parsed.run(parsed)
     except KeyboardInterrupt:
