@@ -35,6 +35,7 @@ MIB = 1_048_576
 GROWTH_BYTES: Final = 16 * MIB
 MAX_DELAY_S: Final = 10.0
 ROUND_TRIPS: Final = 10
+PAUSE_S: Final = 0.01
 MEDIAN_DELAY_S: Final = 0.3
 TEXT_BYTES: Final = b'{"t":"d","d":{"r":1,"a":"s","b":{}}}'
 
@@ -84,7 +85,10 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 class Neighbour:
-    """A client that writes and listens while others misbehave; it measures its round trips."""
+    """A client that writes and listens while others misbehave; it measures its round trips.
+
+    It pauses between them, as a client does that is not itself a flood.
+    """
 
     def __init__(self, tree: Client) -> None:
         self._tree = tree
@@ -117,6 +121,7 @@ class Neighbour:
                     self.delays.append(time.monotonic() - begin)
                     assert [push.body["d"] for push in client.pushed] == [at]
                     at += 1
+                    self._ended.wait(PAUSE_S)
         except BaseException as error:
             self.error = error
 
@@ -235,7 +240,7 @@ def test_fragments_of_one_byte_cost_no_more_than_their_bytes(
     fragments = print_frame(CONTINUATION, b"xy", is_final=False) * 50_000
     with RealtimeClient(tree) as client:
         client.send(print_frame(TEXT, b"x", is_final=False))
-        for _ in range(20):
+        for _ in range(10):
             client.send(fragments)
         assert resident_bytes(tree.daemon) - before < GROWTH_BYTES
 
@@ -298,12 +303,12 @@ def test_a_reader_that_stops_costs_little_and_then_receives_the_present_value(
         baseline = resident_bytes(tree.daemon)
         highest = 0
         with Neighbour(tree):
-            for at in range(80):
+            for at in range(50):
                 writer.put("big/x", f"{at} ".ljust(1_000_000, "x"))
                 highest = max(highest, resident_bytes(tree.daemon))
         assert highest - baseline <= GROWTH_BYTES, (highest - baseline) / MIB
-        stalled.read_until(lambda: seen_of(stalled) == "79", 60)
-        assert len(stalled.pushed) < 40
+        stalled.read_until(lambda: seen_of(stalled) == "49", 60)
+        assert len(stalled.pushed) < 25
         assert stalled.pushes_during(lambda: writer.put("big/y", 1))[-1].change == (
             "d",
             "big/y",
