@@ -28,18 +28,35 @@ from treedbd.tree.types import Path
 RULES = '{"rules":{".read":true,".write":true,"a":{".indexOn":"x"}}}'
 
 
-@pytest.fixture
-def source(tmp_path: pathlib.Path) -> Iterator[Daemon]:
-    (tmp_path / "source").mkdir()
-    with Daemon(tmp_path / "source") as daemon:
-        yield daemon
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Daemon]]:
+    """The two daemons of all tests but those that end one."""
+    folders = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
+    with Daemon(folders[0]) as source, Daemon(folders[1]) as target:
+        yield source, target
+
+
+@pytest.fixture(scope="module")
+def first_rules(sides: tuple[Daemon, Daemon]) -> Any:
+    """The rules that a new database has."""
+    return send(sides[0], "GET", "/.settings/rules.json")
 
 
 @pytest.fixture
-def target(tmp_path: pathlib.Path) -> Iterator[Daemon]:
-    (tmp_path / "target").mkdir()
-    with Daemon(tmp_path / "target") as daemon:
-        yield daemon
+def source(sides: tuple[Daemon, Daemon], first_rules: Any) -> Daemon:
+    return emptied(sides[0], first_rules)
+
+
+@pytest.fixture
+def target(sides: tuple[Daemon, Daemon], first_rules: Any) -> Daemon:
+    return emptied(sides[1], first_rules)
+
+
+def emptied(daemon: Daemon, rules: Any) -> Daemon:
+    """Return a daemon whose database `demo` is as at the beginning."""
+    send(daemon, "PUT", "/.settings/rules.json", rules)
+    send(daemon, "DELETE", "/.json")
+    return daemon
 
 
 def url(daemon: Daemon, project: str = "demo") -> str:
@@ -451,18 +468,28 @@ def test_a_stream_that_is_silent_for_too_long_is_opened_again(target: Daemon) ->
 
 
 @pytest.mark.parametrize("gone", ["source", "target"])
-def test_ctrl_c_ends_while_a_server_is_down(source: Daemon, target: Daemon, gone: str) -> None:
+def test_ctrl_c_ends_while_a_server_is_down(
+    source: Daemon, target: Daemon, tmp_path: pathlib.Path, gone: str
+) -> None:
+    with Daemon(tmp_path) as ending:
+        if gone == "source":
+            source = ending
+        else:
+            target = ending
+        assert interrupted(source, target, ending) == 1
+
+
+def interrupted(source: Daemon, target: Daemon, ending: Daemon) -> int:
+    """Follow the source, kill one of the two, and end the command by Ctrl-C; return its status."""
     send(source, "PUT", "/a.json", 1)
     with RunningCommand("migrate", url(source), url(target), token="owner") as command:
         await_line(command.errors, "What changes in the source is copied, too, until Ctrl-C.")
-        if gone == "source":
-            source.kill()
-        else:
-            target.kill()
+        ending.kill()
+        if ending is target:
             send(source, "PUT", "/a.json", 2)
         await_line(command.errors, "Trying again")
         command.signal(signal.SIGINT)
-        assert command.wait() == 1
+        return command.wait()
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
