@@ -16,15 +16,13 @@ import contextlib
 import json
 import multiprocessing
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from servers import run_treedb
 from sessions import OWNER, Server, Session
 
 from treedbd.store.nodes import Nodes
@@ -123,8 +121,7 @@ def back_up(server: Server, number: int, acknowledged: int) -> float:
 
 def run(*words: str) -> None:
     """Run a command."""
-    treedb = Path(sys.executable).with_name("treedb")
-    done = subprocess.run([treedb, *words], capture_output=True, text=True, check=False)
+    done = run_treedb(*words)
     if done.returncode:
         raise SystemExit(f"treedb {words[0]}: {done.stderr}")
 

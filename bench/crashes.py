@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import itertools
 import json
-import os
 import random
 import re
 import subprocess
@@ -26,9 +25,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
+from servers import run_treedb
 from sessions import OWNER, Records, Server, Session, encode, load
 
 OPEN: Final = {".read": True, ".write": True}
@@ -265,14 +264,7 @@ def parse() -> argparse.Namespace:
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a treedb command to its end."""
-    token = OWNER["Authorization"].partition(" ")[2]
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("treedb")), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"TREEDB_TOKEN": token},
-    )
+    return run_treedb(*words, token=OWNER["Authorization"].partition(" ")[2])
 
 
 if __name__ == "__main__":

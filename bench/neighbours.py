@@ -21,8 +21,6 @@ import os
 import re
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -34,7 +32,7 @@ from urllib.parse import urlsplit
 
 import attrs
 from realtime import WebSocket, request
-from servers import LOAD_CORE
+from servers import LOAD_CORE, run_treedb
 from sessions import NO_HEADERS, OWNER, WAIT_S, Records, Server, Session, encode, load
 
 RECORDS, BODY_RECORDS, PATCH_MEMBERS = 1_000_000, 800_000, 100_000
@@ -129,13 +127,7 @@ def import_file(scene: Scene) -> Done:
         file = Path(folder, "records.json")
         file.write_bytes(scene.records(BODY_RECORDS // 8).document())
         words = ["import", str(file), f"{scene.server.url}/imported.json?ns=big--demo", "--quiet"]
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("treedb")), *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"TREEDB_TOKEN": "owner"},
-        )
+        done = run_treedb(*words, token="owner")
         if done.returncode:
             return Done(note=(done.stderr.strip() or "failed").splitlines()[-1][:60])
         return Done(note=f"{file.stat().st_size / 1e6:.0f} MB of file")

@@ -16,13 +16,14 @@ import threading
 import urllib.request
 from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TypeAlias
 
 from callers import client_context
 from load import pin
 
-from tests.fork_server import SHARED, ForkedDaemon, fork_server
+from tests.fork_server import SHARED, ForkedCommand, ForkedDaemon, fork_server
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_CERTIFICATE, LOCAL_KEY
 
@@ -40,6 +41,8 @@ rules_file = "open.json"
 """
 CHECKOUT = Path(__file__).parent.parent
 TWISTD = str(Path(sys.executable).with_name("twistd"))
+TREEDB = (sys.executable, "-m", "treedbd.cli")
+TOKEN_VARIABLE = "TREEDB_TOKEN"
 
 Process: TypeAlias = subprocess.Popen[str] | ForkedDaemon
 
@@ -66,6 +69,22 @@ def start(
         text=True,
         env={**environment(checkout), **(variables or {})},
     )
+
+
+def run_treedb(*words: str, token: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a treedb command to its end; for the tests it is forked, as daemons are."""
+    command = [*TREEDB, *words]
+    variables = {TOKEN_VARIABLE: token}
+    if SHARED not in os.environ:
+        environment = {**os.environ, **variables}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    process = ForkedCommand(fork_server(), command, Path.cwd(), variables)
+    with process.stdin, process.stdout, process.stderr, ThreadPoolExecutor(2) as pool:
+        process.stdin.close()
+        output, errors = (pool.submit(each.read) for each in (process.stdout, process.stderr))
+        status = process.wait()
+        printed, reported = output.result().decode(), errors.result().decode()
+    return subprocess.CompletedProcess(command, status, printed, reported)
 
 
 @contextlib.contextmanager
