@@ -91,7 +91,7 @@ def test_the_log_of_a_file_is_restarted_although_it_is_watched(served: Served) -
     daemon = served.daemons[0]
     client = Client.of_new_tree(daemon)
     with contextlib.ExitStack() as stack:
-        for each in WATCHED[:3]:
+        for each in WATCHED[1:3]:
             stack.enter_context(Stream(client, each))
         for number in range(300):
             client.put(f"/d/k{number % 50}/text.json", f"{number:060000}")
