@@ -84,9 +84,9 @@ def main() -> None:
     )
     print(f"{'before':>9}{'peak':>8}{'left':>8}{'held':>8}", flush=True)
     for some in [wanted] if options.quick else [[each] for each in wanted]:
-        with serving(options) as server:
+        with serving(options) as server, neighbour() as reader:
             for each in some:
-                print(f"{each.name:36}{measure(server, each, options)}", flush=True)
+                print(f"{each.name:36}{measure(server, reader, each, options)}", flush=True)
 
 
 def parse() -> argparse.Namespace:
@@ -123,7 +123,7 @@ def serving(options: argparse.Namespace) -> Iterator[Attacked]:
         yield ends.enter_context(server)
 
 
-def measure(server: Attacked, each: Attack, options: argparse.Namespace) -> str:
+def measure(server: Attacked, reader: Connection, each: Attack, options: argparse.Namespace) -> str:
     """Return the line of an attack."""
     scene = Scene(server.url, server.secure_url, options.scale, options.seconds)
     try:
@@ -132,7 +132,7 @@ def measure(server: Attacked, each: Attack, options: argparse.Namespace) -> str:
             if options.engine != "memory":
                 server.restart()
             warm(scene)
-        line = observe(server, scene, each, options.rest)
+        line = observe(server, reader, scene, each, options.rest)
     except (OSError, RuntimeError) as problem:
         return f" failed: {problem!r}"[:300]
     if options.where and (seen := server.where()):
@@ -167,12 +167,12 @@ def warm(scene: Scene) -> None:
     owner.close()
 
 
-def observe(server: Attacked, scene: Scene, each: Attack, rest_s: float) -> str:
+def observe(server: Attacked, reader: Connection, scene: Scene, each: Attack, rest_s: float) -> str:
     """Attack, and return what was seen."""
     time.sleep(min(1.0, rest_s))
     before = server.resident()
     server.begin()
-    with neighbour(server.url) as times:
+    with reading(reader, server.url) as times:
         note = attack_apart(scene, each)
         time.sleep(min(1.0, rest_s))
     left = await_rest(server, before, rest_s)
@@ -219,19 +219,36 @@ def act(scene: Scene, each: Attack, pipe: Connection) -> None:
 
 
 @contextlib.contextmanager
-def neighbour(url: str) -> Iterator[list[float]]:
-    """Run a reader within a block; yield the list to which its seconds are added."""
-    times: list[float] = []
+def neighbour() -> Iterator[Connection]:
+    """Run a process within a block that reads when it receives a URL; yield the pipe to it."""
     ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=call, args=(url, "other", "GET", "leaf", theirs))
+    process = CONTEXT.Process(target=read_from_each, args=(theirs,))
     process.start()
-    ours.recv()  # it is ready
+    try:
+        yield ours
+    finally:
+        process.kill()
+        process.join()
+
+
+def read_from_each(pipe: Connection) -> None:
+    """Read a leaf from each URL that is received, until the next message."""
+    while True:
+        call(pipe.recv(), "other", "GET", "leaf", pipe)
+        pipe.recv()
+
+
+@contextlib.contextmanager
+def reading(reader: Connection, url: str) -> Iterator[list[float]]:
+    """Run the reads of the neighbour within a block; yield a list that has their seconds then."""
+    times: list[float] = []
+    reader.send(url)
+    reader.recv()  # it is ready
     try:
         yield times
     finally:
-        ours.send("end")
-        times += ours.recv()
-        process.join()
+        reader.send("end")
+        times += reader.recv()
 
 
 if __name__ == "__main__":
