@@ -16,7 +16,6 @@ import threading
 import urllib.request
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -79,12 +78,8 @@ def run_treedb(*words: str, token: str = "") -> subprocess.CompletedProcess[str]
         environment = {**os.environ, **variables}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     process = ForkedCommand(fork_server(), command, Path.cwd(), variables)
-    with process.stdin, process.stdout, process.stderr, ThreadPoolExecutor(2) as pool:
-        process.stdin.close()
-        output, errors = (pool.submit(each.read) for each in (process.stdout, process.stderr))
-        status = process.wait()
-        printed, reported = output.result().decode(), errors.result().decode()
-    return subprocess.CompletedProcess(command, status, printed, reported)
+    output, errors = process.communicate()
+    return subprocess.CompletedProcess(command, process.wait(), output.decode(), errors.decode())
 
 
 @contextlib.contextmanager

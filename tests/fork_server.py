@@ -220,7 +220,6 @@ class ForkServer:
         """Run a command of `twistd` or `treedb` in a folder; return the number of its process.
 
         It may also be a Python program, `python -c PROGRAM`, whose modules are imported already.
-
         It has three descriptors, or one for both outputs; they are closed in this process.
         """
         request = {"command": command, "folder": str(folder), "variables": variables or {}}

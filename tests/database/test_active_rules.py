@@ -425,7 +425,7 @@ def test_a_put_reads_no_version_but_the_newest(tmp_path: pathlib.Path) -> None:
         world.run()
     older = tmp_path / VERSIONS / "1.rules"
     older.unlink()
-    older.mkdir()  # whoever opens it fails
+    older.mkdir()  # it cannot be opened
     world.active.put(FIRST.encode())
     world.run()
     assert (tmp_path / RULES_FILE).read_text() == FIRST

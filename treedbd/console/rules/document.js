@@ -41,8 +41,8 @@ class RulesDocument extends EventTarget {
   /** The version that others have put in force under a draft, as the server lists it, or null. */
   newest = null;
 
-  /** The entity tag of the text in force, as the server has sent it. */
-  #tag = null;
+  /** The entity tag of the text in force, to put others in its place later. */
+  tag = null;
   #project = null;
   #timer = 0;
   #checking = null;
@@ -86,7 +86,7 @@ class RulesDocument extends EventTarget {
       const { text, tag } = await readText();
       if (number !== this.#reading) return false;
       this.error = null;
-      this.#tag = tag;
+      this.tag = tag;
       this.#take(text, isChanged);
     } catch (error) {
       if (number === this.#reading && !(error.isOffline && before !== null)) this.error = error;
@@ -146,16 +146,11 @@ class RulesDocument extends EventTarget {
       this.#reading += 1; // what is being read may be what was in force before
       this.current = text;
       if (!isChanged) this.base = this.draft = text;
-      this.#tag = response.headers.get("ETag");
+      this.tag = response.headers.get("ETag");
     } catch (error) {
       if (error.status === CHANGED) await this.refresh();
       throw error;
     }
-  }
-
-  /** The entity tag of the text in force, to put others in their place later. */
-  get tag() {
-    return this.#tag;
   }
 
   /** Make a version of the rules that a project begins with, so that one can go back to them. */

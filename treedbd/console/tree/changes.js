@@ -48,7 +48,7 @@ export async function put(keys, value, { onConflict = null, ...options }) {
 }
 
 /**
- * Do as `put`, but throw what went wrong.
+ * Write a value in place of what is there, and offer to undo it; throws what went wrong.
  * @param {{what: string, etag?: string, bytes?: number, noteWrite: (keys: string[]) => void}} options
  *   `what` as in `/a/b changed`; `bytes` as far as known of what is replaced
  */
