@@ -45,6 +45,8 @@ MAX_DISCONNECT_BYTES: Final = 256 * KIB
 """Bytes of what one connection has pending to be written when it ends."""
 MAX_DISCONNECT_NODES: Final = 2000
 """Members and items of one such write: it is brought into normal form and applied at once."""
+MAX_CURSORS: Final = 32
+"""Readers of the change log of one database."""
 MAX_SHOWN_BYTES: Final = 32 * MIB
 """Bytes of a value that can be indented, or shown by a 412: both need all of it at once."""
 
@@ -312,6 +314,23 @@ class StreamLimits:
     stalled_s: float = limit(60.0, 0, 86_400, "seconds")
     retain_events: int = limit(1000, 0, 10_000_000)
     retain_entry_bytes: int = limit(64 * KIB, KIB, 256 * MIB, "bytes")
+
+
+@attrs.frozen
+class ReaderLimits:
+    """`[readers]`: what the change log keeps for its readers, such as the archive.
+
+    Attributes:
+        lag_bytes: entries that a reader has not read; beyond it the log is not kept for it.
+        lag_s: how long a reader may read nothing while there are entries; beyond it the same.
+        logged_bytes: a write in the change log while a reader needs it whole; a longer one is kept
+            without its body.
+
+    """
+
+    lag_bytes: int = limit(1024 * MIB, MIB, 2**40, "bytes")
+    lag_s: float = limit(86_400.0, 0, 10 * 365 * 86_400, "seconds")
+    logged_bytes: int = limit(32 * MIB, 64 * KIB, 512 * MIB, "bytes")
 
 
 @attrs.frozen

@@ -434,6 +434,7 @@ def make_runtime(
         AnswerPool(settings.limits.kept_answer_bytes),
         entry_bytes=settings.streams.retain_entry_bytes,
         followed_bytes=EVENT_BYTES if context or cluster else 0,
+        readers=settings.readers,
         watched_fields=settings.limits.watched_fields_per_path,
         send_hint=do_nothing if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),

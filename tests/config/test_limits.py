@@ -16,6 +16,7 @@ from treedbd.limits import (
     Bounds,
     Limits,
     RateLimits,
+    ReaderLimits,
     RulesLimits,
     StreamLimits,
     Unit,
@@ -28,6 +29,7 @@ TABLES: dict[str, type[Any]] = {
     "limits": Limits,
     "streams": StreamLimits,
     "rates": RateLimits,
+    "readers": ReaderLimits,
     "rules": RulesLimits,
 }
 FIELDS: dict[str, attrs.Attribute[Any]] = {

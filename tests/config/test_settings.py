@@ -23,7 +23,7 @@ from treedbd.config.settings import (
 )
 from treedbd.config.values import ConfigError
 from treedbd.files import read_installation
-from treedbd.limits import Limits, RateLimits, RulesLimits, StreamLimits
+from treedbd.limits import Limits, RateLimits, ReaderLimits, RulesLimits, StreamLimits
 from treedbd.names import parse_trusted_proxies
 
 # The settings are below all that reads them, and a command that only needs them must start quickly.
@@ -476,6 +476,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
             StreamLimits,
             RulesLimits,
             RateLimits,
+            ReaderLimits,
             HttpSettings,
             LogSettings,
             RealtimeSettings,
@@ -486,7 +487,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
         for field in attrs.fields(kind)
     }
     sections = {"limits", "streams", "rules", "http", "log", "tracing", "rates", "realtime"}
-    sections |= {"projects", "providers"}
+    sections |= {"projects", "providers", "readers"}
     assert fields - keys - sections == {
         "accept_loss",
         "development",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from treedbd.store.engine import (
     LONG_BYTES,
+    TRIMMED_AT_ONCE,
     Engine,
     EngineSnapshot,
     LogEntry,
@@ -629,6 +630,18 @@ class EngineContract:
             assert engine.read(lambda rows: rows.sequence()) == 4
         assert append_all(engine, b"e") == [5]
         assert engine.read(lambda rows: list(rows.entries(0))) == [LogEntry(5, b"op", b"e")]
+
+    def test_a_trim_drops_some_entries_at_a_time_the_long_ones_too(self, engine: Engine) -> None:
+        contents = [b"%d" % number for number in range(TRIMMED_AT_ONCE + 10)]
+        contents[3] = b"x" * 2_000_000
+        append_all(engine, *contents)
+        last = len(contents)
+        for first in (TRIMMED_AT_ONCE + 1, last):
+            transaction = engine.begin()
+            transaction.trim(last - 1)
+            transaction.commit()
+            numbers = engine.read(lambda rows: [entry.sequence for entry in rows.entries(0)])
+            assert numbers == list(range(first, last + 1))
 
     def test_a_transaction_sees_its_own_entries(self, engine: Engine) -> None:
         append_all(engine, b"a")

@@ -59,6 +59,7 @@ from treedbd.limits import (
     PROJECT_RATES,
     Limits,
     RateLimits,
+    ReaderLimits,
     RulesLimits,
     StreamLimits,
 )
@@ -457,6 +458,7 @@ class Settings:
     limits: Limits = key(Limits(), table(Limits))
     rates: RateLimits = key(RateLimits(), table(RateLimits))
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
+    readers: ReaderLimits = key(ReaderLimits(), table(ReaderLimits))
     http: HttpSettings = key(HttpSettings(), table(HttpSettings))
     log: LogSettings = key(LogSettings(), table(LogSettings))
     tracing: TracingSettings = key(TracingSettings(), table(TracingSettings))

@@ -11,6 +11,7 @@ apply            one write in a transaction: If-Match, rules, rows, quotas; inde
 rights           what rules allow callers, at a request; trials of rules, without a daemon
 watchers         watchers by path; their rights, judged again; what a commit means to each
 watched_queries  the events of each watched query, found once for all its streams
+log_reader       reads the change log under a name, and continues where it was
 resume           what clients missed (Last-Event-ID), from the change log; replays of single writes
 answers          rendered answers, kept until a write changes them
 active_rules     the rules of one project: stored, compiled, replaced

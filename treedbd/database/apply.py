@@ -51,6 +51,7 @@ from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads
 from treedbd.store import changelog
 from treedbd.store.bulk import BulkPatch, BulkWriter
+from treedbd.store.cursors import Cursor, CursorKeeper
 from treedbd.store.engine import DamagedRow, DiskFull, Engine, ReadView, StoreFailed, Transaction
 from treedbd.store.indexes import (
     ChildIndex,
@@ -114,6 +115,8 @@ class WriteApplier:
 
     """
 
+    _log_line = Logger()
+
     def __init__(self, database: Database, runtime: Runtime, retain_events: int) -> None:
         """Apply them by the rules of `database`; its change log keeps `retain_events` entries."""
         self._database = database
@@ -121,6 +124,9 @@ class WriteApplier:
         self._retain_events = retain_events
         self._writers = WriterMaker(database.indexes.declared)  # which keep the indexes
         self.finish: Final = self._writers.finish
+        self._cursors = CursorKeeper(
+            runtime.readers, runtime.clock.seconds, runtime.now_ms, self._cursor_dropped
+        )
 
     def apply(self, transaction: Transaction, write: Write) -> Outcome:
         """Do one write in a transaction; raise the error that refuses it."""
@@ -248,33 +254,67 @@ class WriteApplier:
         if counted is not None:
             counted.judge(edit)
         op_id = self._runtime.entropy(16)
-        large, kept = write.large, self._runtime.entry_bytes
-        most = max(kept, self._runtime.followed_bytes)
         printed = None
-        if large is not None and applied is not None:
-            # Who follows a large PUT reads the rows, which say how it is read.
-            if large.size <= (kept if edit.method == "put" else most):
-                printed = applied.print_sent(large)
+        if write.large is not None and applied is not None:
+            printed = self._print_large(transaction, write.large, applied)
             pause()
-        entry = changelog.encode(
-            edit,
-            write.now,
-            most,
-            writer=_writer_of(write.caller),
-            printed=printed,
-            size=0 if large is None else large.size,
-            rules=self._database.rules.current.fingerprint,
-            pushed=self._database.push_ids.latest_ms,
-        )
-        retain = self._retain_events
+        entry = self._encode(transaction, write, edit, printed)
+        kept, retain = self._runtime.entry_bytes, self._retain_events
         if self._runtime.followed_bytes:
             retain = max(retain, changelog.FOLLOWED_ENTRIES)
         if len(entry) > kept:
             pause()
-        sequence = changelog.append(transaction, op_id, entry, retain, kept)
+        sequence = changelog.append(transaction, op_id, entry, retain, kept, self._cursors.held)
         if counted is not None:
             counted.record(sequence)
         return sequence, op_id, len(entry)
+
+    def _print_large(
+        self, transaction: Transaction, large: LargeBody, applied: AppliedBody
+    ) -> bytes | None:
+        """Print a large body for the log; None if the log does not hold it.
+
+        Where others follow the log, they read what a PUT has written in the rows, but a reader of
+        whole entries needs it in the entry.
+        """
+        runtime = self._runtime
+        if self._is_read_whole(transaction):
+            return applied.print_whole(large, runtime.readers.logged_bytes)
+        kept = runtime.entry_bytes
+        most = kept if applied.is_put else max(kept, runtime.followed_bytes)
+        return applied.print_sent(large) if large.size <= most else None
+
+    def _encode(
+        self, transaction: Transaction, write: Write, edit: Edit, printed: bytes | None
+    ) -> bytes:
+        """Return the entry of an edit, with its body if that is not too long for those who read."""
+        usual = max(self._runtime.entry_bytes, self._runtime.followed_bytes)
+        entry = changelog.encode(
+            edit,
+            write.now,
+            max(usual, self._runtime.readers.logged_bytes),
+            writer=_writer_of(write.caller),
+            printed=printed,
+            size=0 if write.large is None else write.large.size,
+            rules=self._database.rules.current.fingerprint,
+            pushed=self._database.push_ids.latest_ms,
+        )
+        if len(entry) > usual and not self._is_read_whole(transaction):
+            return changelog.without_body(entry)
+        return entry
+
+    def _is_read_whole(self, transaction: Transaction) -> bool:
+        """Return whether there is a reader of the log that needs whole entries."""
+        return self._cursors.held(transaction).is_whole
+
+    def _cursor_dropped(self, cursor: Cursor, reason: str) -> None:
+        self._runtime.statistics.dropped_cursors += 1
+        self._log_line.error(
+            "The reader {cursor} of the change log of {label} has lost its place: {reason}.",
+            cursor=cursor.name,
+            label=self._database.name.label,
+            reason=reason,
+        )
 
 
 def _writer_of(caller: Caller) -> changelog.Writer:
@@ -391,6 +431,7 @@ class AppliedBody:
     has no values: watchers are sent what the rows hold then.
 
     Attributes:
+        is_put: whether it is that of a PUT.
         changes: the places that were written, without values.
         has_placeholders: whether there were server values.
         printed: what a PATCH merged as watchers receive it, None if that is too long; of a PUT only
@@ -413,10 +454,12 @@ class AppliedBody:
         """
         place = write.edit.place
         resolver = Resolver(write.now, before)
+        self.is_put: Final = write.edit.method == "put"
+        self._writer, self._path = writer, place.path
         self.changes: Sequence[Change] = write.edit.changes
         self.printed: Chunks | None = None
         self.echo: Chunks | None = None
-        if write.edit.method == "put":
+        if self.is_put:
             put = BulkWriter(writer, place.path, resolver, body.max_string_bytes)
             _apply(put, body, check)
             self.has_placeholders = put.has_placeholders
@@ -438,6 +481,21 @@ class AppliedBody:
         if self.printed is not None:
             return b"".join(self.printed)
         return None if self.has_placeholders else b"".join(paused(body.pieces(), 1))
+
+    def print_whole(self, body: LargeBody, longest: int) -> bytes | None:
+        """Return what was sent, server values resolved; None beyond `longest` bytes.
+
+        None also for a PATCH with server values that is too long for an event.
+        """
+        if not self.is_put:
+            return self.print_sent(body) if body.size <= longest else None
+        chunks, size = list[bytes](), 0
+        for chunk in paused(self._writer.chunks(self._path, export=True), 1):
+            size += len(chunk)
+            if size > longest:
+                return None
+            chunks.append(chunk)
+        return b"".join(chunks)
 
 
 def _apply(target: BulkWriter | BulkPatch, body: LargeBody, check: Callable[[], None]) -> None:

@@ -264,6 +264,8 @@ class Catalog:
 
     def hinted(self, name: DatabaseName) -> None:
         """Look for writes of another process to a database, after its hint."""
+        for written in self._runtime.news:
+            written(name)
         database = self._used.get(name)
         if database is not None:
             self._files.follow(database)

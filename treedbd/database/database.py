@@ -437,6 +437,7 @@ class Database:
 
     def committed(self, commits: Sequence[Commit]) -> None:
         """Bring what is kept in memory up to date; no writer has been answered yet."""
+        self._tell_readers()
         if self.shared_lock is not None:
             self.shared_lock.following.committed(commits[-1].position.sequence)
         self.kept_reads.end_transaction()
@@ -451,6 +452,7 @@ class Database:
 
         Called when another moment begins to be shown; it must not read.
         """
+        self._tell_readers()
         self.kept_reads.clear()
         self.push_ids.pass_over(news.pushed)
         if news.commits is None:
@@ -460,6 +462,10 @@ class Database:
         self._grants.last_round = news.sequence
         if not self._watchers.count:
             self.watching.followed_through = news.sequence
+
+    def _tell_readers(self) -> None:
+        for written in self._runtime.news:
+            written(self.name)
 
     def is_behind(self, sequence: int) -> bool:
         """Return whether reads show a later commit of another process than this number."""

@@ -60,6 +60,7 @@ from treedbd.database.requests import (
     PermissionDenied,
     QuotaExceeded,
     TooLarge,
+    TooManyCursors,
     TooManyDisconnectWrites,
     Unavailable,
     UnknownDatabase,
@@ -106,7 +107,7 @@ CALM_LOOK_S: Final = 0.005
 """Seconds between two looks whether others are busy."""
 _REFUSALS: Final = (
     *(PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed),
-    *(QuotaExceeded, TooManyDisconnectWrites, UnknownDatabase),
+    *(QuotaExceeded, TooManyCursors, TooManyDisconnectWrites, UnknownDatabase),
 )
 
 SPACE_CHECK_S: Final = 0.5

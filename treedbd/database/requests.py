@@ -15,6 +15,7 @@ import attrs
 
 from treedbd.limits import (
     DEFAULT_PROJECT_DATABASES,
+    MAX_CURSORS,
     MAX_SHOWN_BYTES,
     RULES_VERSIONS,
     WAITING_DRAFTS,
@@ -217,6 +218,15 @@ class UnknownDatabase(LookupError):
         )
         self.name = name
         self.is_project_known = is_project_known
+
+
+class TooManyCursors(Exception):
+    """The change log of a database has as many readers as it may have."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"The change log has {MAX_CURSORS} readers: remove one that is not used any more."
+        )
 
 
 class TooManyDrafts(Exception):

@@ -25,7 +25,7 @@ from treedbd.database.answers import AnswerPool
 from treedbd.database.session_owners import MemoryOwner, SessionOwner
 from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.errors import LineBudget
-from treedbd.limits import Limits, StreamLimits
+from treedbd.limits import Limits, ReaderLimits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.rules.context import ReadPool, SlowRulesReport
 
@@ -70,6 +70,7 @@ class Statistics:
         disconnect_sessions: streams and sockets whose disconnect writes are not done yet.
         disconnect_writes, disconnect_refusals: disconnect writes that were done, and that were
             refused when their session had ended.
+        dropped_cursors: readers of change logs whose lag was too long.
 
     """
 
@@ -90,6 +91,7 @@ class Statistics:
         self.disconnect_sessions = 0
         self.disconnect_writes = 0
         self.disconnect_refusals = 0
+        self.dropped_cursors = 0
         self._is_measuring = is_measuring
         self._commits: deque[tuple[int, float, float, str]] = deque(maxlen=MAX_NOTED)
 
@@ -270,6 +272,9 @@ class Runtime:
         read_pool: bounds what the rules of all databases keep of what they have read.
         entry_bytes: the most bytes of an entry of a change log; a longer one is kept without its
             body, or with it for a while, up to `followed_bytes`, for other processes to follow.
+        readers: what a change log keeps for its readers.
+        news: called with each database in the turn in which this process knows that it was written,
+            by those who read change logs.
         watched_fields: the most fields by which the watched queries of one path order and select.
         send_hint: sends the other processes that share a database the hint that it was written.
         measure_rules: finds slow rules; None if they are not logged.
@@ -290,6 +295,8 @@ class Runtime:
     read_pool: ReadPool = attrs.field(factory=ReadPool)
     entry_bytes: int = StreamLimits().retain_entry_bytes
     followed_bytes: int = 0
+    readers: ReaderLimits = attrs.field(factory=ReaderLimits)
+    news: list[Callable[[DatabaseName], None]] = attrs.field(factory=list)
     watched_fields: int = Limits().watched_fields_per_path
     send_hint: Callable[[DatabaseName], None] = _send_no_hint
     measure_rules: MeasureRules | None = None

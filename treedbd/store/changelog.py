@@ -8,11 +8,14 @@ only says where something was written. The engine numbers the entries.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
 import orjson
 
+from treedbd.store import cursors
+from treedbd.store.cursors import Held
 from treedbd.store.engine import LogEntry, ReadView, Transaction
 from treedbd.tree.edit import ANY_LENGTH, Edit, Method, changes_as_sent, make_patch, make_put
 from treedbd.tree.event import Commit, CommittedChange, Position
@@ -208,21 +211,27 @@ def append(
     content: bytes,
     retain: int,
     longest: int = MAX_ENTRY_BYTES,
+    held: Callable[[Transaction], Held] = cursors.held,
 ) -> int:
     """Append an entry, and drop old ones so that at least the newest `retain` stay.
 
     An entry of more than `longest` bytes has its body for those only who follow the log, and is cut
-    when `FOLLOWED` others have come after it, or `FOLLOWED_LARGE`. Returns its sequence number.
+    when `FOLLOWED` others have come after it, or `FOLLOWED_LARGE`. What cursors need, as `held`
+    returns it, is neither dropped nor cut. Returns its sequence number.
     """
     sequence = transaction.append(op_id, content)
     is_due = sequence % TRIM_EVERY == 0
-    if len(content) > longest or is_due:
-        _shorten(transaction, sequence - FOLLOWED, longest)
-    if len(content) > max(longest, LARGE_BYTES) or is_due:
-        _shorten(transaction, sequence - FOLLOWED_LARGE, max(longest, LARGE_BYTES))
+    if not is_due and len(content) <= longest:
+        return sequence
+    cursors.count_entries(transaction, sequence)
+    needed = held(transaction)
+    _shorten(transaction, min(sequence - FOLLOWED, needed.whole_through), longest)
+    if is_due or len(content) > max(longest, LARGE_BYTES):
+        through = min(sequence - FOLLOWED_LARGE, needed.whole_through)
+        _shorten(transaction, through, max(longest, LARGE_BYTES))
     if is_due:
         # One more than can be missed: it shows that a position belongs to this history.
-        transaction.trim(max(0, sequence - retain - 1))
+        transaction.trim(max(0, min(sequence - retain - 1, needed.through)))
     return sequence
 
 
@@ -276,6 +285,11 @@ def large_commit_of(
         printed=printed,
         size=size,
     )
+
+
+def is_whole(content: bytes) -> bool:
+    """Return whether an entry has its body."""
+    return _SENT in content
 
 
 def without_body(content: bytes) -> bytes:

@@ -19,7 +19,8 @@ engine:
   later use raises RuntimeError, as does opening a second transaction. A scan in a transaction goes
   on after the last key it returned, over the rows as they are by then. Reads do not nest.
 - `append` adds one entry to the log and gives it the next sequence number: the numbers of a
-  database start at 1, have no gaps and are in commit order; `trim` drops old entries, not numbers.
+  database start at 1, have no gaps and are in commit order; `trim` drops old entries, not numbers,
+  and at most `TRIMMED_AT_ONCE` of them, so that what has collected is dropped by many writes.
 - The engine of a database that several processes write (`postgresql`) may also raise `Conflict`,
   `StoreUnreachable` and `InDoubt` from `commit`. Each has ended the transaction and changed nothing
   that a reader of this process can see; after the last one the engine opens no transaction until
@@ -43,6 +44,8 @@ T = TypeVar("T")
 
 LONG_BYTES: Final = 65_536
 """A value of more bytes takes so long to read that it is read only if it is needed."""
+TRIMMED_AT_ONCE: Final = 256
+"""The most entries of a log that are dropped by one call."""
 Row: TypeAlias = tuple[bytes, bytes]
 """A key and its value: a bare tuple, since a read may return a hundred thousand of them."""
 
@@ -210,7 +213,7 @@ class Transaction(ReadView, Protocol):
         ...
 
     def trim(self, through: int) -> None:
-        """Drop the entries with numbers up to and including `through`."""
+        """Drop the oldest entries with numbers up to and including `through`, some at a time."""
         ...
 
     def shorten(
@@ -386,7 +389,7 @@ class WrappedTransaction:
         return self._transaction.append(op_id, content)
 
     def trim(self, through: int) -> None:
-        """Drop the entries with numbers up to and including `through`."""
+        """Drop the oldest entries with numbers up to and including `through`, some at a time."""
         self._transaction.trim(through)
 
     def shorten(

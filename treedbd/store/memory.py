@@ -24,7 +24,7 @@ from typing import TypeAlias, TypeVar
 
 from sortedcontainers import SortedDict
 
-from treedbd.store.engine import LogEntry, PresentView, Row
+from treedbd.store.engine import TRIMMED_AT_ONCE, LogEntry, PresentView, Row
 
 T = TypeVar("T")
 
@@ -317,7 +317,9 @@ class _MemoryTransaction(_MemoryReadView):
         return self._last
 
     def trim(self, through: int) -> None:
-        """Drop the entries with numbers up to and including `through`."""
+        """Drop the oldest entries with numbers up to and including `through`, some at a time."""
+        if self._log:
+            through = min(through, self._log[0].sequence + TRIMMED_AT_ONCE - 1)
         self._log = list(self.entries(through))
 
     def shorten(

@@ -18,6 +18,7 @@ from typing import Any, Final
 import attrs
 
 from treedbd.store import indexes
+from treedbd.store.cursors import CURSOR_FIRST, check_cursors
 from treedbd.store.disconnect_rows import check_rows
 from treedbd.store.engine import DamagedRow, ReadView, Row
 from treedbd.store.nodes import Nodes
@@ -226,11 +227,12 @@ def verify_indexes(view: ReadView) -> Iterator[str]:
         return
     others = {indexes.STATE_KEY, indexes.USAGE_KEY}
     for low, high in (
-        (indexes.STATE_KEY, indexes.DISCONNECT_FIRST),
+        (indexes.STATE_KEY, CURSOR_FIRST),
         (indexes.DISCONNECT_END, _BEYOND_STATES),
     ):
         if any(key not in others for key in view.scan_keys(low, high)):
             yield "There are rows that belong to nothing."
+    yield from check_cursors(view)
     yield from check_rows(view)
     yield from _verify_unknown(view, states)
     nodes = Nodes(view)

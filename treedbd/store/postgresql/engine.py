@@ -20,6 +20,7 @@ from typing import Final
 
 import attrs
 
+from treedbd.store.cursors import held
 from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import (
     CannotOpenStore,
@@ -310,7 +311,8 @@ class PostgresqlEngine:
             local = self._local.begin()
             try:
                 _replace_rows(local, fetched)
-                local.trim(max(0, fetched.sequence - self._retain - 1))
+                through = min(fetched.sequence - self._retain - 1, held(local).through)
+                local.trim(max(0, through))
                 position = attrs.evolve(fetched.position, epoch=self.epoch)
                 local.put(POSITION_KEY, position.encode())
                 local.commit()

@@ -48,6 +48,7 @@ from treedbd.files import FULL_ERRNOS, allocate, sync_directory
 from treedbd.loop import pause, run_beside
 from treedbd.store.directory_lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.engine import (
+    TRIMMED_AT_ONCE,
     CannotOpenStore,
     DamagedPage,
     DiskFull,
@@ -95,6 +96,8 @@ _MANY_CHANGES = 64
 _LONG_BYTES = 1024 * 1024
 """A longer value is read and stored in another thread than the reactor's."""
 _APPEND = "INSERT INTO log VALUES(1, ?, ?, ?)"
+_OLDEST = "SELECT min(seq) FROM log"
+_DROP = "DELETE FROM log WHERE seq = ?"
 _TRIM = "DELETE FROM log WHERE seq <= ?"
 _LONG = "SELECT seq FROM log WHERE seq > ? AND seq <= ? AND length(entry) > ?"
 _ENTRY = "SELECT entry FROM log WHERE seq = ?"
@@ -197,7 +200,14 @@ class SqliteTransaction(SqliteReader):
         return number
 
     def trim(self, through: int) -> None:
-        """Drop the entries with numbers up to and including `through`."""
+        """Drop the oldest entries with numbers up to and including `through`, some at a time."""
+        first = self._execute(_OLDEST).get
+        if first is None or first > through:
+            return
+        through = min(through, first + TRIMMED_AT_ONCE - 1)
+        for (number,) in list(self._walk(_LONG, first - 1, through, _LONG_BYTES)):
+            self._execute(_DROP, (number,))  # all pages of a long one are read for it
+            pause()
         self._execute(_TRIM, (through,))
 
     def shorten(

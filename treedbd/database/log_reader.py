@@ -1,0 +1,296 @@
+"""A reader of the change log of one database, which continues where it was after any stop.
+
+Theory of operation. The log is numbered without gaps and written in the transaction of each write,
+so who has read it up to a number knows everything up to there. A `LogReader` has a name, and a
+cursor of that name in the database (`store.cursors`), below which the log is kept. Its owner calls
+`read` for the next entries, does with them what it is for, and says `reached` when that is safe.
+The cursor is stored some time later, together with other writes if there are any. So a process that
+is killed reads again what it has read since: each entry is read at least once, in order, and one
+that comes again has the same number and the same id. `read` returns as much as its owner asks for,
+when it asks: a slow owner lags, and nothing is collected in memory.
+
+One reader of a name works at a time (`election`). If two do for a moment, because one does not know
+yet that it was replaced, both read the same; a cursor never moves back.
+
+The log does not continue at the cursor (`CursorLost`) if its lag was too long, or if the file of
+the database was replaced: then the reader has to begin again, with all data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from treedbd.database.requests import Caller, Outcome, TooManyCursors, Write
+from treedbd.limits import DEFAULT_TIMEOUT_S, KIB, MAX_CURSORS
+from treedbd.store.cursors import Cursor, put_cursor, read_cursor, read_cursors
+from treedbd.store.cursors import remove_cursor as remove_row
+from treedbd.store.engine import DamagedRow, LogEntry, ReadView, Transaction
+from treedbd.tree.edit import make_remove
+from treedbd.tree.types import ROOT, Place
+
+if TYPE_CHECKING:
+    from treedbd.database.apply import WriteApplier
+    from treedbd.database.database import Database
+    from treedbd.database.runtime import Runtime
+
+T = TypeVar("T")
+
+ENTRIES_AT_ONCE: Final = 64
+BYTES_AT_ONCE: Final = 256 * KIB
+"""What one call of `read` returns at most; one entry at least."""
+STORED_AFTER_S: Final = 1.0
+"""Seconds until the cursor is stored that a reader has reached."""
+_NOTHING: Final = make_remove(Place(ROOT))
+_ANONYMOUS: Final = Caller(None)
+
+
+class CursorLost(Exception):
+    """The log does not continue where a reader was; `str()` says why."""
+
+
+@attrs.frozen
+class LogPosition:
+    """A place in a log: the entries up to `sequence`, whose last has the id `op_id`."""
+
+    sequence: int = 0
+    op_id: bytes = b""
+
+
+class LogReader:
+    """Reads the change log of one database under a name; belongs to the reactor's thread.
+
+    Attributes:
+        position: up to where it has read.
+
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, database: Database, runtime: Runtime, name: str, *, is_whole: bool = False
+    ) -> None:
+        """Read nothing yet. A reader that `is_whole` gets entries with their bodies."""
+        self.position = LogPosition()
+        self._database, self._runtime = database, runtime
+        self._name, self._is_whole = name, is_whole
+        self._bytes_read = 0
+        self._reached: Cursor | None = None
+        self._due: IDelayedCall | None = None
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last entry that was read."""
+        return self.position.sequence
+
+    async def open(self) -> bool:
+        """Continue at the cursor; return False, without effect, if `begin` has to be called.
+
+        That is if there is no cursor, or if the log does not continue there.
+        """
+        cursor = self._read(self._find)
+        if cursor is None:
+            return False
+        self.position = LogPosition(cursor.sequence, cursor.op_id)
+        self._bytes_read = cursor.bytes_read
+        return True
+
+    async def begin(self) -> None:
+        """Begin at the end of the log; the cursor is durable when this returns.
+
+        Raises `TooManyCursors`, and what `Database.write` errbacks with.
+        """
+        task = _Begin(self._name, self._is_whole, self._runtime.now_ms())
+        self._forget_reached()
+        await self._write(task)
+        cursor = self._read(self._find)
+        if cursor is None:
+            raise CursorLost("the cursor was removed meanwhile")
+        self.position = LogPosition(cursor.sequence, cursor.op_id)
+        self._bytes_read = cursor.bytes_read
+
+    def read(self) -> list[LogEntry]:
+        """Return the next entries, none at the end of the log; raise `CursorLost`."""
+        after = self.sequence
+        last, entries = self._read(lambda view: _read_after(view, after))
+        if last < after or (last > after and (not entries or entries[0].sequence != after + 1)):
+            raise CursorLost("the log does not continue where the reader was")
+        if entries:
+            self.position = LogPosition(entries[-1].sequence, entries[-1].op_id)
+            self._bytes_read += sum(len(each.content) for each in entries)
+        return entries
+
+    def count_unread(self) -> int:
+        """Return how many entries have not been read."""
+        return max(0, self._read(lambda view: view.sequence()) - self.sequence)
+
+    def reached(self) -> None:
+        """Record that all that was read until now is safe; the cursor is stored soon."""
+        now = self._runtime.now_ms()
+        self._reached = Cursor(
+            name=self._name,
+            sequence=self.position.sequence,
+            op_id=self.position.op_id,
+            is_whole=self._is_whole,
+            bytes_read=self._bytes_read,
+            created_ms=now,
+            moved_ms=now,
+        )
+        if self._due is None:
+            self._due = self._runtime.clock.callLater(STORED_AFTER_S, self._store_later)
+
+    async def save(self) -> None:
+        """Store the cursor that was reached; raise what `Database.write` errbacks with."""
+        reached, self._reached = self._reached, None
+        self._cancel()
+        if reached is not None:
+            try:
+                await self._write(_Move(reached))
+            except BaseException:
+                self._reached = self._reached or reached
+                raise
+
+    async def remove(self) -> None:
+        """Remove the cursor: nothing is kept for the reader any more."""
+        self._forget_reached()
+        await self._write(RemoveCursor(self._name))
+
+    def stop(self) -> None:
+        """Store nothing more; what was reached and is not stored is read again."""
+        self._forget_reached()
+
+    def _read(self, work: Callable[[ReadView], T]) -> T:
+        return self._database.read(lambda nodes: work(nodes.rows.stored))
+
+    def _find(self, view: ReadView) -> Cursor | None:
+        """Return the cursor if the log continues there."""
+        try:
+            cursor = read_cursor(view, self._name)
+        except DamagedRow:
+            return None
+        if cursor is None or cursor.is_dropped or cursor.is_whole != self._is_whole:
+            return None
+        if cursor.sequence == 0:
+            return cursor if _continues(view, 0) else None
+        at = next(view.entries(cursor.sequence - 1), None)
+        is_same = at is not None and at[:2] == (cursor.sequence, cursor.op_id)
+        return cursor if is_same else None
+
+    def _store_later(self) -> None:
+        self._due = None
+        Deferred.fromCoroutine(self._store())
+
+    async def _store(self) -> None:
+        try:
+            await self.save()
+        except Exception as error:
+            # It is stored with what is reached next; until then more is read again.
+            self._log.debug("A cursor is not stored: {error}", error=error)
+            if self._due is None:
+                self._due = self._runtime.clock.callLater(STORED_AFTER_S, self._store_later)
+
+    def _forget_reached(self) -> None:
+        self._reached = None
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    async def _write(self, task: Callable[[WriteApplier, Transaction, Write], Outcome]) -> None:
+        await write_rows(self._database, self._runtime, task)
+
+
+async def write_rows(
+    database: Database,
+    runtime: Runtime,
+    task: Callable[[WriteApplier, Transaction, Write], Outcome],
+) -> None:
+    """Change rows beside the tree of a database; raise what `Database.write` errbacks with."""
+    deadline = runtime.clock.seconds() + DEFAULT_TIMEOUT_S
+    now = runtime.now_ms()
+    await database.write(
+        Write(_NOTHING, now, _ANONYMOUS, deadline=deadline, wants_echo=False, task=task)
+    )
+
+
+@attrs.frozen
+class _Begin:
+    """Put a cursor at the end of the log."""
+
+    name: str
+    is_whole: bool
+    now_ms: int
+
+    def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
+        present = read_cursors(transaction)
+        if len(present) >= MAX_CURSORS and self.name not in [each.name for each in present]:
+            raise TooManyCursors
+        sequence = transaction.sequence()
+        last = next(transaction.entries(sequence - 1), None)
+        cursor = Cursor(
+            name=self.name,
+            sequence=sequence,
+            op_id=b"" if last is None else last.op_id,
+            is_whole=self.is_whole,
+            bytes_read=0,
+            created_ms=self.now_ms,
+            moved_ms=self.now_ms,
+        )
+        put_cursor(transaction, cursor)
+        return _changed(write)
+
+
+@attrs.frozen
+class _Move:
+    """Move a cursor ahead, never back. One that was removed meanwhile is not made again."""
+
+    reached: Cursor
+
+    def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
+        present = read_cursor(transaction, self.reached.name)
+        if present is None or present.sequence > self.reached.sequence:
+            return Outcome(write.edit, None, None, None)
+        put_cursor(transaction, attrs.evolve(self.reached, created_ms=present.created_ms))
+        return _changed(write)
+
+
+@attrs.frozen
+class RemoveCursor:
+    """Remove a cursor, as an operator does whose reader is not used any more."""
+
+    name: str
+
+    def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
+        """Remove it, if it is there."""
+        if not remove_row(transaction, self.name):
+            return Outcome(write.edit, None, None, None)
+        return _changed(write)
+
+
+def _changed(write: Write) -> Outcome:
+    return Outcome(write.edit, None, None, None, has_changed_rows=True)
+
+
+def _read_after(view: ReadView, after: int) -> tuple[int, list[LogEntry]]:
+    """Return the number of the last entry, and the next ones after a number."""
+    found, size = list[LogEntry](), 0
+    for entry in islice(view.entries(after), ENTRIES_AT_ONCE):
+        size += len(entry.content)
+        if found and size > BYTES_AT_ONCE:
+            break
+        found.append(entry)
+    return view.sequence(), found
+
+
+def _continues(view: ReadView, after: int) -> bool:
+    """Return whether the log has all entries above a number."""
+    first = next(view.entries(after), None)
+    return view.sequence() == after if first is None else first.sequence == after + 1
