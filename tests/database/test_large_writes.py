@@ -11,12 +11,14 @@ from typing import Any, Final
 import attrs
 import orjson
 import pytest
+from twisted.internet.defer import Deferred
 
 from tests.database.world import Recorder, TurnClock, World
+from treedbd.database.log_reader import LogReader
 from treedbd.database.requests import LargeBody
 from treedbd.limits import KIB, MIB
 from treedbd.loop import STEP_SECONDS
-from treedbd.tree.edit import Edit, Method
+from treedbd.tree.edit import ANY_LENGTH, Edit, Method, make_put
 from treedbd.tree.types import STORED, Change, Path, Place
 
 PATH: Final = ("a", "b")
@@ -218,3 +220,20 @@ def test_a_body_that_was_compressed_is_read_piece_by_piece_also_for_the_log(
     world.write_large(method, text, size=100)
     assert len(world.looks_at_pieces) >= len(text) // PIECE_BYTES
     assert all(before < after for before, after in pairwise(world.looks_at_pieces))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_reader_of_whole_entries_gets_what_a_large_put_has_written(
+    world: NotifiedWorld, texts: TextMeter, shape: str
+) -> None:
+    reader = LogReader(world.database, world.runtime, "reader", is_whole=True)
+    world.wait(Deferred.fromCoroutine(reader.begin()))
+    world.write_large("put", SHAPES[shape])
+    sys.setprofile(None)
+    assert world.clock.longest <= MOST_CALLS
+    assert texts.longest <= MOST_BYTES
+    (entry,) = reader.read()
+    other = World()
+    other.write(make_put(Place(PATH), orjson.loads(entry.content)["sent"], ANY_LENGTH))
+    sent = other.database.read(lambda nodes: b"".join(nodes.chunks(PATH, export=True)))
+    assert sent == world.print(PATH, is_export=True)
