@@ -28,7 +28,7 @@ from treedbd.cli import backup as restore_module
 from treedbd.cli.backup import numbered
 from treedbd.cli.main import main
 from treedbd.database import data_directory
-from treedbd.database.data_directory import BACKUP_NOTE
+from treedbd.database.data_directory import BACKUP_NOTE, READER_FILE
 from treedbd.files import copy_private
 from treedbd.store.directory_lock import DirectoryInUse, DirectoryLock
 from treedbd.store.nodes import Nodes
@@ -127,7 +127,7 @@ async def test_numbered_backups_are_kept_and_old_ones_removed(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_backup_of_everything_leaves_a_note_which_is_not_in_the_way_of_a_restore(
+async def test_a_backup_leaves_a_note_and_a_reader_a_file_which_are_not_in_the_way_of_a_restore(
     data: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     with Daemon(data.parent) as daemon:
@@ -142,9 +142,10 @@ async def test_a_backup_of_everything_leaves_a_note_which_is_not_in_the_way_of_a
     for left in data.iterdir():  # the certificate, too
         if left.name != BACKUP_NOTE:
             left.unlink()
+    (data / f"{READER_FILE}archive").touch()  # of a daemon that was killed
     await output_of("restore", tmp_path / "b2", "--data", data)
     assert value_in(data)[0] == {"a": 1}
-    assert not (data / BACKUP_NOTE).exists()
+    assert not {BACKUP_NOTE, f"{READER_FILE}archive"} & {each.name for each in data.iterdir()}
 
 
 @pytest_twisted.ensureDeferred

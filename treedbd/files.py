@@ -73,6 +73,14 @@ def open_private(path: pathlib.Path, flags: int) -> int:
     return descriptor
 
 
+def is_at(path: pathlib.Path, descriptor: int) -> bool:
+    """Return whether an open file is still the one under its name; raise OSError."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
 def create_private(path: pathlib.Path) -> int:
     """Create a file for its owner alone and return the descriptor; it replaces any of that name.
 

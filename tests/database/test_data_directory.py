@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from tests.rights import someone_else
-from treedbd.database.data_directory import walk
+from treedbd.database.data_directory import READER_FILE, walk
 from treedbd.store.engine import CannotOpenStore
 
 
@@ -24,7 +24,7 @@ def test_databases_and_rules_are_found_in_order_and_other_files_are_skipped(
         tmp_path, "treedb.lock", "b/rules.json", "b/rules.json.new", "a/x.shelf", "a/x.shelf-wal"
     )
     create_files(tmp_path, "a/default.shelf", "a/x.shelf-shm", "a/x.shelf-reserve", "a/notes.txt")
-    create_files(tmp_path, "a/x.shelf-mark", "a/x.shelf-mark.new")
+    create_files(tmp_path, f"{READER_FILE}archive", "a/x.shelf-mark", "a/x.shelf-mark.new")
     found = list(walk(tmp_path, ["a", "b", "c"]))
     assert [str(each.file.relative_to(tmp_path)) for each in found] == [
         *("a/default.shelf", "a/x.shelf", "b/rules.json")

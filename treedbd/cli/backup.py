@@ -49,7 +49,14 @@ from treedbd.database.backup_folder import (
     name_at,
     remove_left,
 )
-from treedbd.database.data_directory import BACKUP_NOTE, RULES_FILE, SHELF, DirectoryEntry, walk
+from treedbd.database.data_directory import (
+    BACKUP_NOTE,
+    RULES_FILE,
+    SHELF,
+    DirectoryEntry,
+    list_locks,
+    walk,
+)
 from treedbd.files import (
     FULL_ERRNOS,
     copy_private,
@@ -542,7 +549,7 @@ def _require_free(data: pathlib.Path, locks: contextlib.ExitStack) -> bool:
         return False
     lock = DirectoryLock(data)
     locks.callback(lock.release)
-    if {each.name for each in data.iterdir()} - {LOCK_FILE, BACKUP_NOTE}:
+    if set(data.iterdir()) - {*list_locks(data), data / BACKUP_NOTE}:
         raise CommandFailed(f"{data} is not empty: move it away, or choose another by --data.")
     return True
 
@@ -581,8 +588,8 @@ def _restore_file(folder: pathlib.Path, saved: SavedFile, work: pathlib.Path) ->
 def _put_in_place(work: pathlib.Path, data: pathlib.Path, *, is_there: bool) -> None:
     sync_directory(work)
     if is_there:  # else the rename fails if a daemon was started meanwhile
-        for name in (LOCK_FILE, BACKUP_NOTE):
-            (data / name).unlink(missing_ok=True)
+        for file in (*list_locks(data), data / BACKUP_NOTE):
+            file.unlink(missing_ok=True)
         data.rmdir()
     work.rename(data)
     sync_directory(data.parent)

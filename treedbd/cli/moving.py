@@ -32,11 +32,10 @@ import attrs
 from treedbd.cli.exit import CommandFailed, counted, make_printable, warn, write_out
 from treedbd.cli.loading.transfer import ProgressReport
 from treedbd.config.settings import Settings
-from treedbd.database.data_directory import MOVED_FILE, RULES_FILE, SHELF, walk
+from treedbd.database.data_directory import MOVED_FILE, RULES_FILE, SHELF, list_locks, walk
 from treedbd.files import create_directory, sync_directory, write_atomically
 from treedbd.names import DatabaseName, parse_label
 from treedbd.store.directory_lock import (
-    LOCK_FILE,
     DirectoryInUse,
     DirectoryLock,
     LockTakeover,
@@ -514,7 +513,7 @@ def _has_databases(data: pathlib.Path) -> bool:
 
 
 def _is_free(data: pathlib.Path) -> bool:
-    return not {each.name for each in data.iterdir()} - {LOCK_FILE}
+    return not set(data.iterdir()) - set(list_locks(data))
 
 
 @attrs.frozen
@@ -629,7 +628,8 @@ class _OutwardMove:
                 sync_directory(folder)
         sync_directory(self._work)
         if _is_free(data):
-            (data / LOCK_FILE).unlink()
+            for file in list_locks(data):
+                file.unlink()
         else:
             data.rename(_unused(data))
         self._work.rename(data)  # an empty directory is replaced

@@ -5,6 +5,7 @@ requests         writes and their outcomes, and the errors that refuse them
 slices           runs the steps of all long work, some milliseconds in each turn
 runtime          the clock, the threads, the statistics and the problems of all databases
 session_owners   which process has which disconnect writes; those of a process that died
+election         which process reads the logs for a purpose; its file in the data directory
 group_commit     the way of all writes: queue, batch, commit, round; a full disk, recovery
 write_lock       which process may write next, for each batch; what others have written meanwhile
 apply            one write in a transaction: If-Match, rules, rows, quotas; indexes built

@@ -22,6 +22,7 @@ from twisted.logger import Logger
 from treedbd.errors import OperatorError
 from treedbd.files import create_directory, is_open_to_others
 from treedbd.names import DatabaseName
+from treedbd.store.directory_lock import LOCK_FILE
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.sqlite.file import FORMAT, LOG, beside, inaccessible, read_format
 from treedbd.store.sqlite.history import MARK
@@ -36,6 +37,9 @@ MOVED_FILE: Final = "moved-to-postgresql"
 """In a data directory whose databases were brought to PostgreSQL, which has newer data since."""
 BACKUP_NOTE: Final = "treedb.backup"
 """In a data directory that `treedb backup` has saved; the time of the file says when."""
+READER_FILE: Final = "treedb.reader."
+"""How the name of the file begins that an elected reader has locked (`election`); no project has
+such a name. A process that is killed leaves it, and it means nothing then."""
 _LEFT_BEHIND: Final = {f"{SHELF}{LOG}": "log", f"{SHELF}{MARK}": "mark"}
 """What only a database with data leaves, by the end of the name."""
 _log = Logger()
@@ -90,6 +94,15 @@ def prepare(folder: pathlib.Path) -> bool:
             "let the user that runs treedb write to it, or choose another directory",
         ) from None
     return is_open
+
+
+def list_locks(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Return the files in a data directory that only processes lock: nothing is stored in them."""
+    return [
+        each
+        for each in folder.iterdir()
+        if each.name == LOCK_FILE or each.name.startswith(READER_FILE)
+    ]
 
 
 def stored_bytes(folder: pathlib.Path, names: Iterable[DatabaseName]) -> list[int]:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 import attrs
 from twisted.internet.defer import Deferred
 
-from treedbd.files import create_directory, open_private, sync_directory
+from treedbd.files import create_directory, is_at, open_private, sync_directory
 from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import StoreUnreachable
 
@@ -251,7 +251,7 @@ class OwnerFile:
             try:
                 # Waits for those who only look, which is a moment.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if _is_at(path, descriptor):
+                if is_at(path, descriptor):
                     sync_directory(self._folder)
                     return descriptor
             except BaseException:
@@ -369,11 +369,3 @@ def _list_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         return
     for name in names:
         yield folder / name
-
-
-def _is_at(path: pathlib.Path, descriptor: int) -> bool:
-    """Return whether a file is still the one under its name."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

@@ -13,6 +13,7 @@ from tests.cli.moving.places import RULES, Places, commit, content_of, database_
 from tests.command import treedb
 from treedbd.cli import moving as outward
 from treedbd.cli.check import verify_file
+from treedbd.database.data_directory import READER_FILE
 from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import Conflict, StoreUnreachable
 from treedbd.store.postgresql import moving
@@ -34,6 +35,8 @@ def filled(places: Places) -> Places:
 
 @pytest_twisted.ensureDeferred
 async def test_everything_comes_back(filled: Places) -> None:
+    filled.back.mkdir()
+    (filled.back / f"{READER_FILE}archive").touch()  # of a daemon that was killed
     result = await treedb("move", "--config", filled.cluster, "--to", filled.there)
     assert result.status == 0, result
     assert b"Moved 3 databases" in result.output
@@ -44,6 +47,7 @@ async def test_everything_comes_back(filled: Places) -> None:
         shelf["more"] = 1
         assert shelf["users/u2999/age"] == 2999 % 90
     assert (filled.back / "demo" / "rules.json").read_bytes() == RULES
+    assert not (filled.back / f"{READER_FILE}archive").exists()
     assert not (filled.folder / "there.moving").exists()
 
 
