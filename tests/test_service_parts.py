@@ -6,10 +6,13 @@ import pathlib
 
 import attrs
 import pytest
+from twisted.internet import reactor
 
+from treedbd.cluster.election import LeaseElection
 from treedbd.config.endpoints import parse_endpoint
 from treedbd.config.settings import HSTS_S, HttpSettings, Settings, load_settings
-from treedbd.service import secure_headers
+from treedbd.database.election import FileElection, SoleElection
+from treedbd.service import make_cluster, make_election, secure_headers
 
 PUBLIC, NEAR = "ssl:443:privateKey=k:certKey=c", "tcp:9000:interface=127.0.0.1"
 HERE = pathlib.Path("/etc/treedb")
@@ -51,3 +54,21 @@ def test_hsts_is_switched_off_by_0_and_extended_to_subdomains_by_a_key() -> None
     assert hsts_of(listening_on(PUBLIC, http=HttpSettings(hsts_s=0))) is None
     wide = HttpSettings(hsts_s=60, hsts_subdomains=True)
     assert hsts_of(listening_on(PUBLIC, http=wide)) == b"max-age=60; includeSubDomains"
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [
+        ("memory", SoleElection),
+        ("sqlite", FileElection),
+        ("postgresql://treedb@127.0.0.1:1/treedb", LeaseElection),
+    ],
+)
+def test_the_reader_is_elected_where_all_processes_see_it(
+    engine: str, kind: type[object], tmp_path: pathlib.Path
+) -> None:
+    settings = attrs.evolve(load_settings(None, {}, tmp_path), engine=engine)
+    cluster = make_cluster(settings, reactor)
+    election = make_election("archive", settings, reactor, cluster)
+    assert type(election) is kind
+    assert not election.is_elected

@@ -52,6 +52,7 @@ from treedbd.database.active_rules import SlowRulesLog
 from treedbd.database.answers import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import stored_bytes
+from treedbd.database.election import Election, FileElection, SoleElection
 from treedbd.database.files import find_files
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
@@ -454,6 +455,18 @@ def _make_owner(
         return make_file()
     # Other daemons keep their files in data directories of their own.
     return cluster.make_owner(partial(make_file, knows_all=False))
+
+
+def make_election(
+    name: str, settings: Settings, reactor: Any, cluster: ClusterService | None
+) -> Election:
+    """Return the election of the process that reads the change logs for the purpose `name`."""
+    if settings.engine == "memory":
+        return SoleElection()
+    if cluster is not None:
+        return cluster.make_election(name)
+    in_thread: RunInThread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
+    return FileElection(settings.data, name, in_thread, reactor)
 
 
 def make_catalog(

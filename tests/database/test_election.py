@@ -238,10 +238,21 @@ def test_a_stop_waits_for_the_try_under_way_and_gives_it_up(
     candidate = make(disk.run)
     stopped = candidate.stop()
     assert not stopped.called
-    disk.finish_all()
+    while disk.waiting:
+        disk.waiting.reverse()
+        disk.finish()
     assert stopped.called
     assert (candidate.changes, candidate.election.is_elected) == ([], False)
     assert files(tmp_path) == []
+
+
+def test_after_a_stop_no_change_is_reported(make: Callable[..., Candidate], disk: Disk) -> None:
+    candidate = make(disk.run)
+    disk.finish_all()
+    candidate.clock.advance(POLL_S)
+    candidate.stop()
+    disk.finish_all()
+    assert (candidate.changes, candidate.election.is_elected) == ([True], False)
 
 
 def test_a_stop_does_not_wait_for_a_disk_that_hangs(

@@ -24,6 +24,7 @@ from twisted.logger import Logger
 
 from treedbd import __version__
 from treedbd.cluster.connections import ClusterConnections
+from treedbd.cluster.election import LeaseElection
 from treedbd.cluster.files import ClusterFiles
 from treedbd.database.catalog import Catalog
 from treedbd.database.open_databases import OpenBounds
@@ -113,6 +114,10 @@ class ClusterService:
         """Return the owner of the sessions of this daemon."""
         self._owner = LeasedOwner(self.connections, make_file, self._reactor)
         return self._owner
+
+    def make_election(self, name: str) -> LeaseElection:
+        """Return the election of the daemon that reads for a purpose; stop it before this."""
+        return LeaseElection(name, self.connections, self._reactor)
 
     def make_files(
         self,

@@ -9,12 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.postgresql import PostgresqlServers
-from tests.store.postgresql.daemons import DaemonSide
+from tests.store.postgresql.daemons import PROJECT, DaemonSide
 from tests.system import wait_until
 from treedbd.limits import RULES_VERSIONS
+from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.cluster import (
     FIRST_EPOCH,
+    OLD,
+    PART,
     StoredRules,
     TooManyDatabases,
     clock_offset,
@@ -215,3 +218,17 @@ def test_many_reads_share_nothing_with_commits(one: DaemonSide, tmp_path: pathli
         other.engine._commits.release_lock(turn)
         waiting.result()
     assert one.rows() == {b"a": b"1"}
+
+
+def test_the_heads_of_all_served_databases_are_found_also_those_that_are_not_open(
+    one: DaemonSide, other: DaemonSide, project: str
+) -> None:
+    one.put((b"a", b"1"))
+    one.put((b"a", b"2"))
+    one.cluster.projects.create_database(project, "eu")
+    for unserved in (PART, OLD):
+        one.cluster.projects.create_database(f"{project}{unserved}", "eu")
+    heads = other.cluster.projects.heads()
+    assert heads[DatabaseName(PROJECT, one.name)] == 2
+    own = {name: seq for name, seq in heads.items() if name.project.startswith(project)}
+    assert own == {DatabaseName(project, "eu"): 0}

@@ -109,6 +109,22 @@ def test_frozen_standbys_let_no_read_be_believed(
         assert lenient.cluster.tail.poll([side.db])[side.db].rev == 1
 
 
+def test_frozen_standbys_let_no_reader_renew_or_take_a_lease(
+    side: DaemonSide, cluster_servers: PostgresqlServers
+) -> None:
+    readers = side.cluster.readers
+    assert readers.take(side.name, "daemon-1", None)
+    for standby in cluster_servers.standbys:
+        standby.freeze()
+    with pytest.raises(StoreUnreachable):
+        readers.take(f"{side.name}-2", "daemon-1", None)
+    with pytest.raises(StoreUnreachable):
+        readers.renew(side.name, "daemon-1")
+    for standby in cluster_servers.standbys:
+        standby.thaw()
+    assert readers.renew(side.name, "daemon-1")
+
+
 def test_questions_that_nobody_confirms_leave_nothing_behind(
     side: DaemonSide, cluster_servers: PostgresqlServers
 ) -> None:

@@ -10,6 +10,7 @@ needed, and again after an error. All methods block and may be called in any thr
 - `Tail` and `Notifier`: what other daemons have committed, as hints that are fast and polls that
   are sure.
 - `Leases`: which daemons live whose sessions have left writes for their end.
+- `ReaderLeases`: which daemon reads the change logs for a purpose.
 
 A daemon checks the server before it serves (`check_cluster`), records that it runs
 (`send_heartbeat`), and drops old records (`trim`); `read_status` returns what all daemons have
@@ -18,6 +19,7 @@ recorded, for operators.
 
 from __future__ import annotations
 
+import datetime
 import pathlib
 import threading
 import time
@@ -100,6 +102,7 @@ _SELECT: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs WHERE proje
 _FIND: Final = _SELECT + " AND name = %s"
 _LIST_NAMES: Final = _SELECT + ' ORDER BY name COLLATE "C"'
 _COUNT: Final = "SELECT count(*) FROM dbs WHERE project = %s"
+_HEADS: Final = "SELECT project, name, seq FROM dbs"
 _CREATE: Final = (
     "INSERT INTO dbs (project, name, epoch) VALUES (%s, %s, %s)"
     " RETURNING db, project, name, seq, rev, epoch"
@@ -271,6 +274,18 @@ class ProjectStore:
         """Return the databases of a project, by their names."""
         found = self._read(lambda connection: rows_of(connection, _LIST_NAMES, (project,)))
         return [StoredDatabase(*row) for row in found]
+
+    def heads(self) -> dict[DatabaseName, int]:
+        """Return the number of the last log entry of each database that is served, in one query.
+
+        What no standby has confirmed counts too: it says where to look for entries, not which.
+        """
+        found = self._pool.run(lambda connection: rows_of(connection, _HEADS))
+        return {
+            DatabaseName(project, name): seq
+            for project, name, seq in found
+            if not project.endswith((PART, OLD))
+        }
 
     def _read(self, read: Callable[[TimedConnection], T]) -> T:
         def read_and_confirm(connection: TimedConnection) -> T:
@@ -686,6 +701,78 @@ def _forget(connection: TimedConnection, owner: str) -> None:
     connection.execute(_FORGET_OWNER, (owner,))
 
 
+READER_LEASE_S: Final = 5.0
+"""Seconds after which a reader that has not renewed its lease may lose it."""
+
+_FIND_READER: Final = "SELECT owner, ends FROM readers WHERE name = %s"
+_TAKE_READER: Final = (
+    "INSERT INTO readers (name, owner, ends)"
+    " VALUES (%s, %s, clock_timestamp() + make_interval(secs => %s))"
+    " ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, ends = excluded.ends"
+    " WHERE readers.owner = %s AND readers.ends = %s RETURNING name"
+)
+_RENEW_READER: Final = (
+    "UPDATE readers SET ends = clock_timestamp() + make_interval(secs => %s)"
+    " WHERE name = %s AND owner = %s RETURNING name"
+)
+_END_READER: Final = "DELETE FROM readers WHERE name = %s AND owner = %s"
+
+
+@attrs.frozen
+class ReaderLease:
+    """The lease of a reader at one moment: whose it is, and when it ends by PostgreSQL's clock."""
+
+    owner: str
+    ends: datetime.datetime
+
+
+class ReaderLeases:
+    """The leases of readers: which daemon reads the change logs for a purpose.
+
+    A lease is one row, which its daemon renews, and which another one takes only as it has seen it:
+    not if it was renewed meanwhile. When it may be taken is decided by the daemon that takes it
+    (`cluster.election`): each renewal makes another `ends`, so two alike mean that there was none.
+
+    All methods block, in any thread, and raise `StoreUnreachable`; what they write counts when it
+    is confirmed as a commit.
+    """
+
+    def __init__(self, settings: PostgresqlSettings) -> None:
+        """Use a connection of its own: a renewal waits for no commit."""
+        self._session = Session(settings)
+
+    def find(self, name: str) -> ReaderLease | None:
+        """Return the lease of a purpose; None if no daemon has it."""
+        found = self._session.run(lambda connection: rows_of(connection, _FIND_READER, (name,)))
+        return ReaderLease(*found[0]) if found else None
+
+    def take(self, name: str, owner: str, seen: ReaderLease | None) -> bool:
+        """Take a lease that no daemon has, or that is still as it was `seen`; return whether."""
+        former = (None, None) if seen is None else (seen.owner, seen.ends)
+        return self._write(_TAKE_READER, (name, owner, READER_LEASE_S, *former))
+
+    def renew(self, name: str, owner: str) -> bool:
+        """Renew a lease; return False if the daemon does not have it any more."""
+        return self._write(_RENEW_READER, (READER_LEASE_S, name, owner))
+
+    def give_up(self, name: str, owner: str) -> None:
+        """End a lease before its time, if the daemon has it."""
+        self._session.run(lambda connection: connection.execute(_END_READER, (name, owner)))
+
+    def _write(self, statement: str, parameters: tuple[Any, ...]) -> bool:
+        def write(connection: TimedConnection) -> bool:
+            connection.execute("BEGIN")
+            is_done = bool(rows_of(connection, statement, parameters))
+            commit_confirmed(connection)
+            return is_done
+
+        return self._session.run(write)
+
+    def close(self) -> None:
+        """Close the connection, when the use under way has ended."""
+        self._session.close()
+
+
 _OTHER_CONNECTIONS: Final = 8
 
 
@@ -696,6 +783,7 @@ class PostgresqlCluster:
         cluster: the id of the cluster, 16 bytes.
         projects: rules and databases.
         leases: which daemons live that have writes for the end of their sessions.
+        readers: which daemon reads the change logs for a purpose.
         read_index: how far databases are, for reads.
         tail: what others have committed.
         notifier: notifies others of commits.
@@ -712,6 +800,7 @@ class PostgresqlCluster:
         self.pool: Final = SessionPool(settings, _OTHER_CONNECTIONS)
         self.projects: Final = ProjectStore(self.pool, is_strict=settings.is_strict)
         self.leases: Final = Leases(settings)
+        self.readers: Final = ReaderLeases(settings)
         self.read_index: Final = ReadIndex(settings)
         self.notifier: Final = Notifier(settings)
         self.tail: Final = Tail(settings, self.notifier.is_own)
@@ -758,6 +847,7 @@ class PostgresqlCluster:
         self._commits.close()
         self.pool.close()
         self.leases.close()
+        self.readers.close()
         self.tail.close()
         self.notifier.close()
 

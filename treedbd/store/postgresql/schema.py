@@ -14,6 +14,7 @@
   commits it has made and lost to others since its start.
 - `owners` and `owner_dbs` say which daemons live that have writes for the end of their sessions,
   and in which databases (`cluster.Leases`).
+- `readers` says which daemon reads the change logs for a purpose (`cluster.ReaderLeases`).
 
 A daemon needs the right to create only when it creates or migrates the tables; later SELECT,
 INSERT, UPDATE and DELETE are enough.
@@ -28,7 +29,7 @@ import psycopg
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.postgresql.connection import PostgresqlSettings, Session, TimedConnection
 
-VERSION: Final = 3
+VERSION: Final = 4
 """The version of the tables that this version of treedb makes and knows."""
 LOCK_CLASS: Final = 0x74726462
 """The first key of all advisory locks.
@@ -39,7 +40,7 @@ MOVED: Final = "moved"
 """The name in `meta` that says that all databases were moved away, and where to."""
 TABLES: Final = (
     *("meta", "projects", "dbs", "kv", "log", "changes", "daemons"),
-    *("owners", "owner_dbs", "rules_versions"),
+    *("owners", "owner_dbs", "rules_versions", "readers"),
 )
 
 # Not `to_regclass`: it may not see what was committed while this transaction waited for a lock.
@@ -101,7 +102,13 @@ CREATE TABLE treedb.rules_versions (
 );
 """
 
-_MIGRATIONS: Final[dict[int, str]] = {2: _LEASES, 3: _RULES_VERSIONS}
+_READERS: Final = """
+CREATE TABLE treedb.readers (
+    name text PRIMARY KEY, owner text NOT NULL, ends timestamptz NOT NULL
+) WITH (fillfactor = 50);
+"""
+
+_MIGRATIONS: Final[dict[int, str]] = {2: _LEASES, 3: _RULES_VERSIONS, 4: _READERS}
 """Statements that make the version of the key from the one before it, all in one transaction."""
 
 
