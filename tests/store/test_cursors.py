@@ -8,9 +8,11 @@ from treedbd.limits import MIB, ReaderLimits
 from treedbd.store.changelog import FOLLOWED, TRIM_EVERY, append, encode, is_whole
 from treedbd.store.cursors import (
     CURSOR_FIRST,
+    NOTHING_HELD,
     Cursor,
     CursorKeeper,
     check_cursors,
+    held,
     measure,
     put_cursor,
     read_count,
@@ -183,6 +185,7 @@ def test_a_damaged_cursor_holds_nothing_and_is_found() -> None:
     with pytest.raises(DamagedRow):
         read_cursors(transaction)
     assert list(check_cursors(transaction)) == ["A row does not match its check sum."]
+    assert held(transaction) == NOTHING_HELD
     keeping = Keeping(ReaderLimits())
     fill(transaction, 3 * TRIM_EVERY, held=keeping.keeper.held)
     assert len(numbers(transaction)) < 2 * TRIM_EVERY

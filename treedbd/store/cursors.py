@@ -23,19 +23,21 @@ These rows are not data: they are not served or indexed. A backup or a copy does
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import attrs
 import orjson
 
 from treedbd.limits import ReaderLimits
-from treedbd.store.engine import DamagedRow, ReadView, Transaction
+from treedbd.store.engine import DamagedRow, ReadView, Row, Transaction
 from treedbd.store.rows import seal, unseal
 
 CURSOR_FIRST: Final = b"\x06c"
 CURSOR_END: Final = b"\x06d"
 """All cursors are in this range, above the rows of indexes and below those of sessions."""
+CURSORS_FIRST: Final = CURSOR_FIRST + b"\0"
+"""All cursors are from here on, without the count."""
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 """The names that cursors may have."""
 
@@ -106,9 +108,15 @@ NOTHING_HELD: Final = Held(_EVERY, _EVERY)
 
 def read_cursors(view: ReadView) -> list[Cursor]:
     """Return all cursors in the order of their names; raise `DamagedRow`."""
-    return [
-        _decode_cursor(key, stored) for key, stored in view.scan(CURSOR_FIRST + b"\0", CURSOR_END)
-    ]
+    return decode_cursors(view.scan(CURSORS_FIRST, CURSOR_END))
+
+
+def decode_cursors(rows: Iterable[Row]) -> list[Cursor]:
+    """Return the cursors that are stored in the rows from `CURSORS_FIRST` to `CURSOR_END`.
+
+    Raises `DamagedRow`.
+    """
+    return [_decode_cursor(key, stored) for key, stored in rows]
 
 
 def read_cursor(view: ReadView, name: str) -> Cursor | None:
@@ -138,7 +146,7 @@ def remove_cursor(transaction: Transaction, name: str) -> bool:
     if transaction.get(key) is None:
         return False
     transaction.delete(key)
-    if next(transaction.scan_keys(CURSOR_FIRST + b"\0", CURSOR_END), None) is None:
+    if next(transaction.scan_keys(CURSORS_FIRST, CURSOR_END), None) is None:
         transaction.delete(CURSOR_FIRST)
     return True
 
@@ -174,8 +182,16 @@ def count_entries(transaction: Transaction, sequence: int) -> None:
 
 
 def held(view: ReadView) -> Held:
-    """Return what cursors hold of the log; raise `DamagedRow`."""
-    return held_by(read_cursors(view))
+    """Return what cursors hold of the log. Damaged rows hold nothing."""
+    return held_by_rows(view.scan(CURSORS_FIRST, CURSOR_END))
+
+
+def held_by_rows(rows: Iterable[Row]) -> Held:
+    """Return the same, from the rows from `CURSORS_FIRST` to `CURSOR_END`."""
+    try:
+        return held_by(decode_cursors(rows))
+    except DamagedRow:
+        return NOTHING_HELD
 
 
 def held_by(cursors: list[Cursor]) -> Held:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.postgresql import PostgresqlServers
 from tests.store.postgresql.daemons import DaemonSide
+from treedbd.store.cursors import CURSOR_FIRST, Cursor, put_cursor
 from treedbd.store.postgresql import fetching
 from treedbd.store.postgresql.cluster import trim
 
@@ -98,6 +99,74 @@ def test_a_copy_keeps_about_as_many_entries_as_it_should(
         assert [entry.sequence for entry in other.log()] == [6, 7, 8, 9, 10]
         with one.beside(tmp_path / "new") as new:
             assert [entry.sequence for entry in new.log()] == [7, 8, 9, 10]
+
+
+def put_cursor_at(side: DaemonSide, sequence: int, dropped_ms: int | None = None) -> None:
+    """Let a reader of the log have come so far."""
+    cursor = Cursor("archive", sequence, b"op", True, 0, 0, 0, dropped_ms)
+    transaction = side.engine.begin()
+    put_cursor(transaction, cursor)
+    transaction.commit()
+
+
+def stored_numbers(server: PostgresqlServers, side: DaemonSide) -> list[int]:
+    statement = "SELECT seq FROM treedb.log WHERE db = %s ORDER BY seq"
+    return [number for (number,) in server.primary.query(statement, (side.db,))]
+
+
+def test_the_log_is_not_trimmed_below_a_cursor_and_a_new_copy_has_all_from_there(
+    lone_server: PostgresqlServers, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "ENTRY_BYTES", 100)
+    with DaemonSide(lone_server.dsn, tmp_path / "one", retain=2) as one:
+        for number in range(10):
+            one.put((b"a", b"%d" % number), op=b"op%d" % number)
+        put_cursor_at(one, 3)
+        assert trim(one.cluster.pool, one.db, retain=2, age_s=0) > 0
+        assert stored_numbers(lone_server, one) == [3, 4, 5, 6, 7, 8, 9, 10]
+        with one.beside(tmp_path / "new") as new:
+            assert new.log() == one.log()[-8:]
+            one.put((b"a", b"x"))
+            assert not new.engine.catch_up().is_whole
+            assert [entry.sequence for entry in new.log()] == [3, 4, 5, 6, 7, 8, 9, 10, 11]
+            put_cursor_at(new, 8)
+            trim(new.cluster.pool, new.db, retain=2, age_s=0)
+            assert stored_numbers(lone_server, one) == [8, 9, 10, 11]
+            assert one.engine.catch_up().touched is not None
+            put_cursor_at(one, 8, dropped_ms=1)
+            trim(one.cluster.pool, one.db, retain=2, age_s=0)
+            assert stored_numbers(lone_server, one) == [9, 10, 11]
+
+
+def test_a_cursor_that_cannot_be_read_holds_nothing(
+    one: DaemonSide, lone_server: PostgresqlServers
+) -> None:
+    for number in range(10):
+        one.put((b"a", b"%d" % number))
+    put_cursor_at(one, 3)
+    one.put((CURSOR_FIRST + b"archive", b"damaged"), op=None)
+    trim(one.cluster.pool, one.db, retain=2, age_s=0)
+    assert stored_numbers(lone_server, one) == [8, 9, 10]
+
+
+@pytest.mark.parametrize(("missing", "found"), [(5, [6, 7, 8]), (8, [])])
+def test_of_a_log_with_a_gap_a_new_copy_has_what_is_above_it(
+    one: DaemonSide,
+    lone_server: PostgresqlServers,
+    tmp_path: pathlib.Path,
+    missing: int,
+    found: list[int],
+) -> None:
+    for number in range(8):
+        one.put((b"a", b"%d" % number))
+    put_cursor_at(one, 3)
+    lone_server.primary.query(
+        "DELETE FROM treedb.log WHERE db = %s AND seq = %s", (one.db, missing)
+    )
+    with one.beside(tmp_path / "new") as new:
+        assert [entry.sequence for entry in new.log()] == found
+        new.put((b"a", b"x"))
+        assert new.log()[-1].sequence == 9
 
 
 def take_back(server: PostgresqlServers, side: DaemonSide, rev: int) -> None:

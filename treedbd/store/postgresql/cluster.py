@@ -55,7 +55,7 @@ from treedbd.store.postgresql.connection import (
     unreachable,
 )
 from treedbd.store.postgresql.engine import DatabaseIdentity, PostgresqlEngine, open_copy
-from treedbd.store.postgresql.fetching import Fetcher
+from treedbd.store.postgresql.fetching import Fetcher, read_held
 from treedbd.store.postgresql.schema import MOVED, TABLES, prepare_schema
 from treedbd.store.rules_versions import UNKNOWN, Origin, RulesReplaced, RulesVersion, mark_current
 from treedbd.store.sqlite.engine import RESERVE_BYTES
@@ -1048,10 +1048,11 @@ def _examine(connection: TimedConnection) -> ClusterReport:
 
 
 _TRIMMED_AT_ONCE: Final = 500
+_LAST_NUMBER: Final = 2**63 - 1
 _TRIM: Final = (
     "DELETE FROM {table} WHERE db = %s AND {number} IN ("
     "SELECT {number} FROM {table} WHERE db = %s"
-    " AND {number} < (SELECT {number} FROM dbs WHERE db = %s) - %s"
+    " AND {number} < (SELECT {number} FROM dbs WHERE db = %s) - %s AND {number} <= %s"
     " AND at < now() - make_interval(secs => %s)"
     " ORDER BY {number} LIMIT %s)"
 )
@@ -1065,14 +1066,16 @@ def trim(pool: SessionPool, db: int, *, retain: int, age_s: float) -> int:
     """Drop what is older than `age_s` but for the newest `retain`; return how many records.
 
     Any daemon may do that at any time, in statements so small that no commit waits for them. The
-    newest entries of the log and the newest commits stay, and so does all that is young; the last
-    commit is never dropped, because copies are compared with it.
+    newest entries of the log and the newest commits stay, and so does all that is young, and what
+    cursors hold of the log; the last commit is never dropped, because copies are compared with it.
 
     Blocks, in any thread. Raises `StoreUnreachable`.
     """
     dropped = 0
-    for statement in _TRIMS:
-        parameters = (db, db, db, max(0, retain), age_s, _TRIMMED_AT_ONCE)
+    # A cursor that is made meanwhile is at the end of the log, and no cursor moves back.
+    held = pool.run(lambda connection: read_held(connection, db))
+    for statement, through in zip(_TRIMS, (held.through, _LAST_NUMBER), strict=True):
+        parameters = (db, db, db, max(0, retain), through, age_s, _TRIMMED_AT_ONCE)
         while True:
             count = pool.run(partial(_delete, statement, parameters))
             dropped += count

@@ -19,6 +19,7 @@ import attrs
 import psycopg
 from psycopg import sql
 
+from treedbd.store.cursors import CURSOR_END, CURSORS_FIRST, NOTHING_HELD, Held, held_by_rows
 from treedbd.store.engine import LogEntry, Row
 from treedbd.store.postgresql.commits import NOTHING_COPIED, CopyPosition, Touched
 from treedbd.store.postgresql.connection import (
@@ -46,10 +47,15 @@ _ENTRIES: Final = (
     " FROM log WHERE db = %s AND seq > %s) AS newest"
     " WHERE bytes <= %s ORDER BY seq"
 )
+_HELD_ENTRIES: Final = (
+    "SELECT int8send(seq) || op, entry FROM log WHERE db = {} AND seq > {} ORDER BY seq"
+)
+_CURSORS: Final = "SELECT k, v FROM kv WHERE db = %s AND k >= %b AND k < %b"
 _ROWS: Final = "SELECT k, v FROM kv WHERE db = %s AND k = ANY(%b::bytea[])"
 _ROWS_BETWEEN: Final = "SELECT k, v FROM kv WHERE db = {} AND k >= {} AND k < {} ORDER BY k"
 _ALL_ROWS: Final = "SELECT k, v FROM kv WHERE db = {} ORDER BY k"
 _KEYS_AT_ONCE: Final = 1000
+_NUMBER_BYTES: Final = 8
 _LENGTHS: Final = struct.Struct(">II")
 _ROWS_BETWEEN_DEADLINES: Final = 4096
 
@@ -71,7 +77,8 @@ class Fetched:
         sequence: the number of the last entry of the log.
         touched: whose rows are replaced by `rows`; None if all are.
         rows: the present rows.
-        entries: the entries of the log that the copy lacks, or with all rows those retained.
+        entries: the entries of the log that the copy lacks, or with all rows those retained, and
+            those that cursors need.
 
     """
 
@@ -80,7 +87,7 @@ class Fetched:
     sequence: int
     touched: Touched | None
     rows: Iterable[Row]
-    entries: list[LogEntry]
+    entries: Iterable[LogEntry]
 
     @property
     def is_whole(self) -> bool:
@@ -93,9 +100,10 @@ class Fetched:
         return self.position.epoch
 
     def close(self) -> None:
-        """Remove the temporary file, if there is one."""
-        if isinstance(self.rows, SpooledRows):
-            self.rows.close()
+        """Remove the temporary files, if there are any."""
+        for spooled in (self.rows, self.entries):
+            if isinstance(spooled, SpooledRows | SpooledEntries):
+                spooled.close()
 
 
 class SpooledRows:
@@ -124,9 +132,45 @@ class SpooledRows:
         self._file.close()
 
 
+class SpooledEntries:
+    """Entries in an unnamed temporary file: those at the end that are in sequence, up to `last`."""
+
+    def __init__(self, folder: pathlib.Path, rows: Iterable[Row], last: int) -> None:
+        """Write all of `rows`, as `_HELD_ENTRIES` returns them; raise OSError."""
+        self._first, self._next = 0, 0
+        self._rows = SpooledRows(folder, self._follow(rows))
+        if self._next != last + 1:
+            self._first = last + 1
+
+    def __iter__(self) -> Iterator[LogEntry]:
+        for head, content in self._rows:
+            sequence = _sequence_of(head)
+            if sequence >= self._first:
+                yield LogEntry(sequence, head[_NUMBER_BYTES:], content)
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._rows.close()
+
+    def _follow(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for head, content in rows:
+            sequence = _sequence_of(head)
+            if sequence != self._next:
+                self._first = sequence
+            self._next = sequence + 1
+            yield head, content
+
+
+def _sequence_of(head: bytes) -> int:
+    return int.from_bytes(head[:_NUMBER_BYTES], "big")
+
+
 @attrs.define(eq=False, repr=False)
 class Fetcher:
-    """Fetches over a few connections: with all rows, at most `retain` entries of the log."""
+    """Fetches over a few connections: with all rows, at most `retain` entries of the log.
+
+    What cursors need of the log is fetched too, however much it is: they bound that themselves.
+    """
 
     _pool: SessionPool
     _is_strict: bool = attrs.field(kw_only=True)
@@ -156,7 +200,8 @@ class Fetcher:
         with contextlib.ExitStack() as on_error:
             fetched = _follow(base, sequence, state, changes, entries)
             if fetched is None:
-                fetched = self._read_all(connection, base, state)
+                fetched = self._read_all(session, connection, base, state, folder)
+                on_error.callback(fetched.close)
                 rows: Iterable[Row] = _copy_out(session, connection, _ALL_ROWS, (base.db,))
             else:
                 rows = _touched_rows(session, connection, fetched)
@@ -169,14 +214,26 @@ class Fetcher:
         return fetched
 
     def _read_all(
-        self, connection: TimedConnection, base: CopyPosition, state: Sequence[Any]
+        self,
+        session: Session,
+        connection: TimedConnection,
+        base: CopyPosition,
+        state: Sequence[Any],
+        folder: pathlib.Path,
     ) -> Fetched:
         """Return what replaces the whole copy, but for its rows."""
         rev, last, epoch = state
         token = rows_of(connection, _LAST_CHANGE, (base.db, rev))
         after = max(0, last - self._retain)
-        newest = rows_of(connection, _ENTRIES, (base.db, after, ENTRY_BYTES))
-        entries = [LogEntry(*row) for row in newest]
+        held = read_held(connection, base.db)
+        entries: Iterable[LogEntry]
+        if held == NOTHING_HELD:
+            newest = rows_of(connection, _ENTRIES, (base.db, after, ENTRY_BYTES))
+            entries = _without_gap([LogEntry(*row) for row in newest], last)
+        else:
+            values = (base.db, max(0, min(after, held.through)))
+            rows = _copy_out(session, connection, _HELD_ENTRIES, values)
+            entries = SpooledEntries(folder, rows, last)
         position = attrs.evolve(base, rev=rev, token=token[0][0] if token else b"", epoch=epoch)
         return Fetched(
             base=base,
@@ -184,8 +241,14 @@ class Fetcher:
             sequence=last,
             touched=None,
             rows=(),
-            entries=_without_gap(entries, last),
+            entries=entries,
         )
+
+
+def read_held(connection: TimedConnection, db: int) -> Held:
+    """Return what the cursors of a database hold of its log."""
+    rows = rows_of(connection, _CURSORS, (db, CURSORS_FIRST, CURSOR_END))
+    return held_by_rows((bytes(key), bytes(value)) for key, value in rows)
 
 
 def _read_changes(
