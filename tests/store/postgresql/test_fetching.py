@@ -118,6 +118,7 @@ def test_the_log_is_not_trimmed_below_a_cursor_and_a_new_copy_has_all_from_there
     lone_server: PostgresqlServers, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "ENTRY_BYTES", 100)
+    monkeypatch.setattr(fetching, "_HELD_AT_ONCE", 7)
     with DaemonSide(lone_server.dsn, tmp_path / "one", retain=2) as one:
         for number in range(10):
             one.put((b"a", b"%d" % number), op=b"op%d" % number)

@@ -48,8 +48,11 @@ _ENTRIES: Final = (
     " WHERE bytes <= %s ORDER BY seq"
 )
 _HELD_ENTRIES: Final = (
-    "SELECT int8send(seq) || op, entry FROM log WHERE db = {} AND seq > {} ORDER BY seq"
+    "SELECT int8send(seq) || op, entry FROM log"
+    " WHERE db = {} AND seq > {} AND seq <= {} ORDER BY seq"
 )
+_HELD_AT_ONCE: Final = 1024
+"""Entries of one statement: of very many the server might sort all before it sends the first."""
 _CURSORS: Final = "SELECT k, v FROM kv WHERE db = %s AND k >= %b AND k < %b"
 _ROWS: Final = "SELECT k, v FROM kv WHERE db = %s AND k = ANY(%b::bytea[])"
 _ROWS_BETWEEN: Final = "SELECT k, v FROM kv WHERE db = {} AND k >= {} AND k < {} ORDER BY k"
@@ -231,8 +234,8 @@ class Fetcher:
             newest = rows_of(connection, _ENTRIES, (base.db, after, ENTRY_BYTES))
             entries = _without_gap([LogEntry(*row) for row in newest], last)
         else:
-            values = (base.db, max(0, min(after, held.through)))
-            rows = _copy_out(session, connection, _HELD_ENTRIES, values)
+            after = max(0, min(after, held.through))
+            rows = _held_rows(session, connection, base.db, after, last)
             entries = SpooledEntries(folder, rows, last)
         position = attrs.evolve(base, rev=rev, token=token[0][0] if token else b"", epoch=epoch)
         return Fetched(
@@ -304,6 +307,15 @@ def _touched_rows(session: Session, connection: TimedConnection, fetched: Fetche
         yield from rows_of(connection, _ROWS, (db, keys))
     for low, high in touched.ranges:
         yield from _copy_out(session, connection, _ROWS_BETWEEN, (db, low, high))
+
+
+def _held_rows(
+    session: Session, connection: TimedConnection, db: int, after: int, last: int
+) -> Iterator[Row]:
+    """Yield the entries of the log after a number as rows, for `SpooledEntries`."""
+    for low in range(after, last, _HELD_AT_ONCE):
+        high = min(last, low + _HELD_AT_ONCE)
+        yield from _copy_out(session, connection, _HELD_ENTRIES, (db, low, high))
 
 
 def _end(connection: TimedConnection, *, is_strict: bool) -> None:
