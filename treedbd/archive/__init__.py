@@ -1,9 +1,13 @@
 """The archive: copies of databases and of their change logs at another place, object by object.
 
 places        where objects are: a folder; an object appears whole and durable, or not at all
+bucket        the same in a bucket of S3
 packing       an object compressed, and sealed if there is a key; and unpacked
 sealing       encryption with the key of a file
 segments      objects with entries of change logs, numbered
 bases         objects with all rows of one database at one moment
 base_process  the process that makes a base
+index         what an archive holds: bases, segments, and the stretches that can be restored
+merge         many small segments put together to one
+prune         what is older than the retention, removed
 """

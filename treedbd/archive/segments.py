@@ -10,7 +10,7 @@ and their SHA-256. Without that last line a segment is damaged, never just short
 each database the *spans* of its entries, and all records that are not entries, without the text of
 rules; so what an archive holds is known from the headers alone.
 
-    {"treedb-segment":1,"number":7,"written":1796000000000,
+    {"treedb-segment":1,"number":7,"last":7,"written":1796000000000,
      "databases":{"app/default":[{"after":10,"after_op":"…","through":12,"through_op":"…",…}]},
      "events":[{"db":"app/b","gap":"The cursor was dropped.","after":5,"at":1796000000000}]}
     {"db":"app/default","seq":11,"op":"…","entry":{…}}
@@ -114,12 +114,20 @@ class Span:
 
 @attrs.frozen
 class SegmentHeader:
-    """What a segment holds: its number, when it was written (ms since 1970), spans and events."""
+    """What a segment holds: its number, when it was written (ms since 1970), spans and events.
+
+    A merged one has the numbers from `number` to `last`, and was written when the last of them was.
+    """
 
     number: int
     written_ms: int
     databases: Mapping[str, Sequence[Span]]
     events: Sequence[Event] = ()
+    last: int = attrs.field(kw_only=True)
+
+    @last.default
+    def _last(self) -> int:
+        return self.number
 
 
 @attrs.frozen
@@ -215,7 +223,8 @@ class _CheckedSpans(SpanBuilder):
     def is_all(self) -> bool:
         """Return whether the header is that of what was added."""
         expected = self._expected
-        return self.header(expected.number, expected.written_ms) == expected
+        found = self.header(expected.number, expected.written_ms)
+        return attrs.evolve(found, last=expected.last) == expected
 
     def _add_entry(self, entry: Entry) -> None:
         expected = self._expected.databases.get(entry.db, ())
@@ -306,6 +315,22 @@ def _lines(header: SegmentHeader, records: Iterable[Record]) -> Iterator[bytes]:
     yield bytes(buffer) + last + b"\n"
 
 
+def find_op(
+    chunks: Iterable[bytes], db: str, sequence: int, key: Key | None = None, *, name: str = ""
+) -> list[bytes]:
+    """Return the ids of the entries of a database with a number, in their order.
+
+    There may be several if a segment was merged. Only what was looked for is parsed.
+    """
+    head = orjson.dumps({"db": db, "seq": sequence})[:-1] + b","
+    lines = _split(unpack(chunks, key, name=name))
+    try:
+        found = [parse_record(line) for line in lines if line.startswith(head)]
+    except (ValueError, LookupError, TypeError):
+        raise Damaged("It has a line that is not a record.") from None
+    return [record.op_id for record in found if isinstance(record, Entry)]
+
+
 def print_record(record: Record) -> bytes:
     """Return the line of a record."""
     if not isinstance(record, Entry):
@@ -332,6 +357,7 @@ def _print_header(header: SegmentHeader) -> bytes:
     content = {
         "treedb-segment": FORMAT,
         "number": header.number,
+        "last": header.last,
         "written": header.written_ms,
         "databases": {
             db: [_print_span(span) for span in spans] for db, spans in header.databases.items()
@@ -359,11 +385,12 @@ def _parse_header(line: bytes, name: str) -> SegmentHeader:
             int(json["written"]),
             {db: [_parse_span(span) for span in spans] for db, spans in json["databases"].items()},
             [_parse_event(event) for event in json["events"]],
+            last=int(json["last"]),
         )
     except (ValueError, LookupError, TypeError, AttributeError):
         raise Damaged("Its header is not that of a segment.") from None
     expected = parse_name(name)
-    if expected is not None and header.number != expected.first:
+    if expected is not None and (header.number, header.last) != (expected.first, expected.last):
         raise Damaged(f"It is the segment {header.number}, which has another name.")
     return header
 
