@@ -193,8 +193,7 @@ class Dump:
         piece = b"".join(buffer)
         digest.update(piece)
         size += buffered
-        footer = {"rows": self.rows, "bytes": size, "sha256": digest.hexdigest()}
-        yield piece + _END + orjson.dumps(footer) + b"\n"
+        yield piece + _END + _print_footer(self.rows, size, digest.hexdigest())
 
     def _read(self) -> Iterator[Row]:
         """Yield the rows, each of which matches its check sum."""
@@ -286,12 +285,7 @@ class BaseReader:
 
     def _check_footer(self, count: int) -> None:
         footer = bytes(self._pending[len(_END) :]) + b"".join(self._chunks)
-        expected = {"rows": count, "bytes": self._size, "sha256": self._digest.hexdigest()}
-        try:
-            is_right = footer.endswith(b"\n") and orjson.loads(footer) == expected
-        except ValueError:
-            is_right = False
-        if not is_right:
+        if footer != _print_footer(count, self._size, self._digest.hexdigest()):
             raise Damaged("Its check sum is wrong.")
 
 
@@ -368,6 +362,10 @@ def _print_header(header: BaseHeader) -> bytes:
         "entry": header.last_entry.decode("utf-8", "replace"),
     }
     return orjson.dumps(content) + b"\n"
+
+
+def _print_footer(rows: int, size: int, digest: str) -> bytes:
+    return orjson.dumps({"rows": rows, "bytes": size, "sha256": digest}) + b"\n"
 
 
 def _parse_header(line: bytes, name: str) -> BaseHeader:

@@ -311,8 +311,7 @@ def _lines(header: SegmentHeader, records: Iterable[Record]) -> Iterator[bytes]:
     if not checked.is_all():
         raise ValueError("The header of the segment is not that of its records.")
     digest.update(buffer)
-    last = orjson.dumps({"end": count, "sha256": digest.hexdigest()})
-    yield bytes(buffer) + last + b"\n"
+    yield bytes(buffer) + _print_end(count, digest.hexdigest())
 
 
 def find_op(
@@ -455,12 +454,12 @@ def _records(header: SegmentHeader, first: bytes, lines: Iterator[bytes]) -> Ite
         raise Damaged("Its header is not that of its records.")
 
 
+def _print_end(count: int, digest: str) -> bytes:
+    return orjson.dumps({"end": count, "sha256": digest}) + b"\n"
+
+
 def _check_end(line: bytes, count: int, digest: str) -> None:
-    try:
-        end: Any = orjson.loads(line)
-    except ValueError:
-        end = None
-    if not line.endswith(b"\n") or end != {"end": count, "sha256": digest}:
+    if line != _print_end(count, digest):
         raise Damaged("Its check sum is wrong.")
 
 
