@@ -72,6 +72,7 @@ _LENGTHS: Final = Struct(">II")
 _END: Final = b"\xff\xff\xff\xff"
 _MAX_KEY_BYTES: Final = 65_536
 _MAX_VALUE_BYTES: Final = 1024 * 1024 * 1024
+_DECODED_BYTES: Final = 1024 * 1024
 _MAX_HEADER_BYTES: Final = 1024 * 1024
 _WRITTEN_AT_ONCE: Final = 256 * 1024
 _CACHE_BYTES: Final = 64 * 1024 * 1024
@@ -284,7 +285,11 @@ class BaseReader:
         return piece
 
     def _check_footer(self, count: int) -> None:
-        footer = bytes(self._pending[len(_END) :]) + b"".join(self._chunks)
+        for piece in self._chunks:
+            self._pending += piece
+            if len(self._pending) > 2 * _DECODED_BYTES:
+                raise Damaged("It has more than it should have.")
+        footer = bytes(self._pending[len(_END) :])
         if footer != _print_footer(count, self._size, self._digest.hexdigest()):
             raise Damaged("Its check sum is wrong.")
 

@@ -170,10 +170,13 @@ class Archive:
         return self._segment_names
 
     def segments(self) -> list[SegmentName]:
-        """Return the segments without those that a merged one replaces, in their order."""
+        """Return the segments without those that a merged one replaces, in their order.
+
+        A merged one whose header cannot be read replaces none.
+        """
         every = self.all_segments()
         merged = sorted(
-            (each for each in every if each.first < each.last),
+            (each for each in every if each.first < each.last and each.name not in self.faults),
             key=lambda each: (each.first, -each.last),
         )
         kept: list[SegmentName] = []
@@ -196,6 +199,7 @@ class Archive:
                 found = segments.read_header(chunks, self.key, name=segment.name)
             except Damaged as error:
                 self.faults[segment.name] = str(error)
+                self._missing += segment.first < segment.last  # small ones may still be there
             except ObjectMissing:
                 self._missing += 1
                 return None

@@ -16,6 +16,7 @@ import attrs
 
 from treedbd.archive.index import Archive
 from treedbd.archive.places import NameTaken
+from treedbd.archive.sealing import Damaged
 from treedbd.archive.segments import (
     FOLDER,
     Event,
@@ -42,28 +43,43 @@ class _Small:
 def merge(archive: Archive, now_ms: int) -> list[str]:
     """Merge the segments of hours that are over; return the names of the merged ones.
 
-    Raises `PlaceFailed`, `Damaged` or `WrongKey`; then all entries are there as before.
+    Raises `PlaceFailed` or `WrongKey`, and `Damaged` for a segment that cannot be read to its end,
+    once all others are merged. All entries are there as before, whatever is raised.
     """
     archive.refresh()
-    _remove_replaced(archive)
+    damaged = list(_remove_replaced(archive))
     made = []
     for group in list(_groups(archive, now_ms)):
         if len(group) > 1:
-            made.append(_merge_group(archive, group))
-            for small in group:
-                archive.place.delete(small.segment.name)
+            try:
+                made.append(_merge_group(archive, group))
+            except Damaged as error:
+                damaged.append(error)
+            else:
+                for small in group:
+                    archive.place.delete(small.segment.name)
     archive.refresh()
+    if damaged:
+        raise damaged[0]
     return made
 
 
-def _remove_replaced(archive: Archive) -> None:
-    """Remove the segments that a merged one replaces, once that one is read to its end."""
+def _remove_replaced(archive: Archive) -> Iterator[Damaged]:
+    """Remove the segments that a merged one replaces, once that one is read to its end.
+
+    Yields what is wrong with those that cannot be read.
+    """
     used = {each.name for each in archive.segments()}
     left = [each for each in archive.all_segments() if each.name not in used]
     for merged in archive.segments():
         inside = [e for e in left if merged.first <= e.first and e.last <= merged.last]
-        if inside and merged.first < merged.last:
+        if not inside or merged.first == merged.last:
+            continue
+        try:
             _read_all(archive, merged)
+        except Damaged as error:
+            yield error
+        else:
             for each in inside:
                 archive.place.delete(each.name)
     archive.refresh()
