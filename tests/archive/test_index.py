@@ -11,6 +11,7 @@ from tests.examples import examples
 from treedbd.archive.merge import HOUR_MS, merge
 from treedbd.archive.places import MARKER
 from treedbd.archive.prune import prune
+from treedbd.archive.segments import Rules
 
 DB = "app/default"
 STEPS = st.lists(
@@ -123,6 +124,23 @@ def test_what_is_older_than_the_retention_is_removed(tmp_path: pathlib.Path) -> 
     assert (stretch.first, stretch.through) == (6, 8)
 
 
+def test_the_rules_of_kept_moments_and_the_last_number_stay(tmp_path: pathlib.Path) -> None:
+    world = WrittenArchive(tmp_path / "archive")
+    for number in range(3):
+        world.send(extra=(Rules("app", f"{number}", world.now_ms),))
+    world.write(1)
+    world.send()
+    world.base()
+    later = world.now_ms + 100 * HOUR_MS
+    removed = prune(world.archive(), 3600, 1, later)
+    assert [name.split("/")[2][:12] for name in removed.segments] == [
+        "000000000001",
+        "000000000002",
+    ]
+    assert [each.text for each in world.archive().rules("app")] == ["2"]
+    assert world.archive().next_number() == 5  # the fourth has nothing that is needed
+
+
 def test_a_deleted_database_goes_after_bases_of_others(tmp_path: pathlib.Path) -> None:
     world = WrittenArchive(tmp_path / "archive")
     other = WrittenArchive(tmp_path / "archive", "shop/eu")
@@ -155,6 +173,11 @@ def test_the_history_at_a_time_is_the_newest_that_had_begun(tmp_path: pathlib.Pa
     old, new = world.archive().spans(DB)
     assert (old.first, old.through, old.own_ms) == (0, 5, START_MS)
     assert (new.first, new.through, new.own_ms) == (0, 7, START_MS + 1000)
+    assert merge(world.archive(), world.now_ms + HOUR_MS)
+    archive = world.archive()
+    old, new = archive.spans(DB)
+    assert [entry.op_id for entry in archive.entries(new, 0)] == world.log
+    assert [entry.sequence for entry in archive.entries(old, 0)] == [1, 2, 3, 4, 5]
 
 
 def test_the_last_write_at_a_time_is_the_last_in_the_order_of_the_log(

@@ -16,6 +16,7 @@ from treedbd.archive.segments import (
     Rules,
     SegmentHeader,
     Span,
+    describe,
     make_header,
     name_segment,
     parse_name,
@@ -116,6 +117,26 @@ def test_a_cut_at_a_line_is_found_though_the_frame_is_whole() -> None:
     for kept in (lines[:-1], lines[:-2] + lines[-1:], [*lines, b"{}\n"], lines[:1], []):
         with pytest.raises(Damaged):
             list(read_segment(pack([b"".join(kept)]))[1])
+
+
+def test_an_entry_that_is_changed_is_found_though_the_frame_is_whole() -> None:
+    content = b"".join(unpack(write_segment(header(), RECORDS)))
+    changed = content.replace(b'"path":["a"]', b'"path":["b"]', 1)
+    assert changed != content
+    with pytest.raises(Damaged, match="check sum"):
+        list(read_segment(pack([changed]))[1])
+
+
+def test_the_time_and_the_body_of_an_entry_are_found_however_it_is_printed() -> None:
+    for content, expected in (
+        (b'{"time":5,"method":"put","path":[",\\"sent\\":"],"size":1}', (5, False)),
+        (b'{"time":5,"path":[],"sent":null}', (5, True)),
+        (b'{"path":[],"time":5,"sent":1}', (5, True)),
+        (b'{"time":-5,"path":[]}', (-5, False)),
+        (b"", (0, False)),
+        (b"{}", (0, False)),
+    ):
+        assert describe(content) == expected
 
 
 def test_a_segment_under_another_name_is_damaged() -> None:

@@ -47,6 +47,8 @@ FORMAT: Final = 1
 MAX_LINE_BYTES: Final = 256 * 1024 * 1024
 """The longest line that is read: an entry with a body, or the text of rules."""
 _ENTRY: Final = b',"entry":'
+_SENT: Final = b',"sent":'
+_TIME: Final = b'{"time":'
 _NAME: Final = re.compile(
     r"segments/\d{8}/(?P<first>\d{12})(-(?P<last>\d{12}))?\.jsonl\.zst(?P<sealed>\.sealed)?"
 )
@@ -163,7 +165,7 @@ class SpanBuilder:
 
     def __init__(self, after: Mapping[str, tuple[int, bytes]]) -> None:
         self._after = dict(after)
-        self._spans: dict[str, list[Span]] = {}
+        self._spans: dict[str, list[_GrowingSpan]] = {}
         self._events: list[Event] = []
 
     def add(self, record: Record) -> None:
@@ -181,35 +183,46 @@ class SpanBuilder:
 
     def header(self, number: int, written_ms: int) -> SegmentHeader:
         """Return the header of a segment with what was added."""
-        return SegmentHeader(number, written_ms, self._spans, self._events)
+        spans = {db: [each.span() for each in spans] for db, spans in self._spans.items()}
+        return SegmentHeader(number, written_ms, spans, self._events)
 
     def _add_entry(self, entry: Entry) -> None:
         when, is_whole = describe(entry.content)
         spans = self._spans.setdefault(entry.db, [])
         if (start := self._after.pop(entry.db, None)) is not None:
-            after, after_op = start
-            spans.append(
-                Span(
-                    after=after,
-                    after_op=after_op,
-                    through=after,
-                    through_op=after_op,
-                    first_ms=when,
-                    last_ms=when,
-                    min_ms=when,
-                    is_whole=True,
-                )
-            )
+            spans.append(_GrowingSpan(*start, when))
         if not spans or entry.sequence != spans[-1].through + 1:
             raise ValueError(f"The entry {entry.sequence} of {entry.db} does not follow another.")
-        span = spans[-1]
-        spans[-1] = attrs.evolve(
-            span,
-            through=entry.sequence,
-            through_op=entry.op_id,
-            last_ms=when,
-            min_ms=min(span.min_ms, when),
-            is_whole=span.is_whole and is_whole,
+        spans[-1].add(entry, when, is_whole=is_whole)
+
+
+class _GrowingSpan:
+    """A span to which entries are added: many thousands are read in a second."""
+
+    def __init__(self, after: int, after_op: bytes, first_ms: int) -> None:
+        self._after = self.through = after
+        self._after_op = self._op_id = after_op
+        self._first_ms = self._last_ms = self._min_ms = first_ms
+        self._is_whole = True
+
+    def add(self, entry: Entry, when: int, *, is_whole: bool) -> None:
+        self.through = entry.sequence
+        self._op_id = entry.op_id
+        self._last_ms = when
+        self._min_ms = min(self._min_ms, when)
+        if not is_whole:
+            self._is_whole = False
+
+    def span(self) -> Span:
+        return Span(
+            after=self._after,
+            after_op=self._after_op,
+            through=self.through,
+            through_op=self._op_id,
+            first_ms=self._first_ms,
+            last_ms=self._last_ms,
+            min_ms=self._min_ms,
+            is_whole=self._is_whole,
         )
 
 
@@ -241,6 +254,10 @@ def describe(content: bytes) -> tuple[int, bool]:
 
     An entry that cannot be read has the time 0 and no body.
     """
+    if content.startswith(_TIME):  # as all are that `changelog.encode` makes
+        digits = content[len(_TIME) : content.find(b",", len(_TIME))]
+        if digits.isdigit():
+            return int(digits), _SENT in content
     head = without_body(content)
     try:
         return int(orjson.loads(head)["time"]), len(head) < len(content)
