@@ -34,7 +34,10 @@ def rows(heading: str) -> dict[str, str]:
 
 def test_the_page_has_each_dependency_and_its_floor() -> None:
     expected = floors(
-        [*PROJECT["dependencies"], *EXTRAS["opentelemetry"], *EXTRAS["postgresql"]],
+        [
+            *PROJECT["dependencies"],
+            *(each for extra in ("opentelemetry", "postgresql", "s3") for each in EXTRAS[extra]),
+        ]
     )
     assert rows("What each is for") == expected
 

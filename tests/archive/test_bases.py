@@ -172,6 +172,48 @@ def test_nothing_is_overwritten(file: pathlib.Path, tmp_path: pathlib.Path) -> N
     assert target.read_bytes() == b""
 
 
+LOADING = """
+import pathlib, sys
+from treedbd.archive.bases import load
+load([sys.stdin.buffer.read()], pathlib.Path(sys.argv[1]), verified=False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "number"), [("pwrite64", 20), ("fsync", 1), ("rename", 1), ("rename", 2), ("fsync", 4)]
+)
+def test_a_load_that_is_killed_leaves_a_whole_file_or_none(
+    file: pathlib.Path, tmp_path: pathlib.Path, call: str, number: int
+) -> None:
+    target = tmp_path / "new" / "default.shelf"
+    base = dumped(file)
+    command = ["strace", "-f", "-o", str(tmp_path / "trace"), "-e", f"trace={call}"]
+    command += ["-e", f"inject={call}:signal=SIGKILL:when={number}"]
+    command += [sys.executable, "-B", "-c", LOADING, str(target)]
+    ended = subprocess.run(command, input=base, check=False)
+    if target.exists():
+        assert verify_copy(target) is None
+    else:
+        assert ended.returncode
+        load([base], target)
+    assert exported(target) == exported(file)
+    engine = SqliteEngine.open(target)
+    assert not engine.verify()
+    engine.close()
+
+
+def test_a_log_of_another_file_does_not_count(file: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    target = tmp_path / "new" / "default.shelf"
+    target.parent.mkdir()
+    (target.parent / "default.shelf-wal").write_bytes(b"x" * 40_000)
+    (target.parent / "default.shelf-mark").write_bytes(b"x" * 8192)
+    load([dumped(file)], target)
+    assert [each.name for each in sorted(target.parent.iterdir())] == [
+        "default.shelf",
+        "default.shelf-mark",
+    ]
+
+
 def test_the_process_of_a_base_writes_it_and_reports(
     file: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

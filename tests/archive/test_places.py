@@ -38,6 +38,15 @@ def test_a_folder_that_is_missing_is_not_made_unasked(tmp_path: pathlib.Path) ->
         open_place("gs://a/b")
 
 
+def test_a_bucket_without_its_library_is_an_error_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "treedbd.archive.bucket", raising=False)
+    with pytest.raises(PlaceFailed, match=r"run .* install .*s3"):
+        open_place("s3://attic/p")
+
+
 def test_nothing_is_written_where_the_disk_is_not_mounted(place: FolderPlace) -> None:
     folder = pathlib.Path(place.text)
     initialise(place, None, 1)

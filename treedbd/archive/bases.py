@@ -49,6 +49,7 @@ from treedbd.store.sqlite.file import (
     FORMAT as ROWS_FORMAT,
 )
 from treedbd.store.sqlite.file import (
+    LOG,
     SQLITE_ERRORS,
     beside,
     classify_error,
@@ -318,9 +319,12 @@ def load(
         _write_rows(reader, unfinished)
         if verified and (problem := verify_copy(unfinished)) is not None:
             raise Damaged(problem)
+        for suffix_of_old in (MARK, LOG, "-shm"):  # those of another file must not count for this
+            beside(target, suffix_of_old).unlink(missing_ok=True)
         with contextlib.closing(MarkFile(beside(target, MARK))) as mark:
             end = Mark(reader.header.sequence, reader.header.op_id, is_closed=True)
             mark.write(end, sync=True)
+        sync_directory(target.parent)
         unfinished.rename(target)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -349,7 +353,7 @@ def _write_rows(reader: BaseReader, file: pathlib.Path) -> None:
             raise classify_error(connection, error) from error
         except apsw.ConstraintError:
             raise Damaged("It has a row twice.") from None
-    for end in ("-wal", "-shm"):
+    for end in (LOG, "-shm"):
         beside(file, end).unlink(missing_ok=True)
     with file.open("rb+") as written:
         os.fsync(written.fileno())

@@ -30,7 +30,13 @@ from typing import Any, Final, Protocol
 import attrs
 import orjson
 
-from treedbd.files import create_directory, make_directory, open_private, sync_directory
+from treedbd.files import (
+    create_directory,
+    make_directory,
+    open_private,
+    read_installation,
+    sync_directory,
+)
 
 MARKER: Final = "treedb-archive.json"
 FORMAT: Final = 1
@@ -130,7 +136,8 @@ def open_place(
         bucket: Any = import_module("treedbd.archive.bucket")
     except ImportError:
         raise PlaceFailed(
-            "An archive in a bucket needs the library obstore: install treedb with its extra s3."
+            "An archive in a bucket needs the library obstore, which is not installed: run "
+            f"{read_installation().line_for('s3')}"
         ) from None
     place: Place = bucket.BucketPlace(text, endpoint=endpoint, region=region)
     return place
