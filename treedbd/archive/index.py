@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 import attrs
@@ -43,6 +44,7 @@ from treedbd.archive.segments import (
 
 T = TypeVar("T")
 
+_HEADERS_AT_ONCE: Final = 8
 _ATTEMPTS: Final = 5
 """How often the entries of a stretch are looked for again while others merge segments."""
 
@@ -210,8 +212,17 @@ class Archive:
     def headers(self) -> list[SegmentHeader]:
         """Return the headers of the segments that can be read, in their order."""
         return self._with_present_objects(
-            lambda: list(filter(None, map(self.header, self.segments())))
+            lambda: [header for _, header in self._read_headers() if header is not None]
         )
+
+    def _read_headers(self) -> list[tuple[SegmentName, SegmentHeader | None]]:
+        """Return the segments with their headers; those of a bucket are read some at a time."""
+        every = self.segments()
+        unread = [each for each in every if each.name not in self._headers]
+        with ThreadPoolExecutor(_HEADERS_AT_ONCE) as pool:
+            for _ in pool.map(self.header, unread):
+                pass
+        return [(each, self.header(each)) for each in every]
 
     def events(self) -> list[Event]:
         """Return all gaps, deletions and changes of rules, in the order of their arrival.
@@ -282,8 +293,7 @@ class Archive:
 
     def _histories(self, db: str) -> list[History]:
         found: list[History] = []
-        for segment in self.segments():
-            header = self.header(segment)
+        for segment, header in self._read_headers():
             spans = () if header is None else header.databases.get(db, ())
             for number, span in enumerate(spans):
                 piece = Piece(

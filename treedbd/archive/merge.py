@@ -48,6 +48,7 @@ def merge(archive: Archive, now_ms: int) -> list[str]:
     """
     archive.refresh()
     damaged = list(_remove_replaced(archive))
+    archive.headers()  # all at once
     made = []
     for group in list(_groups(archive, now_ms)):
         if len(group) > 1:

@@ -57,8 +57,8 @@ def prune(archive: Archive, keep_s: int, keep_bases: int, now_ms: int) -> Pruned
     """
     archive.refresh()
     retention = _Retention(now_ms - 1000 * keep_s, max(1, keep_bases))
-    found = [(segment, archive.header(segment)) for segment in archive.segments()]
     bases = {db: archive.bases(db) for db in archive.databases()}
+    found = [(segment, archive.header(segment)) for segment in archive.segments()]
     segments = [(segment, header) for segment, header in found if header is not None]
     newest = archive.next_number() - 1
     gone = _gone(bases, segments, retention)
