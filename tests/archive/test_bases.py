@@ -202,6 +202,20 @@ def test_a_load_that_is_killed_leaves_a_whole_file_or_none(
     engine.close()
 
 
+def test_a_loaded_file_is_synced_before_it_has_its_name(
+    file: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    target, trace = tmp_path / "new" / "default.shelf", tmp_path / "trace"
+    command = ["strace", "-f", "-y", "-o", str(trace), "-e", "trace=pwrite64,fsync,rename"]
+    command += [sys.executable, "-B", "-c", LOADING, str(target)]
+    subprocess.run(command, input=dumped(file), check=True)
+    lines = [line for line in trace.read_text().splitlines() if f"{target}.loading" in line]
+    calls = [line.split("(")[0].split()[-1] for line in lines]
+    assert calls[-2:] == ["fsync", "rename"]
+    assert "pwrite64" in calls
+    assert "fsync" in trace.read_text().rpartition("rename(")[2]  # of the directory
+
+
 def test_a_log_of_another_file_does_not_count(file: pathlib.Path, tmp_path: pathlib.Path) -> None:
     target = tmp_path / "new" / "default.shelf"
     target.parent.mkdir()
