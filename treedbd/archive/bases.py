@@ -42,6 +42,7 @@ from treedbd.archive.sealing import Damaged, Key
 from treedbd.files import create_directory, create_private, sync_directory
 from treedbd.names import NAME_PATTERN
 from treedbd.store.changelog import without_body
+from treedbd.store.cursors import CURSOR_END, CURSOR_FIRST
 from treedbd.store.engine import DamagedRow, LogEntry, Row, StoreFailed
 from treedbd.store.rows import unseal
 from treedbd.store.sqlite.copy import verify_copy
@@ -63,8 +64,6 @@ from treedbd.store.sqlite.reader import SqliteReader
 
 FOLDER: Final = "bases/"
 FORMAT: Final = 1
-CURSOR_FIRST: Final = b"\x06c"
-CURSOR_END: Final = b"\x06d"
 LAST: Final = b"\xff"
 """What a copy of a database in PostgreSQL keeps about itself has a key from here on."""
 UNFINISHED: Final = ".loading"
