@@ -355,6 +355,7 @@ def test_a_project_has_no_more_databases_than_it_may(configured: Daemon) -> None
     [
         *(("DELETE", "/.settings/database.json"), ("PUT", "/.settings/database.json")),
         *(("POST", "/.settings/backup.json"), ("POST", "/.settings/tokens.json")),
+        ("DELETE", "/.settings/cursors.json"),
     ],
 )
 def test_a_condition_that_is_not_honoured_is_refused(
@@ -362,7 +363,7 @@ def test_a_condition_that_is_not_honoured_is_refused(
 ) -> None:
     with Client(configured, "localhost") as client:
         auth = {"Authorization": f"Bearer {admin('shop')}", "X-TreeDB-Dialect": "standard"}
-        target = f"{path}?ns=shop&confirm=shop"
+        target = f"{path}?ns=shop&confirm=shop&cursor=none"
         body = '{"uid":"ada"}'
         for condition in ('"x"', "*", "null_etag", ""):
             response = client.request(method, target, body, {**auth, "If-Match": condition})

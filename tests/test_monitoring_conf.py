@@ -52,6 +52,8 @@ FIRES: dict[str, dict[str, str]] = {
     },
     "TreedbCertificateEnds": {"treedb_certificate_end_timestamp_seconds{%s}": "86400x180"},
     "TreedbNoBackup": {"treedb_last_backup_timestamp_seconds{%s}": "-200000x180"},
+    "TreedbReaderLostItsPlace": {"treedb_log_cursors_dropped_total{%s}": "0x170 1x10"},
+    "TreedbReaderLags": {'treedb_log_cursor_lag_seconds{%s, cursor="archive"}': "1000x180"},
     "TreedbTokenFailures": {'treedb_token_failures_total{%s, reason="expired"}': "0+600x180"},
     "TreedbRefusals": {'treedb_refusals_total{%s, code="too_many_requests"}': "0+600x180"},
     "TreedbHoldsTooMuch": {'treedb_held_refusals_total{%s, limit="held_bytes"}': "0+60x180"},

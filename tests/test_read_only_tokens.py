@@ -164,6 +164,7 @@ def test_an_explanation_says_that_a_write_is_not_allowed(shop: Tree) -> None:
         *(("PUT", "/.settings/database.json", None), ("DELETE", "/.settings/database.json", None)),
         *(("POST", "/.settings/compact.json", None), ("POST", "/.settings/backup.json", None)),
         ("POST", "/.settings/tokens.json", '{"uid":"ada"}'),
+        ("DELETE", "/.settings/cursors.json?cursor=archive", None),
     ]
     for method, path, body in explained:
         response = shop.request(method, at(path, READER), body, {"X-TreeDB-Explain": "true"})

@@ -40,6 +40,7 @@ RESERVED_PATHS = [
     "/.settings/compact.json",
     "/.settings/backup.json",
     "/.settings/database.json",
+    "/.settings/cursors.json",
     "/.settings/tokens.json",
     "/.inspect/caller.json",
     "/.inspect/databases.json",

@@ -11,6 +11,7 @@ rules            rules: check without a daemon; get, put and explain by one
 rules_testing    rules test, without a daemon
 cp               cp and mv: a value copied between daemons, moved by one atomic write
 databases        database: databases listed, created and deleted
+cursors          cursors: the readers of change logs, and removal of their cursors
 top              top: what clients do with the databases of a project
 console          console: the console, opened in a browser
 token            token: a token for a project

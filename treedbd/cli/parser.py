@@ -71,6 +71,7 @@ COMMANDS: Final = {
     "token": _Command("token", "make a token for a project"),
     "rules": _Command("rules", "check, test, read, put and explain security rules"),
     "database": _Command("databases", "list, create and delete databases"),
+    "cursors": _Command("cursors", "show how far the readers of change logs are"),
     "top": _Command("top", "show what clients do with the databases of a project"),
     "log": _Command("data", "print who has written what, and when", "add_log_options"),
     "backup": _Command("backup", "save all databases while the daemon runs"),

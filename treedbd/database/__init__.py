@@ -13,6 +13,7 @@ rights           what rules allow callers, at a request; trials of rules, withou
 watchers         watchers by path; their rights, judged again; what a commit means to each
 watched_queries  the events of each watched query, found once for all its streams
 log_reader       reads the change log under a name, and continues where it was
+reader_lags      how far readers of change logs are from the end; which have lost their places
 resume           what clients missed (Last-Event-ID), from the change log; replays of single writes
 answers          rendered answers, kept until a write changes them
 active_rules     the rules of one project: stored, compiled, replaced

@@ -24,6 +24,7 @@ from treedbd.database.active_rules import ActiveRules, RulesWork
 from treedbd.database.database import Database
 from treedbd.database.files import MakeFiles, ReadMoment, find_files
 from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
+from treedbd.database.reader_lags import ReaderLags
 from treedbd.database.requests import (
     DatabaseDeleted,
     ProjectSpec,
@@ -44,6 +45,8 @@ from treedbd.store.on_demand import CreateOnWriteEngine
 
 PROJECTS_AT_ONCE: Final = 1000
 """Databases whose projects are collected in one step."""
+READERS_S: Final = 30.0
+"""Seconds that opening a database to look at its readers may take."""
 COMING_S: Final = 60.0
 """Seconds for which a database counts that may be created and was not."""
 
@@ -142,6 +145,7 @@ class Catalog:
         statistics: count what all databases do.
         moment: in which a request may read at once.
         written: the databases that have data, as far as this process knows.
+        readers: where the readers of change logs are, and which have lost their places.
         end_listeners: called with a database that is being deleted, to end what watches it.
 
     """
@@ -179,6 +183,7 @@ class Catalog:
         self._unreadable: set[str] = set()
         self._runtime = runtime
         self.statistics: Final = runtime.statistics
+        self.readers: Final = ReaderLags(runtime.statistics, runtime.clock.seconds, runtime.now_ms)
         self._retain_events = retain_events
         self.written: Final = WrittenDatabases(max_databases)
         self.end_listeners: Callable[[DatabaseName], None] = _end_nothing
@@ -266,6 +271,8 @@ class Catalog:
         """Look for writes of another process to a database, after its hint."""
         for written in self._runtime.news:
             written(name)
+        if name not in self._open:
+            self.readers.forget(name)  # who has written it knows what is in it
         database = self._used.get(name)
         if database is not None:
             self._files.follow(database)
@@ -365,7 +372,28 @@ class Catalog:
             for project, each in list(self._rules.items())
             if each.problem is not None
         ]
-        return list(found.values()) + of_rules
+        yield from self._look_at_readers()
+        return list(found.values()) + of_rules + self.readers.problems()
+
+    def _look_at_readers(self) -> Steps:
+        yield from self.readers.look_at_all(list(self._open.values()))
+        name = self.readers.find_closed(self._open)
+        if name is not None:
+            Deferred.fromCoroutine(self._look_at_closed(name))
+
+    async def _look_at_closed(self, name: DatabaseName) -> None:
+        """Open a database that was closed, and look whether its readers have begun again."""
+        try:
+            database = self.find(name)
+            opening = self.acquire(database, READERS_S)
+            try:
+                if opening is not None:
+                    await opening
+                self.readers.look(database)
+            finally:
+                self.release(database)
+        except Exception as error:
+            self._log.debug("{label} is not looked at: {error}", label=name.label, error=error)
 
     # For the files.
 
@@ -456,6 +484,7 @@ class Catalog:
 
     def deleted(self, name: DatabaseName) -> None:
         """Allow a database to be created again: nothing is left of the one that was let go."""
+        self.readers.forget(name)
         self.written.discard(name)
         self._deleting.discard(name)
 

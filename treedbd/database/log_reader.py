@@ -215,10 +215,21 @@ async def write_rows(
 ) -> None:
     """Change rows beside the tree of a database; raise what `Database.write` errbacks with."""
     deadline = runtime.clock.seconds() + DEFAULT_TIMEOUT_S
-    now = runtime.now_ms()
-    await database.write(
-        Write(_NOTHING, now, _ANONYMOUS, deadline=deadline, wants_echo=False, task=task)
-    )
+    await database.write(_make_write(task, runtime.now_ms(), deadline))
+
+
+async def remove_cursor(database: Database, name: str, now_ms: int, deadline: float) -> None:
+    """Remove a cursor, as an operator does whose reader is not used any more.
+
+    Raises what `Database.write` errbacks with.
+    """
+    await database.write(_make_write(RemoveCursor(name), now_ms, deadline))
+
+
+def _make_write(
+    task: Callable[[WriteApplier, Transaction, Write], Outcome], now_ms: int, deadline: float
+) -> Write:
+    return Write(_NOTHING, now_ms, _ANONYMOUS, deadline=deadline, wants_echo=False, task=task)
 
 
 @attrs.frozen

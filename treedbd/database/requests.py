@@ -220,6 +220,13 @@ class UnknownDatabase(LookupError):
         self.is_project_known = is_project_known
 
 
+class UnknownCursor(LookupError):
+    """The change log of a database has no reader of a name."""
+
+    def __init__(self, cursor: str, name: DatabaseName) -> None:
+        super().__init__(f"The change log of {name.label} has no cursor {cursor}.")
+
+
 class TooManyCursors(Exception):
     """The change log of a database has as many readers as it may have."""
 

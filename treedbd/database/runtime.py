@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sized
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sized
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter
 from typing import Final, Protocol, TypeAlias
@@ -28,6 +28,7 @@ from treedbd.errors import LineBudget
 from treedbd.limits import Limits, ReaderLimits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.rules.context import ReadPool, SlowRulesReport
+from treedbd.store.cursors import Lag
 
 BATCH_WRITES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Upper bounds of the buckets for the writes of a commit."""
@@ -71,6 +72,8 @@ class Statistics:
         disconnect_writes, disconnect_refusals: disconnect writes that were done, and that were
             refused when their session had ended.
         dropped_cursors: readers of change logs whose lag was too long.
+        reader_lags: the largest lag of the readers of each name, as the open databases showed it
+            last (`reader_lags`).
 
     """
 
@@ -92,6 +95,7 @@ class Statistics:
         self.disconnect_writes = 0
         self.disconnect_refusals = 0
         self.dropped_cursors = 0
+        self.reader_lags: Mapping[str, Lag] = {}
         self._is_measuring = is_measuring
         self._commits: deque[tuple[int, float, float, str]] = deque(maxlen=MAX_NOTED)
 

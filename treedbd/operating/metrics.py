@@ -376,6 +376,33 @@ METRICS: Final[tuple[Metric, ...]] = (
         ),
         "result",
     ),
+    # Readers of change logs.
+    _gauge(
+        "treedb_log_cursor_lag_entries",
+        "Writes that a reader of change logs has not read, of the open database with most.",
+        lambda s: _by({name: lag.entries for name, lag in s.statistics.reader_lags.items()}),
+        "cursor",
+        combine=max,
+    ),
+    _gauge(
+        "treedb_log_cursor_lag_bytes",
+        "Bytes of these in the change log, of the open database with most.",
+        lambda s: _by({name: lag.bytes for name, lag in s.statistics.reader_lags.items()}),
+        "cursor",
+        combine=max,
+    ),
+    _gauge(
+        "treedb_log_cursor_lag_seconds",
+        "Age of the oldest of these, in the open database with the oldest; 0 without any.",
+        lambda s: _by({name: lag.seconds for name, lag in s.statistics.reader_lags.items()}),
+        "cursor",
+        combine=max,
+    ),
+    _counter(
+        "treedb_log_cursors_dropped_total",
+        "How often a reader of a change log lost its place, because its lag was too long.",
+        lambda s: s.statistics.dropped_cursors,
+    ),
     # Databases.
     _gauge(
         "treedb_databases_open",

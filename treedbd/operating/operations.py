@@ -200,6 +200,7 @@ class Operations:
     async def _look_at_process(self) -> None:
         try:
             self.sources.process = await self._in_thread(self._probes.look_at_process)
+            await self._catalog.find_own_problems()  # which measures the lags of readers
         except Exception:
             self._log.failure("The metrics of this process cannot be read.")
 

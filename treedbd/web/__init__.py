@@ -15,6 +15,7 @@ context           the objects that all handlers share; users whom the applicatio
 rules             the rules of a project: read, checked, put; their versions; trials of rules
 admin             what admins read and change besides: databases, activity, the change log
 databases         projects listed, databases created and deleted, for admins
+cursors           readers of change logs listed, their cursors removed, for admins
 backups           backups taken and listed, for admins
 activity          how many requests, how long they take, which are slowest; counts for metrics
 inspection        what admins see as it is: requests, as they come too, and connections

@@ -31,6 +31,7 @@ from treedbd.database.requests import (
     TooManyDisconnectWrites,
     TooManyDrafts,
     Unavailable,
+    UnknownCursor,
     UnknownDatabase,
     UnknownVersion,
 )
@@ -95,6 +96,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     MissingFile: (404, "not_found"),
     MissingSuffix: (404, "not_found"),
     NoDatabaseNamed: (404, "not_found"),
+    UnknownCursor: (404, "not_found"),
     UnknownDatabase: (404, "not_found"),
     UnknownVersion: (404, "not_found"),
     CannotUpgrade: (404, "not_found"),

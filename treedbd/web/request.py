@@ -143,6 +143,17 @@ def find_parameter(uri: bytes, name: bytes) -> list[str]:
     return [_decode_form(value) for found, _, value in parts if found == name]
 
 
+def find_single_parameter(uri: bytes, name: str) -> str | None:
+    """Return the value of a parameter that only some resources have, None if it is not given.
+
+    Raises `InvalidQuery`, also if it is given twice.
+    """
+    found = find_parameter(uri, name.encode())
+    if len(found) > 1:
+        raise InvalidQuery(f"The parameter {name} is given twice.")
+    return found[0] if found else None
+
+
 def parse_leniently(raw_query: bytes) -> Parameters:
     """Return the parameters of a query; of a malformed one only those in `_LOCATING`.
 

@@ -55,6 +55,7 @@ from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, requir
 from treedbd.web.backups import BackupHandlers, Backups
 from treedbd.web.console import ERROR_HEADERS, SAFE_HEADERS, Console
 from treedbd.web.context import WebContext
+from treedbd.web.cursors import CursorHandlers
 from treedbd.web.databases import DatabaseHandlers
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
 from treedbd.web.inspection import Inspection
@@ -649,6 +650,7 @@ class TreeResource(Resource):
         self.inspection = Inspection(data, sockets, activity, catalog.statistics)
         self._admin = AdminHandlers(data, catalog, sockets, activity, inspection=self.inspection)
         self._databases = DatabaseHandlers(data, catalog, activity)
+        self._cursors = CursorHandlers(data, catalog)
         self.backups = Backups(context.settings, context.clock)
         self._backups = BackupHandlers(data, self.backups)
         catalog.end_listeners = self._end_listeners
@@ -759,6 +761,11 @@ class TreeResource(Resource):
     async def database(self, request: IHttp1Request) -> None:
         """Create a database, or delete it."""
         await self._answer_admin(request, "database", self._databases.database)
+
+    @app.route("/.settings/cursors.json", methods=["GET", "HEAD", "DELETE", "OPTIONS"])
+    async def cursors(self, request: IHttp1Request) -> None:
+        """List the cursors of change logs, or remove one."""
+        await self._answer_admin(request, "cursors", self._cursors.cursors)
 
     @app.route("/.inspect/backups.json", methods=READ_METHODS, endpoint="list_backups")
     async def list_backups(self, request: IHttp1Request) -> None:

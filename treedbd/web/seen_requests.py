@@ -41,7 +41,7 @@ from treedbd.tree.types import PRIORITY, InvalidQuery, Json
 from treedbd.tree.value import compact
 from treedbd.web.auth.identity import ANONYMOUS, Identity
 from treedbd.web.listeners import TooManyStreams
-from treedbd.web.request import DataRequest, Parameters, Question, find_parameter
+from treedbd.web.request import DataRequest, Parameters, Question, find_single_parameter
 from treedbd.web.request_log import CLIENT_CLOSED, bytes_received
 from treedbd.web.response import address_of
 
@@ -260,7 +260,11 @@ class RequestFilter:
     @classmethod
     def parse(cls, uri: bytes) -> RequestFilter:
         """Return the filter in the query of a target; raise `InvalidQuery`."""
-        path, status, slower = _find(uri, "path"), _find(uri, "status"), _find(uri, "slower")
+        path, status, slower = (
+            find_single_parameter(uri, "path"),
+            find_single_parameter(uri, "status"),
+            find_single_parameter(uri, "slower"),
+        )
         if status is not None and not _STATUS.fullmatch(status):
             raise InvalidQuery(
                 "status must be a status such as 403, a class such as 4xx, or denied."
@@ -272,9 +276,9 @@ class RequestFilter:
         return cls(
             path=None if path == "/" else path,
             status=status,
-            uid=_find(uri, "uid"),
+            uid=find_single_parameter(uri, "uid"),
             slower_ms=None if slower is None else float(slower),
-            database=_find(uri, "database"),
+            database=find_single_parameter(uri, "database"),
         )
 
     def shows(self, seen: SeenRequest) -> bool:
@@ -293,13 +297,6 @@ class RequestFilter:
             return False
         path = self.path
         return path is None or seen.path == path or seen.path.startswith(path + "/")
-
-
-def _find(uri: bytes, name: str) -> str | None:
-    found = find_parameter(uri, name.encode())
-    if len(found) > 1:
-        raise InvalidQuery(f"The parameter {name} is given twice.")
-    return found[0] if found else None
 
 
 Follow: TypeAlias = Callable[[SeenRequest], None]
