@@ -15,6 +15,7 @@ import pytest
 
 from tests.access import Stream, Tree, admin, at, reload, trusting, user
 from tests.command import run_command
+from tests.cursors import seed_readers
 from tests.daemon import Daemon, request
 from tests.ops import OPEN_METRICS, OPS_LISTEN, Scrape, fetch, health, ops_url, scrape
 from tests.realtime import RealtimeClient
@@ -70,6 +71,10 @@ LABELS = {
     "treedb_turn_seconds": set(),
     "treedb_kept_answers_total": {"result"},
     "treedb_unindexed_queries_total": set(),
+    "treedb_log_cursor_lag_entries": {"cursor"},
+    "treedb_log_cursor_lag_bytes": {"cursor"},
+    "treedb_log_cursor_lag_seconds": {"cursor"},
+    "treedb_log_cursors_dropped_total": set(),
     "treedb_databases_open": set(),
 }
 """The names and labels that dashboards depend on."""
@@ -208,6 +213,18 @@ class MeteredDaemon:
         self.prepare_to_leave().leave()
         wait_until(lambda: done() == before + 1)
 
+    def write_unread(self) -> None:
+        """Write what the reader of a database has not read, until a look has shown that."""
+        before = scrape(self.daemon).get("treedb_log_cursor_lag_entries", cursor="archive")
+        with Tree(self.daemon, self.project, "read") as tree:
+            tree.seed("/a.json", "unread")
+
+        def has_grown() -> bool:
+            now = scrape(self.daemon).get("treedb_log_cursor_lag_entries", cursor="archive")
+            return now > before
+
+        wait_until(has_grown)
+
     def create_database(self) -> None:
         self._databases += 1
         with Tree(self.daemon, self.project, f"d{self._databases}") as tree:
@@ -277,6 +294,9 @@ MOVES: dict[str, Callable[[MeteredDaemon], None]] = {
     "treedb_stale_listens_total": MeteredDaemon.fall_behind_over_a_socket,
     "treedb_disconnect_sessions": MeteredDaemon.be_about_to_leave,
     "treedb_disconnect_writes_total": MeteredDaemon.leave,
+    "treedb_log_cursor_lag_entries": MeteredDaemon.write_unread,
+    "treedb_log_cursor_lag_bytes": MeteredDaemon.write_unread,
+    "treedb_log_cursor_lag_seconds": MeteredDaemon.write_unread,
     "treedb_databases_open": MeteredDaemon.create_database,
     "treedb_store_bytes": MeteredDaemon.create_database,
     "treedb_project_store_bytes": MeteredDaemon.create_database,
@@ -292,6 +312,7 @@ MOVES: dict[str, Callable[[MeteredDaemon], None]] = {
 """What moves each metric, those last that leave something broken."""
 ELSEWHERE = {
     "treedb_waiting_writes",  # tests/database/test_statistics.py
+    "treedb_log_cursors_dropped_total",  # tests/test_log_readers.py
     "treedb_processes",  # with two workers, below
     "process_resident_memory_bytes",  # tests/operating/test_probes.py
     # Of one process they stay as they are.
@@ -302,7 +323,9 @@ ELSEWHERE = {
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredDaemon]:
-    with trusting(tmp_path_factory.mktemp("metrics"), CONFIG, ["shop"], *ONE_PROCESS) as daemon:
+    folder = tmp_path_factory.mktemp("metrics")
+    seed_readers(folder / "data", ["read--shop"])
+    with trusting(folder, CONFIG, ["shop"], *ONE_PROCESS) as daemon:
         world = MeteredDaemon(daemon)
         world.tree.put_rules(RULES)
         with world.closing:
