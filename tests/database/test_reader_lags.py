@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 
 from tests.cursors import CREATED_MS, begin_reader
 from tests.database.catalogs import PROJECT, close, find, make_catalog, problems, put, use
-from tests.database.world import TurnClock
+from tests.database.world import Disk, TurnClock, run_at_once
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.log_reader import remove_cursor
@@ -134,6 +135,42 @@ def test_closed_databases_are_looked_at_again_one_after_the_other(tmp_path: path
     for left in (1, 1, 0):  # the second time too early
         assert len(problems(catalog)) == left
         clock.advance(CLOSED_S - 1 if left else 0)
+    close(catalog)
+
+
+def test_one_that_cannot_be_opened_does_not_keep_the_others_from_that(
+    tmp_path: pathlib.Path,
+) -> None:
+    catalog, clock = make_catalog(tmp_path, PROJECT)
+    lost, other = (reader_in(catalog, clock, name, dropped_ms=CREATED_MS) for name in ("a", "b"))
+    assert len(reasons(catalog, clock)) == 2
+    for each in (lost, other):
+        close_unused(clock, each)
+    (tmp_path / "p" / "a.shelf").rename(tmp_path / "away")
+    problems(catalog)
+    assert not other.is_open
+    clock.advance(CLOSED_S)
+    problems(catalog)
+    assert other.is_open
+    (tmp_path / "away").rename(tmp_path / "p" / "a.shelf")
+    close(catalog)
+
+
+def test_a_database_that_is_being_closed_is_not_opened_for_a_look(tmp_path: pathlib.Path) -> None:
+    disk = Disk()
+    waits = False
+
+    def run(work: Callable[[], None]) -> Deferred[None]:
+        return disk.run(work) if waits else run_at_once(work)
+
+    catalog, clock = make_catalog(tmp_path, PROJECT, run_in_thread=run)
+    database = reader_in(catalog, clock, "a")
+    waits = True
+    close_unused(clock, database)
+    problems(catalog)
+    assert not database.is_open
+    disk.finish_all()
+    waits = False
     close(catalog)
 
 
