@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 
 from tests.cursors import CREATED_MS, begin_reader
-from tests.database.catalogs import PROJECT, close, find, make_catalog, problems, put, use
+from tests.database.catalogs import (
+    ANONYMOUS,
+    PROJECT,
+    close,
+    find,
+    make_catalog,
+    problems,
+    put,
+    use,
+)
 from tests.database.world import Disk, TurnClock, run_at_once
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.log_reader import remove_cursor
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.database.reader_lags import CLOSED_S, LOOK_S, SHARE
+from treedbd.database.requests import Write
 from treedbd.store.cursors import CURSOR_FIRST, Lag
+from treedbd.tree.edit import make_put
+from treedbd.tree.types import Place
 
 LOST = (
     "The reader archive of the change log has lost its place at 2023-11-14T22:13:20Z: it has to "
@@ -67,6 +80,27 @@ def test_the_largest_lag_of_each_reader_is_shown(tmp_path: pathlib.Path) -> None
     assert (lags["archive"].entries, lags["copy"].entries) == (3, 1)
     assert lags["archive"].bytes > 300
     assert lags["archive"].seconds > 0
+    close(catalog)
+
+
+def test_the_first_entry_that_is_not_read_is_read_once_for_its_time(tmp_path: pathlib.Path) -> None:
+    catalog, clock = make_catalog(tmp_path, PROJECT)
+    database = reader_in(catalog, clock, "a")
+    put(database, clock, 2)  # in 1970
+    now = time.time_ns() // 1_000_000
+    database.write(Write(make_put(Place(("a",)), 3), now, ANONYMOUS))
+    clock.run()
+    (first,) = catalog.readers.look(database)
+    assert first.lag.seconds >= now / 1000
+    engine = database._engine
+    transaction = engine.begin()
+    transaction.trim(2)
+    transaction.commit()
+    engine.advance()
+    assert catalog.readers.look(database)[0].lag.seconds >= now / 1000
+    begin_reader(database, sequence=2)
+    clock.run()
+    assert catalog.readers.look(database)[0].lag.seconds < now / 2000  # it has moved
     close(catalog)
 
 

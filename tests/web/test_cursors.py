@@ -18,6 +18,7 @@ from tests.web.tree_server import TreeServer, make_verifier
 from treedbd.database.requests import ProjectSpec
 from treedbd.names import parse_label
 from treedbd.web import cursors as resource
+from treedbd.web.databases import AT_ONCE
 
 PATH = "/.settings/cursors.json"
 SECRETS = {"also": secret_of("own"), "own": secret_of("own"), "foreign": secret_of("foreign")}
@@ -150,6 +151,20 @@ def test_a_database_that_cannot_be_read_is_named(tmp_path: pathlib.Path) -> None
     listed = server.listed()
     assert [each["database"] for each in listed["cursors"]] == ["b--own"]
     assert listed["unreadable"] == ["a--own"]
+    close(server.catalog)
+
+
+def test_callers_are_identified_in_several_turns(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = {f"x{number}": secret_of("foreign") for number in range(3 * AT_ONCE)}
+    for name, secret in many.items():
+        monkeypatch.setitem(SECRETS, name, secret)
+    server = CursorServer(tmp_path)
+    server.seed("own", "archive")
+    before = server.clock.turns
+    assert server.names() == [("own", "archive")]
+    assert server.clock.turns - before >= 3
     close(server.catalog)
 
 

@@ -55,6 +55,8 @@ class ReaderLags:
         self._seconds = seconds
         self._now_ms = now_ms
         self._dropped: dict[DatabaseName, list[Cursor]] = {}
+        # The times of the first entries that were not read, by reader and place: one may be long.
+        self._since: dict[DatabaseName, dict[tuple[str, int], int]] = {}
         self._due = self._closed_due = seconds()
 
     def look(self, database: Database) -> list[ReaderLag]:
@@ -62,16 +64,26 @@ class ReaderLags:
 
         Raises what reading raises, and `DamagedRow`.
         """
+        name, now = database.name, self._now_ms()
+        since = self._since.pop(name, {})
 
         def read(view: ReadView) -> list[ReaderLag]:
-            now = self._now_ms()
-            return [ReaderLag(each, measure(view, each, now)) for each in read_cursors(view)]
+            return [
+                ReaderLag(each, measure(view, each, now, since.get((each.name, each.sequence))))
+                for each in read_cursors(view)
+            ]
 
         readers = database.read(lambda nodes: read(nodes.rows.stored))
-        self._dropped.pop(database.name, None)
+        late = [each for each in readers if each.lag.entries]
+        if late:
+            self._since[name] = {
+                (each.cursor.name, each.cursor.sequence): now - round(each.lag.seconds * 1000)
+                for each in late
+            }
+        self._dropped.pop(name, None)
         dropped = [each.cursor for each in readers if each.cursor.is_dropped]
         if dropped:
-            self._dropped[database.name] = dropped
+            self._dropped[name] = dropped
         return readers
 
     def look_at_all(self, databases: Iterable[Database]) -> Steps:
@@ -114,6 +126,7 @@ class ReaderLags:
     def forget(self, name: DatabaseName) -> None:
         """Forget a database that was deleted, or that another process has written."""
         self._dropped.pop(name, None)
+        self._since.pop(name, None)
 
     def problems(self) -> list[Problem]:
         """Return which readers have lost their places."""

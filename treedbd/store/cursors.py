@@ -206,17 +206,21 @@ def held_by(cursors: list[Cursor]) -> Held:
     )
 
 
-def measure(view: ReadView, cursor: Cursor, now_ms: int) -> Lag:
-    """Return the lag of a cursor; raise `DamagedRow`."""
+def measure(view: ReadView, cursor: Cursor, now_ms: int, since_ms: int | None = None) -> Lag:
+    """Return the lag of a cursor; raise `DamagedRow`.
+
+    `since_ms` is the time of the first entry above it, if that is known: the entry may be long.
+    """
     last, count = view.sequence(), read_count(view)
     entries = max(0, last - cursor.sequence)
     if not entries or count is None:
         return Lag(0, 0, 0.0)
     late = sum(len(entry.content) for entry in view.entries(max(count.sequence, cursor.sequence)))
     bytes_ = max(0, count.bytes - cursor.bytes_read) + late
-    first = next(view.entries(cursor.sequence), None)
-    since = cursor.moved_ms if first is None else _time_of(first.content, cursor.moved_ms)
-    return Lag(entries, bytes_, max(0.0, (now_ms - since) / 1000))
+    if since_ms is None:
+        first = next(view.entries(cursor.sequence), None)
+        since_ms = cursor.moved_ms if first is None else _time_of(first.content, cursor.moved_ms)
+    return Lag(entries, bytes_, max(0.0, (now_ms - since_ms) / 1000))
 
 
 class CursorKeeper:

@@ -26,7 +26,7 @@ from treedbd.store.cursors import NAME, read_cursor
 from treedbd.store.engine import CannotOpenStore, DamagedPage, DamagedRow, StoreDamaged, StoreFailed
 from treedbd.tree.query import parse_limit
 from treedbd.tree.types import InvalidQuery, Json
-from treedbd.web.databases import is_admin_of
+from treedbd.web.databases import AT_ONCE, is_admin_of
 from treedbd.web.request import DataRequest, Parameters, find_single_parameter
 from treedbd.web.response import Response, json_response
 from treedbd.web.rules import explain_without_rules
@@ -126,7 +126,9 @@ class CursorHandlers:
         specs = {each.name: each for each in await self._slices.run(self._catalog.projects())}
         specs.setdefault(own.name, own)
         found: list[DatabaseName] = []
-        for project in sorted(filter(page.has_some_of, specs)):
+        for at, project in enumerate(sorted(filter(page.has_some_of, specs))):
+            if at % AT_ONCE == AT_ONCE - 1:
+                await deferLater(self._clock, 0)
             if project != own.name and not await is_admin_of(self._data, wanted, project):
                 continue
             refreshing = self._catalog.refresh(project)
