@@ -36,7 +36,7 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.store.rows import seal
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.verify import verify
+from treedbd.store.verify import verify, verify_indexes
 from treedbd.tree.edit import make_patch, make_put
 from treedbd.tree.types import Change, Json, Path, Place
 
@@ -337,6 +337,19 @@ def test_a_small_collection_has_no_entries() -> None:
     writer = make_writer(transaction, INDEXES)
     writer.apply(make_put(Place(("u",)), {"a": {"age": 1}}).changes)
     assert list(transaction.scan(INDEX_FIRST, INDEX_END)) == []
+
+
+def test_a_collection_that_its_priority_makes_too_long_for_one_row_gets_entries() -> None:
+    transaction = MemoryEngine().begin()
+    index = ChildIndex(("u",), order_named("age"))
+    write_states(transaction, IndexStates((IndexState(index, "built"),)))
+    children: Any = {f"k{number:03}": {"age": number} for number in range(216)}
+    make_writer(transaction, [index]).apply(make_put(Place(("u",)), children).changes)
+    assert not Nodes(transaction).is_spread(("u",))
+    priority = make_put(Place(("u",), True), "p" * 900)
+    make_writer(transaction, [index]).apply(priority.changes)
+    assert Nodes(transaction).is_spread(("u",))
+    assert not list(verify_indexes(transaction))
 
 
 def test_the_cost_of_a_change_is_that_of_its_child() -> None:

@@ -620,7 +620,9 @@ class IndexWriter:
             for depth in self._depths:
                 if len(path) > depth:
                     touched.setdefault(path[:depth], {})[path[depth]] = None
-            if not is_priority and len(path) <= deepest:
+            if is_priority:
+                touched.setdefault(path, {})  # its row may become too long: it is spread then
+            elif len(path) <= deepest:
                 self._replace(path)
             pause()
         for path, keys in touched.items():
