@@ -158,7 +158,7 @@ def decode(content: bytes) -> Edit | NotRetained:
 
     A body with very many members is not parsed: it is as if it was not retained.
     """
-    if count_nodes(content) > MAX_DECODED_NODES:
+    if len(content) > MAX_DECODED_NODES and count_nodes(content) > MAX_DECODED_NODES:
         content = without_body(content)
     entry = _parse_entry(content)
     place = Place(tuple(entry["path"]), entry.get("is_priority", False))
@@ -178,6 +178,18 @@ def printed_body(content: bytes) -> tuple[bytes, bytes | None]:
     if len(head) == len(content) or not orjson.loads(head).get("is_printed", False):
         return content, None
     return head, content[len(head) - 1 + len(_SENT) : -1]
+
+
+def split_body(content: bytes) -> tuple[NotRetained, bytes | None]:
+    """Return where an entry wrote, and its body as it was sent, which is not parsed.
+
+    None if the log does not hold the body. Raises ValueError for other bytes.
+    """
+    head = without_body(content)
+    entry = _parse_entry(head)
+    place = Place(tuple(entry["path"]), entry.get("is_priority", False))
+    body = content[len(head) - 1 + len(_SENT) : -1] if len(head) < len(content) else None
+    return NotRetained(entry["method"], place), body
 
 
 def rules_of(content: bytes) -> str:
