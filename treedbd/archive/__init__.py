@@ -10,4 +10,7 @@ base_process  the process that makes a base
 index         what an archive holds: bases, segments, and the stretches that can be restored
 merge         many small segments put together to one
 prune         what is older than the retention, removed
+redo          entries of a log applied to the file of a database
+restoring     any moment: which write it ends with; databases and rules restored
+verification  every object read, the newest moments restored, bases compared
 """

@@ -97,6 +97,11 @@ IndexedPath: TypeAlias = tuple[str | None, ...]
 """The path of collections that have an index; None is any key."""
 
 
+def fingerprint_of(text: str) -> str:
+    """Return a short hash that identifies the rules with a text."""
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 @attrs.frozen(eq=False, slots=False)
 class RuleSet:
     """The rules of a project; `text` is the document as it was PUT."""
@@ -109,7 +114,7 @@ class RuleSet:
     @cached_property
     def fingerprint(self) -> str:
         """A short hash that identifies these rules."""
-        return blake2b(self.text.encode(), digest_size=8).hexdigest()
+        return fingerprint_of(self.text)
 
     @cached_property
     def allows_all_reads(self) -> bool:
