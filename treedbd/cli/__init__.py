@@ -18,6 +18,8 @@ token            token: a token for a project
 init             init: the files that a daemon needs
 serve            serve: the daemon in the foreground
 backup           backup and restore
+archive          archive: moments listed, a key made; restore --to and backup verify with an archive
+path_restore     restore --path: one path brought back into a running database
 check            check and compact
 migrate          migrate: from a hosted service, or another treedb
 cluster          cluster status and move; what both need of PostgreSQL

@@ -1,5 +1,7 @@
 """`treedb backup` and `treedb restore`: copies of all databases, and a data directory from one.
 
+What both do with an archive (`restore --to`, `backup verify`) is in `archive` and `path_restore`.
+
 *Backup*: each database is copied at one exact moment, while the daemon runs. The moments of all
 databases are opened first, one after the other, then their files are copied. Each copy is read back
 and checked, and the manifest is written last: a folder without one is not a backup. With `--keep`
@@ -20,8 +22,10 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from importlib import import_module
 from typing import Any, Final, NoReturn
 
 import attrs
@@ -32,7 +36,9 @@ from treedbd import __version__
 from treedbd.cli.exit import DONE, CommandFailed, Status, counted, make_printable, print_line, warn
 from treedbd.cli.loading.transfer import ProgressReport
 from treedbd.cli.options import (
+    SILENCE_S,
     add_flag,
+    add_network_options,
     add_settings_options,
     number_from,
     read_settings,
@@ -87,6 +93,16 @@ SKIPPED: Final = 3
 """The exit status if a database could not be saved and all others were."""
 _DIGITS: Final = 4
 
+VERIFY: Final = "verify"
+"""The word that is given in place of a folder."""
+_BACKUP_DESCRIPTION: Final = (
+    "Save all databases into DIR, while the daemon runs. treedb backup verify SOURCE verifies a "
+    "backup, or numbered ones, or an archive: all of it is read, and restored into nothing."
+)
+_RESTORE_DESCRIPTION: Final = (
+    "Make a data directory of a backup, or with --to of an archive, as of any moment. With --path "
+    "what was at one path then is brought back into a running database."
+)
 WORK: Final = ".restoring"
 """The suffix of the folder in which a data directory is made."""
 
@@ -166,8 +182,15 @@ def read_manifest(folder: pathlib.Path) -> Manifest:
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
+    parser.description = _BACKUP_DESCRIPTION
     parser.add_argument(
         "folder", metavar="DIR", type=pathlib.Path, help="an empty or new folder for the backup"
+    )
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        nargs="?",
+        help="after the word verify in place of DIR: what to verify, a folder or s3://bucket/prefix",
     )
     parser.add_argument(
         "--keep",
@@ -176,8 +199,29 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         help="make a numbered backup in DIR, and keep the newest N",
     )
     add_flag(parser, "--quiet", "print errors only")
+    add_archive_key_option(parser)
     add_settings_options(parser)
-    parser.set_defaults(run=_backup)
+    parser.set_defaults(run=_back_up_or_verify, optional="source", refuse=parser.error)
+
+
+def add_archive_key_option(parser: ArgumentParser) -> None:
+    """Add the option that names the key file of an archive."""
+    parser.add_argument(
+        "--key",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="the key file of a sealed archive (default: key_file of [archive])",
+    )
+
+
+def _back_up_or_verify(arguments: Namespace) -> Status:
+    if str(arguments.folder) == VERIFY:
+        if arguments.source is None:
+            arguments.refuse(f"verify needs a SOURCE; a folder of that name is ./{VERIFY}")
+        return _verify(arguments)
+    if arguments.source is not None or arguments.key is not None:
+        arguments.refuse("a SOURCE and --key are for verify")
+    return _backup(arguments)
 
 
 def _backup(arguments: Namespace) -> Status:
@@ -195,7 +239,7 @@ def _backup(arguments: Namespace) -> Status:
                 if not saved.skipped:  # else an older backup may have the only copy of a database
                     _remove_old(arguments.folder, keep)
     except OSError as error:
-        raise CommandFailed(f"The backup failed ({_reason(error)}).") from None
+        raise CommandFailed(f"The backup failed ({reason_of(error)}).") from None
     except (CannotOpenStore, StoreFailed) as error:
         raise CommandFailed(str(error)) from None
     except DiskFull:
@@ -207,6 +251,43 @@ def _backup(arguments: Namespace) -> Status:
     if not arguments.quiet:
         _report(folder, saved)
     return SKIPPED if saved.skipped else DONE
+
+
+def _verify(arguments: Namespace) -> Status:
+    """Verify a backup, or an archive."""
+    archive: Any = import_module("treedbd.cli.archive")
+    if archive.is_archive(arguments.source):
+        status: Status = archive.verify_archive(arguments, arguments.source)
+        return status
+    folder = pathlib.Path(arguments.source)
+    if not folder.is_dir():
+        raise CommandFailed(f"There is no folder {folder}.")
+    backups = [folder]
+    if not (folder / MANIFEST).is_file():
+        backups = numbered(folder) or find_complete(folder)
+    if not backups:
+        raise CommandFailed(f"{folder} is neither a backup nor an archive.")
+    faults = [fault for each in backups if (fault := _find_fault(each)) is not None]
+    for sentence in faults:
+        warn(sentence)
+    if faults:
+        raise CommandFailed(f"{folder} has {counted(len(faults), 'fault')}.")
+    print_line(make_printable(f"{folder}: {counted(len(backups), 'backup')}, verified."))
+    return DONE
+
+
+def _find_fault(folder: pathlib.Path) -> str | None:
+    """Restore a backup into nothing; return a sentence about the first thing that is wrong."""
+    try:
+        manifest = read_manifest(folder)
+        for saved in manifest.files:
+            with tempfile.TemporaryDirectory(prefix="treedb-verify-") as work:
+                _restore_file(folder, saved, pathlib.Path(work))
+    except CommandFailed as error:
+        return str(error)
+    except OSError as error:
+        return f"{folder} cannot be verified ({reason_of(error)})."
+    return None
 
 
 def _note(data: pathlib.Path, saved: Manifest) -> None:
@@ -267,7 +348,8 @@ def _save_as(
     return saved
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """Return why an operation on a file has failed, with its path."""
     return str(error.strerror) + (f": {error.filename}" if error.filename else "")
 
 
@@ -447,7 +529,7 @@ def take_for_daemon(
         warn(str(error))
         return {"problem": "full"}
     except OSError as error:
-        warn(f"The backup failed ({_reason(error)}).")
+        warn(f"The backup failed ({reason_of(error)}).")
         return {"problem": "full" if error.errno in FULL_ERRNOS else "failed"}
     except (CannotOpenStore, StoreFailed, CommandFailed) as error:
         warn(str(error))
@@ -489,39 +571,110 @@ def _end(*_: object) -> NoReturn:
 
 def add_restore_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
+    parser.description = _RESTORE_DESCRIPTION
     parser.add_argument(
-        "folder",
-        metavar="DIR",
-        type=pathlib.Path,
-        help="the folder of a backup, or of numbered ones",
+        "source",
+        metavar="SOURCE",
+        help="the folder of a backup, or of numbered ones; with --to an archive, a folder or "
+        "s3://bucket/prefix",
     )
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        help="with --to the data directory to make (default: that of the configuration); with "
+        "--path the URL of the database",
+    )
+    _add_moment_options(parser)
+    add_archive_key_option(parser)
+    _add_path_options(parser)
     add_settings_options(parser)
-    parser.set_defaults(run=_restore)
+    parser.set_defaults(
+        run=_restore, optional="target", refuse=parser.error, silence_s=SILENCE_S, timeout=None
+    )
+
+
+def _add_moment_options(parser: ArgumentParser) -> None:
+    archive: Any = import_module("treedbd.cli.archive")
+    parser.add_argument(
+        "--to",
+        metavar="WHEN",
+        type=archive.parse_when,
+        help='latest, a time such as 2026-11-29T08:30:00Z, "10min ago", or the number of a write',
+    )
+    parser.add_argument(
+        "--database",
+        metavar="PROJECT/NAME",
+        action="append",
+        type=archive.parse_database,
+        help="restore this database only; may be given several times",
+    )
+
+
+def _add_path_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--path", metavar="PATH", help="bring back what is at this path of a running database"
+    )
+    add_flag(parser, "--dry-run", "with --path: show what would change, and write nothing")
+    add_flag(parser, "--yes", "with --path: write without a question")
+    add_flag(parser, "--json", "with --path: print what changes as JSON")
+    add_network_options(parser)
 
 
 def _restore(arguments: Namespace) -> Status:
+    given = vars(arguments)
+    for name in ("dry_run", "yes", "json"):
+        if given[name] and arguments.path is None:
+            arguments.refuse(f"--{name.replace('_', '-')} needs --path")
+    for name in ("path", "database", "key", "target"):
+        if given[name] is not None and arguments.to is None:
+            what = "TARGET" if name == "target" else f"--{name}"
+            arguments.refuse(f"{what} needs --to, and an archive as SOURCE")
+    if arguments.to is None:
+        return _restore_backup(arguments)
+    module = "archive" if arguments.path is None else "path_restore"
+    status: Status = import_module(f"treedbd.cli.{module}").restore_moment(arguments)
+    return status
+
+
+def _restore_backup(arguments: Namespace) -> Status:
     data = read_settings(arguments).data.absolute()
+    archive: Any = import_module("treedbd.cli.archive")
+    if archive.is_archive(arguments.source):
+        raise CommandFailed(f"{arguments.source} is an archive: say which moment by --to.")
     try:
-        folder = _choose(arguments.folder)
+        folder = _choose(pathlib.Path(arguments.source))
         manifest = read_manifest(folder)
         if data.resolve().is_relative_to(folder.resolve()):
             raise CommandFailed(f"{data} is in the backup: choose another by --data.")
-        with contextlib.ExitStack() as locks:
-            is_there = _require_free(data, locks)
-            work = _make_work_folder(data, locks)
-            try:
-                for saved in manifest.files:
-                    _restore_file(folder, saved, work)
-                _put_in_place(work, data, is_there=is_there)
-            except BaseException:
-                shutil.rmtree(work, ignore_errors=True)
-                raise
+        with in_work_folder(data) as work:
+            for saved in manifest.files:
+                _restore_file(folder, saved, work)
     except OSError as error:
-        raise CommandFailed(f"The restore failed ({_reason(error)}).") from None
+        raise CommandFailed(f"The restore failed ({reason_of(error)}).") from None
     except CannotOpenStore as error:
         raise CommandFailed(str(error)) from None
     _report_restored(folder, manifest, data)
     return DONE
+
+
+@contextlib.contextmanager
+def in_work_folder(data: pathlib.Path) -> Iterator[pathlib.Path]:
+    """In a `with` block, make a data directory in the folder that it returns.
+
+    At the end of the block that is put in the place of `data`, or nothing is left of it if the
+    block raises. No other process can use either meanwhile. Raises `CommandFailed`,
+    `CannotOpenStore` or OSError.
+    """
+    with contextlib.ExitStack() as locks:
+        is_there = _require_free(data, locks)
+        work = _make_work_folder(data, locks)
+        try:
+            yield work
+            _put_in_place(work, data, is_there=is_there)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
 
 
 def _choose(folder: pathlib.Path) -> pathlib.Path:

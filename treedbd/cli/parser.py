@@ -75,7 +75,10 @@ COMMANDS: Final = {
     "top": _Command("top", "show what clients do with the databases of a project"),
     "log": _Command("data", "print who has written what, and when", "add_log_options"),
     "backup": _Command("backup", "save all databases while the daemon runs"),
-    "restore": _Command("backup", "make a data directory of a backup", "add_restore_options"),
+    "restore": _Command(
+        "backup", "make a data directory of a backup or an archive", "add_restore_options"
+    ),
+    "archive": _Command("archive", "list the moments of an archive, make a key for one"),
     "compact": _Command("check", "give free space back to the file system", "add_compact_options"),
     "check": _Command("check", "read all databases and report errors"),
     "migrate": _Command("migrate", "copy a database from another server, then follow it"),
@@ -198,6 +201,7 @@ def make_script(shell: str) -> str:
     shtab: Any = import_module("shtab")  # what it loads takes longer than a request
 
     files = {"FILE": shtab.FILE, "RULES": shtab.FILE, "DIR": shtab.DIRECTORY}
+    files |= {"SOURCE": shtab.DIRECTORY, "TARGET": shtab.DIRECTORY}
     parser = make_parser()
     for each in _all_parsers(parser):
         for action in each._actions:

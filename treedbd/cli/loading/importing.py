@@ -479,7 +479,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     add_flag(mode, "--replace", "remove what is at the path first")
     add_flag(mode, "--merge", "replace only the children that the file has, and keep the others")
     add_loading_options(parser)
-    parser.set_defaults(run=_run, request=_send)
+    parser.set_defaults(run=_run, request=send_file)
 
 
 def _parse_file(text: str) -> str:
@@ -663,7 +663,8 @@ class _Import:
         return CommandFailed(f"{error} {GOES_ON}") if self._resume.is_kept else error
 
 
-def _send(client: HttpClient, arguments: Namespace) -> None:
+def send_file(client: HttpClient, arguments: Namespace) -> None:
+    """Write a file below the path of a URL, as the command line says; raise `CommandFailed`."""
     url: Url = arguments.url
     work = _Import(arguments, str(url.to_json()), read_settings(arguments), path_of(url))
     end_on_interrupt(work.stop, lambda: work.interrupted)
