@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.archive.test_redo import tree_in
+from tests.archive.restored import tree_in
 from tests.archive.written_history import START_MS, WrittenHistory
-from tests.command import CommandResult, run_here
+from tests.command import CommandResult, environment, run_here
 from tests.daemon import Daemon
 from treedbd.archive.places import MARKER
 from treedbd.archive.restoring import Goal, ToLatest, ToSequence, ToTime
@@ -64,6 +66,45 @@ def archive(made: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 def restore(archive: pathlib.Path, to: object, target: pathlib.Path, *more: str) -> CommandResult:
     return run_here("restore", "--to", str(to), *more, archive, target)
+
+
+KILLED_RESTORES = """
+import json, os, pathlib, shutil, signal, sys
+import treedbd.cli.path_restore, treedbd.cli.parser
+from treedbd.cli.main import main
+
+words, out = sys.argv[1:], pathlib.Path(sys.argv[-1])
+
+
+def kill_at(number):
+    def counted(call):
+        def run(*arguments, **more):
+            global left
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **more)
+        return run
+    global left
+    left = number
+    for name in ("fsync", "mkdir", "rename", "rmdir", "unlink"):
+        setattr(os, name, counted(getattr(os, name)))
+
+
+for number in range(1, 1000):
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        kill_at(number)
+        os._exit(main(words))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    files = {str(each.relative_to(out)): each.read_bytes().hex()[:200] for each in out.glob("*/*")}
+    print(json.dumps([status, files]))
+    if status >= 0:
+        break
+    shutil.rmtree(out, ignore_errors=True)
+"""
+"""A command that is killed again and again, each time at the next call that changes names."""
 
 
 def at(seconds: float) -> str:
@@ -170,6 +211,22 @@ def test_a_directory_with_data_and_one_in_the_archive_are_refused(
     (tmp_path / "empty").mkdir()
     assert "is not an archive" in restore(tmp_path / "empty", 1, tmp_path / "out").error
     assert not (tmp_path / "out").exists()
+
+
+def test_a_restore_that_is_killed_leaves_nothing_or_all(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    words = ["restore", "--to", "6", str(made), str(tmp_path / "out")]
+    script = [sys.executable, "-c", KILLED_RESTORES, *words]
+    done = subprocess.run(script, env=environment(), capture_output=True, text=True, check=True)
+    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    status, whole = runs.pop()
+    assert status == 0, done.stderr
+    assert "app/default.shelf" in whole
+    assert len(runs) > 20
+    assert {status for status, _ in runs} == {-9}
+    assert [files for _, files in runs if files not in ({}, whole)] == []
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_daemon_goes_on_with_what_was_restored(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.archive.restored import tree_in
 from tests.examples import examples
 from treedbd.archive import redo
 from treedbd.archive.redo import CannotRedo, NetChanges, Redo
@@ -28,7 +29,6 @@ from treedbd.store.indexes import (
 )
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
-from treedbd.store.sqlite.copy import verify_copy
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.verify import verify, verify_indexes
 from treedbd.tree.edit import Edit, apply, make_patch, make_put
@@ -67,16 +67,6 @@ def entry_of(sequence: int, edit: Edit) -> LogEntry:
 
 def entries_of(edits: Iterable[Edit]) -> list[LogEntry]:
     return [entry_of(number, edit) for number, edit in enumerate(edits, 1)]
-
-
-def tree_in(file: pathlib.Path) -> Value:
-    """Return the tree in a file, which must be sound, and that of a database closed cleanly."""
-    assert verify_copy(file) is None
-    engine = SqliteEngine.open(file)
-    assert engine.was_closed_cleanly
-    found = engine.read(lambda view: Nodes(view).get(()))
-    engine.close()
-    return found
 
 
 def log_in(file: pathlib.Path) -> list[LogEntry]:

@@ -56,8 +56,6 @@ _RETAINED: Final = StreamLimits().retain_events + 1
 _SHORT_BYTES: Final = 16 * 1024
 """A value of more bytes is written before what is set below it."""
 _MAX_PLAIN: Final = 10_000
-_SETS_PRIORITY: Final = (b'.priority"', b'"is_priority":true', b"\\u")
-"""What an entry has that sets a priority; in a body as it was sent its name may be escaped."""
 
 
 class CannotRedo(Exception):
@@ -277,7 +275,8 @@ class Redo:
     def _apply(self, changes: NetChanges, entry: LogEntry) -> None:
         content = entry.content
         size = len(content)
-        if size > LONG_BYTES or changelog.count_nodes(content) > changelog.MAX_DECODED_NODES:
+        most = changelog.MAX_DECODED_NODES
+        if size > LONG_BYTES or (size > most and changelog.count_nodes(content) > most):
             head, body = changelog.split_body(content)
             if body is not None and not head.place.is_priority:
                 _apply_long(changes.target_of(head), body)
@@ -349,8 +348,11 @@ def _apply_long(target: BulkWriter | BulkPatch, body: bytes) -> None:
 
 
 def sets_priority(content: bytes) -> bool:
-    """Return whether an entry may set a priority; it surely does not if this is False."""
-    return any(each in content for each in _SETS_PRIORITY)
+    """Return whether an entry may set a priority; it surely does not if this is False.
+
+    In a body as it was sent the name of a priority may be escaped.
+    """
+    return b'.priority"' in content or b'"is_priority":true' in content or b"\\u" in content
 
 
 def _shortened(entry: LogEntry) -> LogEntry:

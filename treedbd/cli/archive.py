@@ -55,6 +55,7 @@ from treedbd.cli.exit import (
     print_line,
     warn,
 )
+from treedbd.cli.loading import importing
 from treedbd.cli.loading.transfer import ProgressReport
 from treedbd.cli.options import add_flag, add_settings_options, read_settings
 from treedbd.cli.top import format_bytes
@@ -288,7 +289,7 @@ def restore_moment(arguments: Namespace) -> Status:
     progress = ProgressReport("restore", None, is_quiet=not sys.stderr.isatty())
     archive = open_archive(arguments, source, progress.advance)
     try:
-        with reported_failures("The restore failed"):
+        with reported_failures("The restore failed"), importing.few_collections():
             restoration = Restoration(archive)
             databases = choose_databases(restoration, arguments)
             with in_work_folder(data) as work:
@@ -347,6 +348,7 @@ def verify_archive(arguments: Namespace, source: str) -> Status:
     try:
         with (
             reported_failures("The archive cannot be verified"),
+            importing.few_collections(),
             tempfile.TemporaryDirectory(prefix="treedb-verify-") as folder,
         ):
             report = find_faults(archive, pathlib.Path(folder))

@@ -123,6 +123,7 @@ def restore_moment(arguments: Namespace) -> Status:
     try:
         with (
             reported_failures("The restore failed"),
+            importing.few_collections(),
             tempfile.TemporaryDirectory(prefix="treedb-restore-") as folder,
         ):
             restoration = Restoration(archive)

@@ -489,11 +489,20 @@ def _parse_file(text: str) -> str:
 
 
 def _run(arguments: Namespace) -> Status:
+    with few_collections():
+        return _store(arguments) if hasattr(arguments, "data") else run_once(arguments)
+
+
+@contextlib.contextmanager
+def few_collections() -> Iterator[None]:
+    """In a `with` block, look for cycles rarely.
+
+    What is parsed has none, and looking for some took a fifth of the time.
+    """
     before = gc.get_threshold()
-    # What is parsed has no cycles, and looking for some took a fifth of the time.
     gc.set_threshold(_YOUNG_OBJECTS)
     try:
-        return _store(arguments) if hasattr(arguments, "data") else run_once(arguments)
+        yield
     finally:
         gc.set_threshold(*before)
 
