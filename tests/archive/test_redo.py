@@ -76,18 +76,20 @@ def log_in(file: pathlib.Path) -> list[LogEntry]:
     return found
 
 
-@settings(max_examples=examples(1000))
-@given(st.lists(EDITS, max_size=25), st.integers(10, 400))
-def test_what_edits_change_together_is_what_they_change_one_by_one(
-    edits: list[Edit], row_bytes: int
-) -> None:
-    engine = MemoryEngine()
-    transaction = engine.begin()
+def put(path: str, value: Json, *, is_priority: bool = False) -> Edit:
+    return make_put(Place(tuple(filter(None, path.split("/"))), is_priority), value)
+
+
+def check_together(edits: Iterable[Edit | None], row_bytes: int = 4096) -> None:
+    """Apply edits together, and all that is kept at each None; compare with one by one."""
+    transaction = MemoryEngine().begin()
     write_states(transaction, IndexStates((IndexState(INDEX, "built"),)))
-    writer = make_writer(transaction, [INDEX], row_bytes)
-    changes = NetChanges(writer, set())
+    changes = NetChanges(make_writer(transaction, [INDEX], row_bytes), set())
     model: Value = None
     for edit in edits:
+        if edit is None:
+            changes.flush()
+            continue
         model = apply(model, edit.changes)
         content = changelog.encode(edit, 1)
         if redo.sets_priority(content):
@@ -97,6 +99,39 @@ def test_what_edits_change_together_is_what_they_change_one_by_one(
     changes.finish()
     assert Nodes(transaction).get(()) == model
     assert [*verify(transaction), *verify_indexes(transaction)] == []
+
+
+@settings(max_examples=examples(400))
+@given(st.lists(st.one_of(EDITS, EDITS, EDITS, st.none()), max_size=25), st.integers(10, 400))
+def test_what_edits_change_together_is_what_they_change_one_by_one(
+    edits: list[Edit | None], row_bytes: int
+) -> None:
+    check_together(edits, row_bytes)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [put("a", 5), None, put("a/b", 1), put("a/b", None)],
+        [put("a", 5), None, put("a/b/c", 1), put("a/b", None), put("a/d", None)],
+        [put("a", {"b": 1, ".priority": 2}), put("a/b", None), put("a/c", 1)],
+        [put("a", {".value": 1, ".priority": 2}), put("a/b", 1), put("a/b", None), put("a/c", 1)],
+        [put("a/b", 1), put("a", 1, is_priority=True), put("a/b", None), put("a/c", 1)],
+        [
+            *(put("a/b", 1), put("a/c", 1), put("a/c", None), put("a", 1, is_priority=True)),
+            *(put("a/b", None), put("a/d", 1)),
+        ],
+        [put("a/b", 1), None, put("a", None), put("a/c", 1)],
+        [put("a", {"b": 1, "c": 2}), put("a/b", None), put("a/b/d", 3), put("a/c", None)],
+        [put("a", {"b": 1}), put("a/b", None), put("a/c", None), put("a", 7)],
+        [put("a", {"b": "x" * 20_000}), put("a/c", 1), put("a/b", None), put("", {"z": 1})],
+        [put("a/b", 1), put("a/c", None), put("", None), put("a/b/c", 2)],
+    ],
+)
+def test_edits_whose_order_matters_have_the_effect_of_their_order(
+    edits: list[Edit | None],
+) -> None:
+    check_together(edits)
 
 
 @settings(max_examples=examples(60), deadline=None)

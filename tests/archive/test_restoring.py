@@ -13,7 +13,7 @@ from tests.archive.written_history import WrittenHistory
 from tests.examples import examples
 
 
-@settings(max_examples=examples(5), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_any_moment_is_what_the_database_held_then(
     tmp_path_factory: pytest.TempPathFactory, seed: int

@@ -275,13 +275,12 @@ class Redo:
     def _apply(self, changes: NetChanges, entry: LogEntry) -> None:
         content = entry.content
         size = len(content)
-        most = changelog.MAX_DECODED_NODES
-        if size > LONG_BYTES or (size > most and changelog.count_nodes(content) > most):
+        if size > LONG_BYTES:
             head, body = changelog.split_body(content)
             if body is not None and not head.place.is_priority:
                 _apply_long(changes.target_of(head), body)
                 return
-        edit = changelog.decode(content)
+        edit = changelog.decode(content, size)
         if isinstance(edit, changelog.NotRetained):
             raise CannotRedo(entry.sequence, "was kept without its body", is_left_out=True)
         if sets_priority(content):

@@ -281,9 +281,13 @@ def _make_key(arguments: Namespace) -> Status:
 def restore_moment(arguments: Namespace) -> Status:
     """Make a data directory as of a moment of an archive: `restore --to`."""
     source: str = arguments.source
-    target = arguments.target
-    data = pathlib.Path(target) if target else read_settings(arguments).data
-    data = data.absolute()
+    settings = read_settings(arguments)
+    if settings.is_cluster and not arguments.target:
+        raise CommandFailed(
+            "The data of this configuration is in PostgreSQL: name a directory to restore into, "
+            "and bring it there by treedb move."
+        )
+    data = pathlib.Path(arguments.target or settings.data).absolute()
     if BUCKET not in source and data.resolve().is_relative_to(pathlib.Path(source).resolve()):
         raise CommandFailed(f"{data} is in the archive: choose another directory.")
     progress = ProgressReport("restore", None, is_quiet=not sys.stderr.isatty())

@@ -153,12 +153,12 @@ def count_nodes(content: bytes) -> int:
     return sum(content.count(mark, body_at) for mark in _NODE_MARKS)
 
 
-def decode(content: bytes) -> Edit | NotRetained:
+def decode(content: bytes, max_nodes: int = MAX_DECODED_NODES) -> Edit | NotRetained:
     """Return the edit of an entry; raise ValueError for bytes that `encode` did not make.
 
-    A body with very many members is not parsed: it is as if it was not retained.
+    A body with more than `max_nodes` members is not parsed: it is as if it was not retained.
     """
-    if len(content) > MAX_DECODED_NODES and count_nodes(content) > MAX_DECODED_NODES:
+    if len(content) > max_nodes and count_nodes(content) > max_nodes:
         content = without_body(content)
     entry = _parse_entry(content)
     place = Place(tuple(entry["path"]), entry.get("is_priority", False))
