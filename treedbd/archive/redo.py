@@ -43,7 +43,7 @@ from treedbd.tree.fragments import Splitter
 from treedbd.tree.types import Change, InvalidData, InvalidPath, Path, Place, Value
 from treedbd.tree.value import nest
 
-BATCH_ENTRIES: Final = 4096
+BATCH_ENTRIES: Final = 16_384
 BATCH_BYTES: Final = 8 * MIB
 """Entries, and bytes of them, that are applied in one transaction."""
 LONG_BYTES: Final = 256 * 1024
