@@ -230,13 +230,17 @@ class Restoration:
         )
 
     def restore_all(
-        self, goal: Goal, folder: pathlib.Path, databases: Collection[str] | None = None
+        self,
+        choices: Sequence[Choice],
+        goal: Goal,
+        folder: pathlib.Path,
+        databases: Collection[str] | None = None,
     ) -> tuple[list[Restored], list[RestoredRules]]:
         """Restore databases and the rules of their projects into the folder of a data directory.
 
-        All of them if `databases` is None. Raises `NotReachable` if there is none then.
+        `choices` are those of `find_all` with the same `goal` and `databases`. Raises
+        `NotReachable` if there is none.
         """
-        choices = list(self.find_all(goal, databases))
         if not choices:
             raise NotReachable("There was no database then.")
         restored = [self.restore(each, file_of(folder, each.db)) for each in choices]
@@ -257,6 +261,21 @@ class Restoration:
         for db in self.databases() if databases is None else databases:
             if (choice := self.find(db, goal)) is not None:
                 yield choice
+
+    def size_of(self, choices: Sequence[Choice]) -> int:
+        """Return the bytes of the objects that are read to restore some databases."""
+        sizes = {each.name: each.size for each in self._archive.place.list("")}
+        total = 0
+        for choice in choices:
+            base = choice.stretch.base_for(choice.sequence)
+            start = 0 if base is None else base.sequence
+            total += 0 if base is None else base.size
+            total += sum(
+                sizes.get(piece.segment.name, 0)
+                for piece in choice.stretch.pieces
+                if piece.through > start and piece.after < choice.sequence
+            )
+        return total
 
     def rules(self, until_ms: float) -> list[RestoredRules]:
         """Return the rules of each project that were in force at a time."""

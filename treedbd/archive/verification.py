@@ -56,12 +56,8 @@ def find_faults(archive: Archive, folder: pathlib.Path) -> VerificationReport:
         _restore_newest(restoration, db, folder, report)
         for stretch in archive.spans(db):
             _compare_bases(archive, restoration, stretch, folder, report)
-    known = set(report.faults)
-    report.faults += [
-        sentence
-        for name, reason in archive.faults.items()
-        if (sentence := f"{name} is damaged: {reason}") not in known
-    ]
+    report.faults += [f"{name} is damaged: {reason}" for name, reason in archive.faults.items()]
+    report.faults = list(dict.fromkeys(report.faults))
     return report
 
 

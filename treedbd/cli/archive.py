@@ -297,7 +297,10 @@ def restore_moment(arguments: Namespace) -> Status:
             restoration = Restoration(archive)
             databases = choose_databases(restoration, arguments)
             with in_work_folder(data) as work:
-                restored, rules = restoration.restore_all(arguments.to, work, databases)
+                choices = list(restoration.find_all(arguments.to, databases))
+                progress.set_total(restoration.size_of(choices))
+                progress.advance_to(0)
+                restored, rules = restoration.restore_all(choices, arguments.to, work, databases)
     finally:
         progress.stop()
     print_line(make_printable(f"{data}: {counted(len(restored), 'database')} of {source}."))
