@@ -20,7 +20,6 @@ from tests.daemon import Daemon
 from treedbd.archive.places import MARKER
 from treedbd.archive.restoring import Goal, ToLatest, ToSequence, ToTime
 from treedbd.archive.sealing import parse_key
-from treedbd.archive.segments import Gap
 from treedbd.cli.archive import parse_when
 from treedbd.cli.path_restore import compare
 from treedbd.rules.ruleset import OPEN
@@ -200,6 +199,26 @@ def test_a_moment_that_is_not_there_is_an_error(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_moment_before_the_first_base_is_an_error_that_names_the_first(
+    tmp_path: pathlib.Path,
+) -> None:
+    history = WrittenHistory(tmp_path, 1)
+    for number in range(1, 4):
+        history.put(DB, "count", number)
+    history.leave_out(DB)
+    history.make_base(DB)
+    history.put(DB, "count", 4)
+    history.deliver()
+    history.close()
+    source, out = tmp_path / "archive", tmp_path / "out"
+    first = at(3).replace("Z", ".000Z")
+    assert restore(source, at(2), out).error == (
+        f"{DB} cannot be restored to a time before {first}."
+    )
+    assert "the nearest one is 3." in restore(source, 2, out).error
+    assert f"{DB}: number 3, written {first}" in restore(source, at(3), out).text
+
+
 def test_a_directory_with_data_and_one_in_the_archive_are_refused(
     made: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -324,10 +343,8 @@ def test_what_a_damage_does_not_concern_can_be_restored(
 
 def test_a_hole_that_the_archive_explains_is_a_warning(tmp_path: pathlib.Path) -> None:
     history = fill(tmp_path)
-    served = history._served[DB]
     history.put(DB, "lost", 1)
-    served.delivered = served.sequence(), b""
-    history._records.append(Gap(DB, "The cursor was dropped.", 7, history.now))
+    history.note_gap(DB, "The cursor was dropped.")
     history.make_base(DB)
     history.deliver()
     history.close()

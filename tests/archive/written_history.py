@@ -27,6 +27,7 @@ from treedbd.archive.sealing import Key
 from treedbd.archive.segments import (
     Deleted,
     Entry,
+    Gap,
     Record,
     Rules,
     make_header,
@@ -191,6 +192,18 @@ class WrittenHistory:
         name = name_segment(self.number, self.now, self.key)
         self.place.put(name, write_segment(header, records, self.key), is_new=True)
         self.number += 1
+
+    def leave_out(self, db: str) -> None:
+        """Deliver nothing of what is new, as of an archive that begins here."""
+        served = self._serve(db)
+        last = list(served.news(db))[-1]
+        served.delivered = last.sequence, last.op_id
+
+    def note_gap(self, db: str, reason: str) -> None:
+        """Leave out what is new, with the reason in the archive."""
+        after = self._serve(db).delivered[0]
+        self.leave_out(db)
+        self._records.append(Gap(db, reason, after, self.now))
 
     def make_base(self, db: str) -> None:
         """Make a base, while entries before it may not be delivered yet."""

@@ -385,9 +385,8 @@ class Restoration:
 
     def _require_empty_before(self, db: str, line: _Line) -> None:
         """Raise `NotReachable` unless a database was empty before its first stretch."""
-        first = min(line.stretches, key=lambda each: each.own_ms)
-        if first.first:
-            when = print_time(first.own_ms)
+        if line.stretches[0].first:
+            when = print_time(min(each.first_ms for each in line.stretches))
             sentence = f"{db} cannot be restored to a time before {when}."
             raise NotReachable(self._with_faults(sentence))
 
