@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 
 from tests.database.world import World, make_database
 from treedbd.database.log_reader import (
+    NEW_ENTRIES,
     STORED_AFTER_S,
     CursorLost,
     LogReader,
@@ -187,3 +188,29 @@ def test_a_reader_continues_in_the_next_process() -> None:
     assert do(later, again.open()) is True
     assert [each.sequence for each in again.read()] == [1]
     assert reader.sequence == 0
+
+
+@pytest.mark.parametrize(("writes", "first"), [(3, 1), (NEW_ENTRIES + 1, None)])
+def test_a_reader_of_a_new_database_begins_before_its_first_entry(
+    writes: int, first: int | None
+) -> None:
+    world = World(retain_events=NEW_ENTRIES + TRIM_EVERY)
+    for number in range(writes):
+        put(world, number, "n")
+    reader = reader_of(world, is_whole=True)
+    do(world, reader.begin(may_be_new=True))
+    found = read_all(reader)
+    assert [each.sequence for each in found] == ([] if first is None else [1, 2, 3])
+
+
+def test_a_log_that_lacks_its_beginning_or_a_body_is_not_that_of_a_new_database() -> None:
+    short = World(retain_events=1)
+    for number in range(TRIM_EVERY + 1):
+        put(short, number, "n")
+    bodiless = World(retain_events=1000)
+    put(bodiless, "x" * MIB, "n")
+    for world in (short, bodiless):
+        reader = reader_of(world, is_whole=True)
+        do(world, reader.begin(may_be_new=True))
+        assert reader.read() == []
+        assert reader.sequence > 0

@@ -214,6 +214,10 @@ class ClusterFiles(CatalogFiles):
     def note_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
         """Do nothing: a damaged copy is made again."""
 
+    def path_of(self, name: DatabaseName) -> pathlib.Path:
+        """Return the file of the copy of a database; raise `CannotOpenStore`."""
+        return self._copies.path_of(name)
+
     # Deletion.
 
     async def delete(self, name: DatabaseName) -> None:
@@ -426,7 +430,7 @@ class Copies:
     def _open_stored(
         self, name: DatabaseName, stored: StoredDatabase, replica: Replica
     ) -> PostgresqlEngine:
-        path = self._path_of(name)
+        path = self.path_of(name)
         create_directory(path.parent)
         engine = self._connections.store.open_engine(
             path, stored.db, epoch=replica.judged_epoch, lock=self.lock
@@ -458,7 +462,8 @@ class Copies:
         stored = projects.create_database(name.project, name.database)
         return self._open_stored(name, stored, replica)
 
-    def _path_of(self, name: DatabaseName) -> pathlib.Path:
+    def path_of(self, name: DatabaseName) -> pathlib.Path:
+        """Return the file of the copy of a database; raise `CannotOpenStore`."""
         if parse_label(name.label) != name:  # it must not lead out of the folder
             raise CannotOpenStore(
                 f"The database {name.label}", "has a name that is none", "remove it from PostgreSQL"
@@ -468,7 +473,7 @@ class Copies:
     def remove(self, name: DatabaseName) -> None:
         """Remove the copy of a database, which is not open; one that stays is never used again."""
         with contextlib.suppress(OSError):
-            remove_files(self._path_of(name))
+            remove_files(self.path_of(name))
 
     def remove_unused(self) -> None:
         """Remove the files of copies that have not been used for long; none may be open."""

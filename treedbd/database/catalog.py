@@ -147,6 +147,8 @@ class Catalog:
         written: the databases that have data, as far as this process knows.
         readers: where the readers of change logs are, and which have lost their places.
         end_listeners: called with a database that is being deleted, to end what watches it.
+        deletion_listeners: called with a database that this process has let go of for good.
+        problem_sources: return what else is not as it should be.
 
     """
 
@@ -187,6 +189,8 @@ class Catalog:
         self._retain_events = retain_events
         self.written: Final = WrittenDatabases(max_databases)
         self.end_listeners: Callable[[DatabaseName], None] = _end_nothing
+        self.deletion_listeners: Final[list[Callable[[DatabaseName], None]]] = []
+        self.problem_sources: Final[list[Callable[[], list[Problem]]]] = []
         self._deleting: set[DatabaseName] = set()
         self._has_created = False
         self._used: WeakValueDictionary[DatabaseName, Database] = WeakValueDictionary()
@@ -329,6 +333,10 @@ class Catalog:
         """Read which databases and rules others have made; None if all is known."""
         return None if self._is_in_memory else self._files.refresh(project)
 
+    def file_of(self, name: DatabaseName) -> pathlib.Path:
+        """Return the file of a database, or of its copy; raise `CannotOpenStore`."""
+        return self._files.path_of(name)
+
     def names(self, project: ProjectSpec) -> list[DatabaseName]:
         """Return the databases of a project that exist or are configured, in order."""
         names = project.databases
@@ -373,7 +381,13 @@ class Catalog:
             if each.problem is not None
         ]
         yield from self._look_at_readers()
-        return list(found.values()) + of_rules + self.readers.problems()
+        of_others = [
+            each
+            for source in self.problem_sources
+            for each in source()
+            if (each.project, each.database) not in found  # which is the cause
+        ]
+        return [*found.values(), *of_rules, *self.readers.problems(), *of_others]
 
     def _look_at_readers(self) -> Steps:
         yield from self.readers.look_at_all(list(self._open.values()))
@@ -481,6 +495,8 @@ class Catalog:
         del kept
         self._files.forget(name, database)
         self.written.discard(name)
+        for listener in self.deletion_listeners:
+            listener(name)
 
     def deleted(self, name: DatabaseName) -> None:
         """Allow a database to be created again: nothing is left of the one that was let go."""

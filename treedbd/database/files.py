@@ -154,6 +154,10 @@ class CatalogFiles(ABC):
         """
 
     @abstractmethod
+    def path_of(self, name: DatabaseName) -> pathlib.Path:
+        """Return the file of a database, or of its copy; raise `CannotOpenStore`."""
+
+    @abstractmethod
     def follow(self, database: Database) -> None:
         """Open a database that another process has created, if this one has watchers of it."""
 
@@ -357,7 +361,7 @@ class DatabaseFiles(CatalogFiles):
             return
         if (problem := self.find_misplaced()) is not None:
             raise Unavailable(problem)
-        shelf = self._path_of(name)
+        shelf = self.path_of(name)
         await self._begin_removal(shelf)
         await self._catalog.let_go(name)
         await remove_all(shelf, self._runtime.run_in_thread, self._clock)
@@ -452,7 +456,7 @@ class DatabaseFiles(CatalogFiles):
             self._others.report_damaged(name, refuses_reads=refuses_reads)
         self._log.error(
             "{reason} Until then {what}.",
-            reason=str(damaged(self._path_of(name), str(damage))),
+            reason=str(damaged(self.path_of(name), str(damage))),
             what=_SERVED[refuses_reads],
         )
 
@@ -479,7 +483,8 @@ class DatabaseFiles(CatalogFiles):
 
     # Files.
 
-    def _path_of(self, name: DatabaseName) -> pathlib.Path:
+    def path_of(self, name: DatabaseName) -> pathlib.Path:
+        """Return the file of a database."""
         return shelf_of(self._folder, name)
 
     def _open_unless_refused(self, database: Database) -> Deferred[None]:
@@ -496,7 +501,7 @@ class DatabaseFiles(CatalogFiles):
 
     def _open_file(self, name: DatabaseName) -> SqliteEngine:
         """Open the file of a database, in any thread; raise `CannotOpenStore`."""
-        file = self._path_of(name)
+        file = self.path_of(name)
         try:
             engine = self._use_file(name, partial(self._open_shelf, file))
         except OSError as error:
@@ -539,7 +544,7 @@ class DatabaseFiles(CatalogFiles):
             raise CannotCreateStore(str(TooManyInUse()))
         if (problem := self.find_misplaced()) is not None:
             raise CannotCreateStore(problem)
-        file = self._path_of(name)
+        file = self.path_of(name)
         if is_removed(file):
             raise DeletionUnderWay
 
@@ -659,7 +664,7 @@ class SharedFiles(DatabaseFiles):
         return None
 
     def _exists(self, name: DatabaseName) -> bool:
-        shelf = self._path_of(name)
+        shelf = self.path_of(name)
         return shelf.exists() and not is_removed(shelf)
 
     def forget(self, name: DatabaseName, database: Database | None) -> None:
@@ -671,14 +676,14 @@ class SharedFiles(DatabaseFiles):
         """Return how processes share the file of a database."""
         shelf = self._shelves.get(name)
         if shelf is None:
-            shelf = self._shelves[name] = SharedShelf(self._path_of(name))
+            shelf = self._shelves[name] = SharedShelf(self.path_of(name))
         return shelf
 
     def _use_file(
         self, name: DatabaseName, make: Callable[[bool], SqliteEngine], *, is_new: bool = False
     ) -> SqliteEngine:
         if is_new:
-            create_directory(self._path_of(name).parent)
+            create_directory(self.path_of(name).parent)
         return self._shelf(name).open(make, keeps_lock=is_new)
 
 

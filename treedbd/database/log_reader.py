@@ -29,6 +29,7 @@ from twisted.logger import Logger
 
 from treedbd.database.requests import Caller, Outcome, TooManyCursors, Write
 from treedbd.limits import DEFAULT_TIMEOUT_S, KIB, MAX_CURSORS
+from treedbd.store.changelog import is_whole
 from treedbd.store.cursors import Cursor, put_cursor, read_cursor, read_cursors
 from treedbd.store.cursors import remove_cursor as remove_row
 from treedbd.store.engine import DamagedRow, LogEntry, ReadView, Transaction
@@ -45,6 +46,8 @@ T = TypeVar("T")
 ENTRIES_AT_ONCE: Final = 64
 BYTES_AT_ONCE: Final = 256 * KIB
 """What one call of `read` returns at most; one entry at least."""
+NEW_ENTRIES: Final = 256
+"""How many entries a database has at most that counts as new."""
 STORED_AFTER_S: Final = 1.0
 """Seconds until the cursor is stored that a reader has reached."""
 _NOTHING: Final = make_remove(Place(ROOT))
@@ -101,12 +104,14 @@ class LogReader:
         self._bytes_read = cursor.bytes_read
         return True
 
-    async def begin(self) -> None:
+    async def begin(self, *, may_be_new: bool = False) -> None:
         """Begin at the end of the log; the cursor is durable when this returns.
 
-        Raises `TooManyCursors`, and what `Database.write` errbacks with.
+        If the database `may_be_new`, begin before its first entry, if that is retained, and with it
+        all entries since then, which are few and whole. Raises `TooManyCursors`, and what
+        `Database.write` errbacks with.
         """
-        task = _Begin(self._name, self._is_whole, self._runtime.now_ms())
+        task = _Begin(self._name, self._is_whole, self._runtime.now_ms(), may_be_new=may_be_new)
         self._forget_reached()
         await self._write(task)
         cursor = self._read(self._find)
@@ -234,18 +239,21 @@ def _make_write(
 
 @attrs.frozen
 class _Begin:
-    """Put a cursor at the end of the log."""
+    """Put a cursor at the end of the log, or at the beginning of one that is new."""
 
     name: str
     is_whole: bool
     now_ms: int
+    may_be_new: bool
 
     def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         present = read_cursors(transaction)
         if len(present) >= MAX_CURSORS and self.name not in [each.name for each in present]:
             raise TooManyCursors
         sequence = transaction.sequence()
-        last = next(transaction.entries(sequence - 1), None)
+        if self.may_be_new and _has_all(transaction, sequence):
+            sequence = 0
+        last = next(transaction.entries(sequence - 1), None) if sequence else None
         cursor = Cursor(
             name=self.name,
             sequence=sequence,
@@ -284,6 +292,14 @@ class RemoveCursor:
         if not remove_row(transaction, self.name):
             return Outcome(write.edit, None, None, None)
         return _changed(write)
+
+
+def _has_all(view: ReadView, last: int) -> bool:
+    """Return whether a log has all entries that there ever were, which are few and whole."""
+    if last > NEW_ENTRIES:
+        return False
+    entries = list(view.entries(0))
+    return len(entries) == last and all(is_whole(each.content) for each in entries)
 
 
 def _changed(write: Write) -> Outcome:

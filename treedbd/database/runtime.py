@@ -7,12 +7,13 @@ from being served as it should be, and `OtherProcesses` are those that serve the
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sized
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import attrs
@@ -29,6 +30,8 @@ from treedbd.limits import Limits, ReaderLimits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.rules.context import ReadPool, SlowRulesReport
 from treedbd.store.cursors import Lag
+
+T = TypeVar("T")
 
 BATCH_WRITES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Upper bounds of the buckets for the writes of a commit."""
@@ -147,7 +150,8 @@ class Statistics:
 class Problem:
     """One thing that is wrong with a project, or with one of its databases.
 
-    `database` is None if it concerns them all. `reason` is a sentence for the operator.
+    `database` is None if it concerns them all, and `project` is empty if it concerns all projects.
+    `reason` is a sentence for the operator.
     """
 
     project: str
@@ -157,6 +161,8 @@ class Problem:
 
     def __str__(self) -> str:
         """Return the reason, after the label of what it concerns."""
+        if not self.project:
+            return self.reason
         if self.database is None:
             return f"{self.project}: {self.reason}"
         return f"{DatabaseName(self.project, self.database).label}: {self.reason}"
@@ -254,6 +260,22 @@ class OtherProcesses(Protocol):
     def rules_of(self, project: str) -> RulesExchange:
         """Return how they agree on the rules of a project."""
         ...
+
+
+def in_own_thread(reactor: Any, work: Callable[[], T], name: str) -> Deferred[T]:
+    """Run what may take minutes in a thread of its own, so that no commit waits for one."""
+    done: Deferred[T] = Deferred()
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:
+            reactor.callFromThread(done.errback, error)
+        else:
+            reactor.callFromThread(done.callback, result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return done
 
 
 def _read_clock() -> int:

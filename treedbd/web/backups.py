@@ -12,7 +12,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -24,6 +23,7 @@ from twisted.logger import Logger
 from treedbd.database.backup_folder import BackupUnderWay, NoBackups, clean, list_backups
 from treedbd.database.database import Database
 from treedbd.database.requests import Unavailable
+from treedbd.database.runtime import in_own_thread
 from treedbd.errors import in_one_line
 from treedbd.http1.request import IHttp1Request
 from treedbd.names import parse_label
@@ -144,19 +144,7 @@ class Backups:
         return report
 
     def _in_thread(self, work: Callable[[], T]) -> Deferred[T]:
-        """Run what may take minutes in a thread of its own, so that no commit waits for one."""
-        done: Deferred[T] = Deferred()
-
-        def run() -> None:
-            try:
-                result = work()
-            except Exception as error:
-                self._reactor.callFromThread(done.errback, error)
-            else:
-                self._reactor.callFromThread(done.callback, result)
-
-        threading.Thread(target=run, name="backup", daemon=True).start()
-        return done
+        return in_own_thread(self._reactor, work, "backup")
 
 
 def _command(settings: Settings) -> Sequence[str]:
