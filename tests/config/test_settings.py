@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from treedbd.config.settings import (
+    ArchiveSettings,
     HttpSettings,
     LogSettings,
     ProjectSettings,
@@ -477,6 +478,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
             RulesLimits,
             RateLimits,
             ReaderLimits,
+            ArchiveSettings,
             HttpSettings,
             LogSettings,
             RealtimeSettings,
@@ -487,7 +489,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
         for field in attrs.fields(kind)
     }
     sections = {"limits", "streams", "rules", "http", "log", "tracing", "rates", "realtime"}
-    sections |= {"projects", "providers", "readers"}
+    sections |= {"projects", "providers", "readers", "archive"}
     assert fields - keys - sections == {
         "accept_loss",
         "development",

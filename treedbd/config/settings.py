@@ -324,6 +324,62 @@ class RealtimeSettings:
     enabled: bool = key(True, boolean)
 
 
+BUCKET_SCHEME: Final = "s3://"
+_BUCKET: Final = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[^/\s?#]+)*/?"
+_MAX_BASE_S: Final = 10 * 365 * 86_400
+
+
+def _archive_place(raw: object, location: SettingLocation) -> str:
+    """Read the place of an archive: empty for none, a URL of a bucket, or a folder."""
+    place = text(raw, location)
+    if not place:
+        return place
+    if place.startswith(BUCKET_SCHEME):
+        if re.fullmatch(_BUCKET, place) is None:
+            raise location.error("must be like s3://bucket/prefix")
+        return place
+    if "://" in place:
+        raise location.error("must be a directory, or a URL like s3://bucket/prefix")
+    return str(folder(place, location))
+
+
+def _bucket_endpoint(raw: object, location: SettingLocation) -> str:
+    """Read the URL of a service of buckets."""
+    url = text(raw, location)
+    if not url:
+        return url
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or "@" in parts.netloc or parts.query or parts.fragment or not url.isprintable():
+        raise location.error(
+            "must be a URL such as https://s3.example.com, without a user, a query or a fragment",
+            "correct it, and put the credentials into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )
+    return url
+
+
+@attrs.frozen
+class ArchiveSettings:
+    """`[archive]`: where changes of all databases are sent, how often, and what is kept there.
+
+    `to` is empty for no archive. A segment is written `every_s`, a base of each database that was
+    written since the last one `base_every_s`. What is older than `keep_s` is removed, but not the
+    newest `keep_bases` bases of each database. `endpoint` and `region` are of a bucket.
+    """
+
+    to: str = key("", _archive_place)
+    key_file: pathlib.Path | None = key(None, file)
+    every_s: float = key(1.0, number(0.1, 3600.0))
+    base_every_s: float = key(86_400.0, seconds(_MAX_BASE_S))
+    keep_s: float = key(604_800.0, seconds(_MAX_BASE_S))
+    keep_bases: int = key(7, integer(1, 9999))
+    endpoint: str = key("", _bucket_endpoint)
+    region: str = key("", text)
+
+
 _LIBRARIES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _TRACES_PATH: Final = "/v1/traces"
 
@@ -459,6 +515,7 @@ class Settings:
     rates: RateLimits = key(RateLimits(), table(RateLimits))
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
     readers: ReaderLimits = key(ReaderLimits(), table(ReaderLimits))
+    archive: ArchiveSettings = key(ArchiveSettings(), table(ArchiveSettings))
     http: HttpSettings = key(HttpSettings(), table(HttpSettings))
     log: LogSettings = key(LogSettings(), table(LogSettings))
     tracing: TracingSettings = key(TracingSettings(), table(TracingSettings))
@@ -645,6 +702,7 @@ def _check(settings: Settings) -> None:
         )
     _check_cluster(settings)
     _check_backups(settings)
+    _check_archive(settings)
     _check_proxies(settings)
     _check_log(settings)
     settings.tracing.check_libraries(settings.location.at("tracing"))
@@ -671,6 +729,38 @@ def _check_backups(settings: Settings) -> None:
         )
     if settings.backups.resolve().is_relative_to(settings.data.resolve()):
         raise location.error("is in the data directory", "choose another directory")
+
+
+def _check_archive(settings: Settings) -> None:
+    """Raise `ConfigError` for an archive that cannot be written, or keys without one."""
+    archive, location = settings.archive, settings.location.at("archive")
+    if not archive.to:
+        if archive != ArchiveSettings():
+            raise location.error("has keys, but no archive", 'set to = "…" in it, or remove them')
+        return
+    if settings.engine == "memory":
+        raise location.at("to").error(
+            "is set, but what is in memory has no archive", 'remove it, or set engine = "sqlite"'
+        )
+    if archive.to.startswith(BUCKET_SCHEME):
+        if not _is_installed("obstore"):
+            raise location.at("to").error(
+                "needs the library obstore, which is not installed",
+                f"run {read_installation().line_for('s3')}",
+            )
+        return
+    for name in ("endpoint", "region"):
+        if getattr(archive, name):
+            raise location.at(name).error("is set, but the archive is a directory", "remove it")
+    place = pathlib.Path(archive.to).resolve()
+    for other, what in (
+        (settings.data, "the data directory"),
+        (settings.backups, "the directory of backups"),
+    ):
+        if other is not None and place.is_relative_to(other.resolve()):
+            raise location.at("to").error(f"is in {what}", "choose another directory")
+        if other is not None and other.resolve().is_relative_to(place):
+            raise location.at("to").error(f"contains {what}", "choose another directory")
 
 
 def _check_endpoints(
