@@ -37,6 +37,11 @@ held_bytes_per_connection = 50000
 [streams]
 buffer_bytes = 65536
 """
+ARCHIVE = """
+[archive]
+to = "archive"
+every_s = 0.1
+"""
 ONE_PROCESS = ("--workers", "1")
 RULES = {
     "open": {".read": True, ".write": True},
@@ -215,12 +220,12 @@ class MeteredDaemon:
 
     def write_unread(self) -> None:
         """Write what the reader of a database has not read, until a look has shown that."""
-        before = scrape(self.daemon).get("treedb_log_cursor_lag_entries", cursor="archive")
+        before = scrape(self.daemon).get("treedb_log_cursor_lag_entries", cursor="other")
         with Tree(self.daemon, self.project, "read") as tree:
             tree.seed("/a.json", "unread")
 
         def has_grown() -> bool:
-            now = scrape(self.daemon).get("treedb_log_cursor_lag_entries", cursor="archive")
+            now = scrape(self.daemon).get("treedb_log_cursor_lag_entries", cursor="other")
             return now > before
 
         wait_until(has_grown)
@@ -242,6 +247,24 @@ class MeteredDaemon:
         target = self.daemon.folder / "backup"
         done = run_command("backup", "--data", self.daemon.data, target)
         assert done.status == 0, done
+
+    def put_and_archive(self) -> None:
+        before = self.archived()
+        self.put()
+        wait_until(lambda: self.archived() > before)
+
+    def lose_archive(self) -> None:
+        """Write while the folder of the archive is away."""
+        folder = self.daemon.folder / "archive"
+        folder.rename(folder.with_name("away"))
+        self.put()
+        wait_until(lambda: scrape(self.daemon).get("treedb_archive_failures_total"))
+        folder.with_name("away").rename(folder)
+        before = self.archived()
+        wait_until(lambda: self.archived() > before)
+
+    def archived(self) -> float:
+        return scrape(self.daemon).get("treedb_archive_segments_total")
 
     def renew_certificate(self) -> None:
         (self.daemon.data / LOCAL_CERTIFICATE).unlink()
@@ -306,11 +329,16 @@ MOVES: dict[str, Callable[[MeteredDaemon], None]] = {
     "process_cpu_seconds_total": MeteredDaemon.use_processor,
     "process_open_fds": MeteredDaemon.connect,
     "treedb_last_backup_timestamp_seconds": MeteredDaemon.back_up,
+    "treedb_archive_segments_total": MeteredDaemon.put_and_archive,
+    "treedb_archive_bytes_total": MeteredDaemon.put_and_archive,
+    "treedb_archive_failures_total": MeteredDaemon.lose_archive,
+    "treedb_archive_lag_seconds": MeteredDaemon.put,
     "treedb_problems": MeteredDaemon.break_database,
     "treedb_write_problems": MeteredDaemon.break_database,
 }
 """What moves each metric, those last that leave something broken."""
 ELSEWHERE = {
+    "treedb_archive_last_base_timestamp_seconds",  # tests/archive/test_archiver.py
     "treedb_waiting_writes",  # tests/database/test_statistics.py
     "treedb_log_cursors_dropped_total",  # tests/test_log_readers.py
     "treedb_processes",  # with two workers, below
@@ -324,8 +352,9 @@ ELSEWHERE = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredDaemon]:
     folder = tmp_path_factory.mktemp("metrics")
-    seed_readers(folder / "data", ["read--shop"])
-    with trusting(folder, CONFIG, ["shop"], *ONE_PROCESS) as daemon:
+    (folder / "archive").mkdir()
+    seed_readers(folder / "data", ["read--shop"], "other")
+    with trusting(folder, CONFIG + ARCHIVE, ["shop"], *ONE_PROCESS) as daemon:
         world = MeteredDaemon(daemon)
         world.tree.put_rules(RULES)
         with world.closing:

@@ -54,6 +54,8 @@ FIRES: dict[str, dict[str, str]] = {
     "TreedbNoBackup": {"treedb_last_backup_timestamp_seconds{%s}": "-200000x180"},
     "TreedbReaderLostItsPlace": {"treedb_log_cursors_dropped_total{%s}": "0x170 1x10"},
     "TreedbReaderLags": {'treedb_log_cursor_lag_seconds{%s, cursor="archive"}': "1000x180"},
+    "TreedbArchiveLags": {"treedb_archive_lag_seconds{%s}": "100x180"},
+    "TreedbArchiveFails": {"treedb_archive_failures_total{%s}": "0+1x180"},
     "TreedbTokenFailures": {'treedb_token_failures_total{%s, reason="expired"}': "0+600x180"},
     "TreedbRefusals": {'treedb_refusals_total{%s, code="too_many_requests"}': "0+600x180"},
     "TreedbHoldsTooMuch": {'treedb_held_refusals_total{%s, limit="held_bytes"}': "0+60x180"},

@@ -8,8 +8,8 @@ Stop, within `STOP_SECONDS`: 1 the endpoints close, so no connection is accepted
 requests under way are answered, writes once they are durable; writes that are still queued after
 `QUEUE_SECONDS` are refused; 3 streams and sockets end (`drain`), and after `DRAIN_SECONDS` all
 connections that are left are dropped; 4 the stores are closed, unless the disk does not respond in
-time; 5 the endpoints for operators close, and the data directory is unlocked. A stopped service
-does not start again.
+time; 5 the endpoints for operators close, and the data directory is unlocked. Between 3 and 4 the
+archive gets what it lacks, within a second. A stopped service does not start again.
 
 To embed the service, a program adds it to its own and mounts `resource()` in its own site, under
 any prefix, or uses `database()`; `Settings.listen` may then be empty. The service changes nothing
@@ -17,8 +17,9 @@ of the process, neither signals nor the clock nor the exit status: that is done 
 
 The parts of a service are made here from its settings (`make_runtime` to `project_specs`): the
 packages below do not know the settings. PostgreSQL (`ClusterService`) and OpenTelemetry
-(`make_tracer`) need libraries that are not installed everywhere, so the modules that use them are
-imported only if the settings require it. If several workers serve the same databases, the service
+(`make_tracer`) need libraries that are not installed everywhere, so the modules that use them, and
+those of the archive, are imported only if the settings require it. If several workers serve the
+same databases, the service
 of each has a `WorkerContext`. A `DescriptorPlan` says how many connections and open databases fit
 into the files that a process may open.
 """
@@ -46,7 +47,7 @@ from treedbd.config.certificate import ServerContext
 from treedbd.config.credentials import Credentials
 from treedbd.config.endpoints import Endpoint
 from treedbd.config.listening import CannotStart, Listening
-from treedbd.config.settings import HSTS_S, Settings, TracingSettings
+from treedbd.config.settings import HSTS_S, ArchiveSettings, Settings, TracingSettings
 from treedbd.counting import Counting, Levelling
 from treedbd.database.active_rules import SlowRulesLog
 from treedbd.database.answers import AnswerPool
@@ -108,6 +109,8 @@ from treedbd.web.resource import RESERVED, TreeResource
 from treedbd.web.response import Cors
 
 if TYPE_CHECKING:
+    from treedbd.archive.archiver import Archiver
+    from treedbd.archive.upkeep import ArchiveOptions
     from treedbd.cluster.service import ClusterService
 
 QUEUE_SECONDS: Final = 1.0
@@ -165,6 +168,7 @@ class TreeService(MultiService):
         self._cluster = make_cluster(settings, self._reactor)
         runtime = make_runtime(settings, self._reactor, self._cluster, context)
         self.catalog: Final = make_catalog(settings, self._plan, runtime, self._cluster, context)
+        self._archiver = self._make_archiver(runtime)
         self._credentials = Credentials(settings, self.catalog, self._reactor)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         requests = RequestCounts(settings.projects, any_project=settings.development)
@@ -182,6 +186,22 @@ class TreeService(MultiService):
             self._resource, self.catalog, self._reactor, settings.limits
         )
         self._reloading = DeferredLock()
+
+    def _make_archiver(self, runtime: Runtime) -> Archiver | None:
+        """Return what writes the archive that the settings name; None if they name none."""
+        settings = self._settings
+        if not settings.archive.to:
+            return None
+        make = namedAny("treedbd.archive.archiver.Archiver")
+        archiver: Archiver = make(
+            archive_options(settings.archive),
+            settings.data,
+            catalog=self.catalog,
+            runtime=runtime,
+            reactor=self._reactor,
+            election=make_election("archive", settings, self._reactor, self._cluster),
+        )
+        return archiver
 
     def _make_resource(self, requests: RequestCounts, login: HostLogin | None) -> TreeResource:
         settings, process = self._settings, self._context
@@ -237,6 +257,7 @@ class TreeService(MultiService):
                 sockets=self._resource.realtime.sockets,
                 queries=self._resource.data.missing_indexes,
                 server=self._factory,
+                archive=None if self._archiver is None else self._archiver.counts,
             ),
             catalog=self.catalog,
             activity=self.activity,
@@ -326,6 +347,8 @@ class TreeService(MultiService):
         if self._tracer is not None:
             self._tracer.start()
         self._local_access.refusal = None
+        if self._archiver is not None:
+            self._archiver.start()
         self._operations.start()
         self._resource.backups.start()
         MultiService.startService(self)
@@ -371,6 +394,8 @@ class TreeService(MultiService):
         if refusal.active():
             refusal.cancel()
         self._credentials.close()
+        if self._archiver is not None:
+            await self._archiver.stop()
         await self._close_stores(end_at - self._reactor.seconds())
         self._operations.close_at_once()
         if self._cluster is not None:
@@ -467,6 +492,23 @@ def make_election(
         return cluster.make_election(name)
     in_thread: RunInThread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
     return FileElection(settings.data, name, in_thread, reactor)
+
+
+def archive_options(settings: ArchiveSettings) -> ArchiveOptions:
+    """Return how the archive is written that the settings describe."""
+    key_file = settings.key_file
+    make = namedAny("treedbd.archive.upkeep.ArchiveOptions")
+    options: ArchiveOptions = make(
+        to=settings.to,
+        key_file=None if key_file is None else os.fspath(key_file.absolute()),
+        every_s=settings.every_s,
+        base_every_s=settings.base_every_s,
+        keep_s=settings.keep_s,
+        keep_bases=settings.keep_bases,
+        endpoint=settings.endpoint or None,
+        region=settings.region or None,
+    )
+    return options
 
 
 def make_catalog(

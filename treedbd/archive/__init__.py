@@ -13,4 +13,8 @@ prune         what is older than the retention, removed
 redo          entries of a log applied to the file of a database
 restoring     any moment: which write it ends with; databases and rules restored
 verification  every object read, the newest moments restored, bases compared
+archiver      writes the archive while the daemon serves
+feeds         what the change logs of all databases give for the next segment
+upkeep        bases, merging and retention while an archive is written
+upkeep_process  the process that merges and removes
 """

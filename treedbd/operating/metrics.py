@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import apsw
 import attrs
@@ -59,6 +59,9 @@ from treedbd.names import DatabaseName
 from treedbd.web.activity import RequestCounts
 from treedbd.web.listeners import SocketRegistry, StreamRegistry
 from treedbd.web.reading import MissingIndexes
+
+if TYPE_CHECKING:
+    from treedbd.archive.upkeep import ArchiveCounts
 
 Labels: TypeAlias = tuple[str, ...]
 Buckets: TypeAlias = tuple[tuple[int, ...], float]
@@ -136,6 +139,7 @@ class Sources:
     """The parts of one service from which metrics are read.
 
     Attributes:
+        archive: what is counted of the archive; None without one.
         facts: the values that were measured last.
         turns: the turns of the event loop; None if they are not counted.
         process: the metrics of the process by name, as they were measured last.
@@ -149,6 +153,7 @@ class Sources:
     sockets: SocketRegistry
     queries: MissingIndexes
     server: Http1Factory
+    archive: ArchiveCounts | None = None
     turns: Turns | None = None
     facts: Facts = attrs.field(factory=Facts)
     process: Mapping[str, float] = attrs.field(factory=dict)
@@ -208,6 +213,10 @@ def _refusals(s: Sources) -> Mapping[Labels, float]:
 
 def _database_bytes(s: Sources) -> Mapping[Labels, float]:
     return {(each.project, each.database): size for each, size in s.facts.database_bytes.items()}
+
+
+def _archived(read: Callable[[ArchiveCounts], float | None]) -> _Read:
+    return lambda s: None if s.archive is None else read(s.archive)
 
 
 def _process(name: str) -> _Read:
@@ -446,6 +455,34 @@ METRICS: Final[tuple[Metric, ...]] = (
         "treedb_certificate_end_timestamp_seconds",
         "When the first certificate ends that is served.",
         lambda s: s.facts.certificate_ends_at,
+    ),
+    # The archive.
+    _gauge(
+        "treedb_archive_lag_seconds",
+        "Age of the oldest write that the archive lacks: what is lost if the machine is.",
+        _archived(lambda archive: archive.lag_s()),
+        combine=max,
+    ),
+    _counter(
+        "treedb_archive_segments_total",
+        "Segments that were written to the archive.",
+        _archived(lambda archive: archive.segments),
+    ),
+    _counter(
+        "treedb_archive_bytes_total",
+        "Bytes that were written to the archive.",
+        _archived(lambda archive: archive.bytes),
+    ),
+    _counter(
+        "treedb_archive_failures_total",
+        "Failures to write to the archive; each is tried again.",
+        _archived(lambda archive: archive.failures),
+    ),
+    _gauge(
+        "treedb_archive_last_base_timestamp_seconds",
+        "When the last base was written to the archive; 0 if none ever was.",
+        _archived(lambda archive: archive.last_base_ms / 1000),
+        combine=max,
     ),
     # Processes.
     _histogram(

@@ -383,6 +383,7 @@ DOCUMENTS: Final = (
     "proxies.md",
     "tracing.md",
     "monitoring.md",
+    "archive.md",
     "security.md",
     "dependencies.md",
     "performance.md",
