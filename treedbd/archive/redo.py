@@ -48,7 +48,7 @@ BATCH_BYTES: Final = 8 * MIB
 """Entries, and bytes of them, that are applied in one transaction."""
 LONG_BYTES: Final = 256 * 1024
 """A longer entry is applied in fragments."""
-CACHE_BYTES: Final = 128 * MIB
+PAGES_BYTES: Final = 128 * MIB
 """Pages of the file that are kept in memory."""
 _PIECE_BYTES: Final = 65_536
 _RETAINED: Final = StreamLimits().retain_events + 1
@@ -230,7 +230,7 @@ class Redo:
         if not file.exists():
             SqliteEngine.create(file, reserve_bytes=0).close()
         self._engine = SqliteEngine.open(file, reserve_bytes=0, is_cache=True)
-        self._engine.limit_cache(CACHE_BYTES)
+        self._engine.limit_cache(PAGES_BYTES)
         self._newest: deque[LogEntry] = deque(maxlen=_RETAINED)
         self._engine.read(lambda view: self._newest.extend(view.entries(0)))
         self.sequence: int = self._engine.read(lambda view: view.sequence())
