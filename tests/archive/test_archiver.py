@@ -87,6 +87,26 @@ def test_what_was_acknowledged_is_archived_though_the_daemon_is_killed(
     assert archive.bases("app/default")
 
 
+def test_what_had_not_arrived_before_a_kill_arrives_after_the_start(
+    tmp_path: pathlib.Path,
+) -> None:
+    with make_daemon(tmp_path, "every_s = 0.1") as daemon:
+        put(daemon, "/a.json", 1)
+        wait_until(lambda: lag(daemon) == 0)
+        (tmp_path / FOLDER).rename(tmp_path / "away")
+        put(daemon, "/b.json", 2)
+        daemon.await_line("The archive cannot be written")
+        put(daemon, "/c.json", 3)
+        daemon.kill()
+        (tmp_path / "away").rename(tmp_path / FOLDER)
+        daemon.start()
+        wait_until(lambda: lag(daemon) == 0)
+        assert daemon.stop() == 0
+    stretch, found = read_back(archive_in(tmp_path), "app/default")
+    assert found == {"a": 1, "b": 2, "c": 3}
+    assert stretch.first == 0
+
+
 def test_databases_and_rules_that_come_and_go_are_archived_as_they_do(
     tmp_path: pathlib.Path,
 ) -> None:

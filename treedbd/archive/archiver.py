@@ -152,7 +152,7 @@ class Archiver:
         """Write to a place that is open."""
         self._number = opened.next_number
         self._upkeep.start(opened.bases)
-        await self._feeds.find_projects()
+        await self._feeds.find_databases()
         try:
             while self._is_ours(term):
                 is_last = self._is_stopping

@@ -118,6 +118,7 @@ class Feeds:
         self._waiting.clear()
         self._later.clear()
         self._rules.clear()
+        self._projects.clear()
         self._failures.clear()
         self._events = []
         self._sent = None
@@ -126,10 +127,18 @@ class Feeds:
         self._runtime.news.append(self._written)
         self._catalog.deletion_listeners.append(self.deleted)
 
-    async def find_projects(self) -> None:
-        """Find the projects whose rules are archived; others are found with their databases."""
-        projects = await self._runtime.slices.run(self._catalog.projects())
-        self._projects = {each.name for each in projects}
+    async def find_databases(self) -> None:
+        """Find the projects, and databases that only other processes have used until now."""
+        known = {*self._catalog.written.all(), *self._unseen}
+        for project in await self._runtime.slices.run(self._catalog.projects()):
+            self._projects.add(project.name)
+            try:
+                refreshing = self._catalog.refresh(project.name)
+                if refreshing is not None:
+                    await refreshing
+            except Unavailable:
+                continue  # they are found when they are written
+            self._unseen.extend(each for each in self._catalog.names(project) if each not in known)
 
     def stop(self) -> None:
         """Listen to news no longer."""
@@ -256,6 +265,8 @@ class Feeds:
         reader = LogReader(database, self._runtime, READER, is_whole=True)
         cursor = database.read(lambda nodes: read_cursor(nodes.rows.stored, READER))
         if not await reader.open():
+            if cursor is None and not reader.count_unread():
+                return  # nothing was ever written
             await self._begin(reader, database, cursor, batch)
         elif cursor is not None:
             self._upkeep.see(name, cursor.created_ms)
