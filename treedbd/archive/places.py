@@ -42,6 +42,9 @@ MARKER: Final = "treedb-archive.json"
 FORMAT: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}(/[A-Za-z0-9][A-Za-z0-9._-]{0,200})*")
 _READ_AT_ONCE: Final = 1024 * 1024
+_SYNCED_AT_ONCE: Final = 4 * 1024 * 1024
+"""Bytes after which a long object is synced: all at its end would make the syncs of databases on
+the same disk wait for it."""
 _UNFINISHED: Final = ".unfinished"
 _NOT_OF_OTHERS: Final = "lost+found"
 """What a file system has in its first directory."""
@@ -324,10 +327,14 @@ class FolderPlace:
 def _write(descriptor: int, data: Iterable[bytes]) -> int:
     """Write all of an unfinished file, which is locked meanwhile, and sync it."""
     _try_lock(descriptor)
-    size = 0
+    size = synced = 0
     with open(descriptor, "wb", buffering=_READ_AT_ONCE, closefd=False) as file:
         for piece in data:
             size += file.write(piece)
+            if size - synced >= _SYNCED_AT_ONCE:
+                file.flush()
+                os.fdatasync(descriptor)
+                synced = size
         file.flush()
         os.fsync(descriptor)
     return size
