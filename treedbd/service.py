@@ -47,7 +47,7 @@ from treedbd.config.certificate import ServerContext
 from treedbd.config.credentials import Credentials
 from treedbd.config.endpoints import Endpoint
 from treedbd.config.listening import CannotStart, Listening
-from treedbd.config.settings import HSTS_S, ArchiveSettings, Settings, TracingSettings
+from treedbd.config.settings import HSTS_S, Settings, TracingSettings
 from treedbd.counting import Counting, Levelling
 from treedbd.database.active_rules import SlowRulesLog
 from treedbd.database.answers import AnswerPool
@@ -194,7 +194,7 @@ class TreeService(MultiService):
             return None
         make = namedAny("treedbd.archive.archiver.Archiver")
         archiver: Archiver = make(
-            archive_options(settings.archive),
+            archive_options(settings),
             settings.data,
             catalog=self.catalog,
             runtime=runtime,
@@ -494,19 +494,21 @@ def make_election(
     return FileElection(settings.data, name, in_thread, reactor)
 
 
-def archive_options(settings: ArchiveSettings) -> ArchiveOptions:
+def archive_options(settings: Settings) -> ArchiveOptions:
     """Return how the archive is written that the settings describe."""
-    key_file = settings.key_file
+    archive = settings.archive
+    key_file = archive.key_file
     make = namedAny("treedbd.archive.upkeep.ArchiveOptions")
     options: ArchiveOptions = make(
-        to=settings.to,
+        to=archive.to,
         key_file=None if key_file is None else os.fspath(key_file.absolute()),
-        every_s=settings.every_s,
-        base_every_s=settings.base_every_s,
-        keep_s=settings.keep_s,
-        keep_bases=settings.keep_bases,
-        endpoint=settings.endpoint or None,
-        region=settings.region or None,
+        every_s=archive.every_s,
+        base_every_s=archive.base_every_s,
+        keep_s=archive.keep_s,
+        keep_bases=archive.keep_bases,
+        endpoint=archive.endpoint or None,
+        region=archive.region or None,
+        is_shared=settings.is_cluster,
     )
     return options
 

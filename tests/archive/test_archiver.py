@@ -24,9 +24,10 @@ from tests.archive.archived import (
     read_back,
     scrape,
 )
+from tests.command import run_command
 from tests.daemon import Daemon
 from tests.system import wait_until
-from treedbd.archive.archiver import NOTE
+from treedbd.archive.ownership import NOTE
 from treedbd.archive.places import MARKER
 from treedbd.archive.sealing import make_key, read_key
 from treedbd.archive.segments import Deleted, Rules
@@ -197,7 +198,14 @@ def test_a_place_that_is_not_the_archive_is_not_written(tmp_path: pathlib.Path) 
         shutil.rmtree(place)
         (tmp_path / "disk").rename(place)
         daemon.start()
+        daemon.await_line("is the archive of another data directory")
         put(daemon, "/b.json", 2)
+        assert daemon.stop() == 0
+        config = tmp_path / "treedb.toml"
+        adopted = run_command("archive", "adopt", "--config", config, "--data", daemon.data)
+        assert adopted.status == 0, adopted
+        daemon.start()
+        wait_until(lambda: lag(daemon) == 0)
         assert daemon.stop() == 0
     assert read_back(archive_in(tmp_path), "app/default")[1] == {"a": 1, "b": 2}
 

@@ -11,6 +11,7 @@ index         what an archive holds: bases, segments, and the stretches that can
 merge         many small segments put together to one
 prune         what is older than the retention, removed
 redo          entries of a log applied to the file of a database
+ownership     which data directory writes an archive
 restoring     any moment: which write it ends with; databases and rules restored
 verification  every object read, the newest moments restored, bases compared
 archiver      writes the archive while the daemon serves

@@ -14,8 +14,8 @@ archive accept.
 read; nothing more is read until it is written, so memory is bounded, and the change logs keep what
 follows, within `[readers]`. The daemon serves as before; `/.health`, the log and the lag say so.
 
-**A wrong place**: the id of the archive that was used is in the file `NOTE` of the data directory.
-A place without a marker, or with another one, is not written.
+**A wrong place**, without a marker or with another one, or one that another data directory writes,
+is not written (`ownership`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import attrs
-import orjson
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
@@ -34,19 +33,17 @@ from treedbd.archive import bases
 from treedbd.archive.bases import BaseName
 from treedbd.archive.feeds import Batch, Feeds
 from treedbd.archive.index import Archive
-from treedbd.archive.places import NameTaken, PlaceFailed, initialise, open_place
+from treedbd.archive.ownership import Note, check_writer, open_as_writer
+from treedbd.archive.places import NameTaken, PlaceFailed, open_place
 from treedbd.archive.sealing import Damaged, Key, WrongKey, read_key
 from treedbd.archive.segments import make_header, name_segment, write_segment
 from treedbd.archive.upkeep import ArchiveCounts, ArchiveOptions, Upkeep
 from treedbd.database.catalog import Catalog
 from treedbd.database.election import Election
 from treedbd.database.runtime import Problem, Runtime, in_own_thread
-from treedbd.files import write_atomically
 
 T = TypeVar("T")
 
-NOTE: Final = "treedb.archive"
-"""In a data directory: the place and the id of the archive that was written."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 """Seconds after which a place that cannot be written is tried again, at first and at most."""
@@ -84,7 +81,8 @@ class Archiver:
         election: Election,
     ) -> None:
         """Archive the databases of `catalog`, whose data directory is `folder`."""
-        self._options, self._note = options, folder / NOTE
+        self._options, self._folder = options, folder
+        self._note: Note | None = None
         self._catalog, self._runtime, self._reactor = catalog, runtime, reactor
         self._election = election
         self.counts: Final = ArchiveCounts(lag_s=self._lag_s)
@@ -206,12 +204,13 @@ class Archiver:
         options = self._options
         key = self._read_key()
         place = open_place(options.to, endpoint=options.endpoint, region=options.region)
-        marker = initialise(place, self._known_id(), self._runtime.now_ms())
-        note = {"to": options.to, "id": marker.id}
-        try:
-            write_atomically(self._note, orjson.dumps(note) + b"\n")
-        except OSError as error:
-            raise PlaceFailed(f"{self._note} cannot be written ({error.strerror}).") from None
+        self._note = open_as_writer(
+            place,
+            self._folder,
+            options.to,
+            self._runtime.now_ms(),
+            is_shared=options.is_shared,
+        )
         place.clean()
         archive = Archive(place, key)
         self._check_key(archive)
@@ -237,19 +236,6 @@ class Archiver:
         if written:
             archive.header(written[-1])
 
-    def _known_id(self) -> str | None:
-        """Return the id of the archive that was written at this place before; None for none."""
-        try:
-            note: Any = orjson.loads(self._note.read_bytes())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise PlaceFailed(f"{self._note} cannot be read ({error.strerror}).") from None
-        except ValueError:
-            return None
-        is_same = isinstance(note, dict) and note.get("to") == self._options.to
-        return str(note["id"]) if is_same and "id" in note else None
-
     def _put(self, archive: Archive, batch: Batch) -> int:
         """Write a batch as a segment; return its number."""
         after = {db: (at.sequence, at.op_id) for db, at in batch.after.items()}
@@ -262,6 +248,8 @@ class Archiver:
             try:
                 self.counts.bytes += archive.place.put(name, chunks, is_new=True)
             except NameTaken:  # by another process, or by this one without a word of it
+                if self._note is not None and not self._options.is_shared:
+                    check_writer(archive.place, self._note)
                 archive.refresh()
                 self._number = max(number + 1, archive.next_number())
             else:

@@ -53,7 +53,8 @@ _STOPPED: Final = "It was stopped."
 class ArchiveOptions:
     """How an archive is written.
 
-    `to` is a folder or `s3://bucket/prefix`, `key_file` the file with the key that seals it.
+    `to` is a folder or `s3://bucket/prefix`, `key_file` the file with the key that seals it. With
+    `is_shared` several daemons serve the same databases, each of which may write it.
     """
 
     to: str
@@ -64,6 +65,7 @@ class ArchiveOptions:
     keep_bases: int = 7
     endpoint: str | None = None
     region: str | None = None
+    is_shared: bool = False
 
     def order(self, **more: object) -> dict[str, object]:
         """Return an order for a process that uses the archive."""

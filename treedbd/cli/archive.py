@@ -26,6 +26,7 @@ from typing import Any, Final
 import orjson
 
 from treedbd.archive.index import Archive, Stretch
+from treedbd.archive.ownership import adopt
 from treedbd.archive.places import (
     MARKER,
     Place,
@@ -118,6 +119,11 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     key = commands.add_parser("key", help="make a key file, with which an archive is sealed")
     key.add_argument("file", metavar="FILE", type=pathlib.Path, help="a new file")
     key.set_defaults(run=_make_key)
+    adopting = commands.add_parser(
+        "adopt", help="let this data directory go on with the archive of another one"
+    )
+    add_settings_options(adopting)
+    adopting.set_defaults(run=_adopt)
 
 
 class CountedPlace:
@@ -149,8 +155,8 @@ def open_archive(
     arguments: Namespace, source: str, advance: Callable[[int], None] = lambda _: None
 ) -> Archive:
     """Return the archive that a command line names; raise `CommandFailed`."""
-    configured: Any = getattr(read_settings(arguments), "archive", None)
-    file = arguments.key or getattr(configured, "key_file", None)
+    configured = read_settings(arguments).archive
+    file = arguments.key or configured.key_file
     with reported_failures("The archive cannot be used"):
         try:
             key = None if file is None else read_key(file)
@@ -158,8 +164,8 @@ def open_archive(
             raise CommandFailed(str(error)) from None
         place = open_place(
             source,
-            endpoint=getattr(configured, "endpoint", None),
-            region=getattr(configured, "region", None),
+            endpoint=configured.endpoint or None,
+            region=configured.region or None,
         )
         if read_marker(place) is None:
             raise CommandFailed(f"{source} is not an archive: it has no {MARKER}.")
@@ -182,8 +188,7 @@ def reported_failures(what: str) -> Iterator[None]:
 def _list(arguments: Namespace) -> Status:
     source = arguments.source
     if source is None:
-        configured: Any = getattr(read_settings(arguments), "archive", None)
-        source = getattr(configured, "to", None)
+        source = read_settings(arguments).archive.to
     if not source:
         raise CommandFailed(_NO_SOURCE)
     archive = open_archive(arguments, str(source))
@@ -275,6 +280,24 @@ def _make_key(arguments: Namespace) -> Status:
     print_line(
         make_printable(f"{file}: keep a copy elsewhere; without it nothing can be restored.")
     )
+    return DONE
+
+
+def _adopt(arguments: Namespace) -> Status:
+    settings = read_settings(arguments)
+    archive = settings.archive
+    if not archive.to:
+        raise CommandFailed(_NO_SOURCE)
+    if not settings.data.is_dir():
+        raise CommandFailed(f"There is no data directory {settings.data}: restore it first.")
+    with reported_failures("The archive cannot be adopted"):
+        place = open_place(
+            archive.to, endpoint=archive.endpoint or None, region=archive.region or None
+        )
+        if read_marker(place) is None:
+            raise CommandFailed(f"{archive.to} is not an archive: it has no {MARKER}.")
+        adopt(place, settings.data, archive.to, time.time_ns() // 1_000_000)
+    print_line(make_printable(f"{settings.data} goes on with the archive {archive.to}."))
     return DONE
 
 
