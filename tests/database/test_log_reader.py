@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from tests.database.world import World, make_database
 from treedbd.database.log_reader import (
-    NEW_ENTRIES,
+    EARLY_ENTRIES,
     STORED_AFTER_S,
     CursorLost,
     LogReader,
@@ -190,27 +190,26 @@ def test_a_reader_continues_in_the_next_process() -> None:
     assert reader.sequence == 0
 
 
-@pytest.mark.parametrize(("writes", "first"), [(3, 1), (NEW_ENTRIES + 1, None)])
-def test_a_reader_of_a_new_database_begins_before_its_first_entry(
-    writes: int, first: int | None
-) -> None:
-    world = World(retain_events=NEW_ENTRIES + TRIM_EVERY)
+@pytest.mark.parametrize("writes", [3, EARLY_ENTRIES + 100])
+def test_a_reader_may_begin_before_the_newest_entries(writes: int) -> None:
+    world = World(retain_events=EARLY_ENTRIES + 2 * TRIM_EVERY)
     for number in range(writes):
         put(world, number, "n")
     reader = reader_of(world, is_whole=True)
-    do(world, reader.begin(may_be_new=True))
-    found = read_all(reader)
-    assert [each.sequence for each in found] == ([] if first is None else [1, 2, 3])
+    do(world, reader.begin(is_early=True))
+    first = max(1, writes - EARLY_ENTRIES + 2)  # after the first of them, which shows the history
+    assert [each.sequence for each in read_all(reader)] == list(range(first, writes + 1))
 
 
-def test_a_log_that_lacks_its_beginning_or_a_body_is_not_that_of_a_new_database() -> None:
+def test_it_begins_after_entries_that_are_not_there_or_have_no_body() -> None:
     short = World(retain_events=1)
-    for number in range(TRIM_EVERY + 1):
+    for number in range(TRIM_EVERY + 2):
         put(short, number, "n")
     bodiless = World(retain_events=1000)
-    put(bodiless, "x" * MIB, "n")
-    for world in (short, bodiless):
+    for value in (1, "x" * MIB, 2):
+        put(bodiless, value, "n")
+    for world, first in ((short, TRIM_EVERY), (bodiless, 3)):
         reader = reader_of(world, is_whole=True)
-        do(world, reader.begin(may_be_new=True))
-        assert reader.read() == []
-        assert reader.sequence > 0
+        do(world, reader.begin(is_early=True))
+        last = world.engine.read(lambda view: view.sequence())
+        assert [each.sequence for each in read_all(reader)] == list(range(first, last + 1))

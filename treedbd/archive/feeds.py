@@ -54,7 +54,7 @@ SLICE_S: Final = 0.002
 
 _TOO_LATE: Final = "The change log was not kept for the archive, which lagged too much ([readers])."
 _REPLACED: Final = "The database was replaced by one with another history."
-_REMOVED: Final = "The cursor of the archive was removed."
+_REMOVED: Final = "The database was restored, or the cursor of the archive removed."
 _NOT_WHOLE: Final = "Entry {n} has no body: it is longer than logged_bytes in [readers] allows."
 
 
@@ -318,13 +318,13 @@ class Feeds:
         is_cut = cursor is not None and (
             cursor.is_dropped or (first is not None and first.sequence > cursor.sequence)
         )
-        await reader.begin(may_be_new=True)
+        await reader.begin(is_early=True)
         if cursor is not None:
             after = LogPosition(cursor.sequence, cursor.op_id)
             reason = _TOO_LATE if is_cut else _REPLACED
             self._add_gap(batch, name, reason, after)
         elif reader.sequence and self._upkeep.has_base(name):
-            self._add_gap(batch, name, _REMOVED, LogPosition())
+            self._add_gap(batch, name, _REMOVED, reader.position)
         if reader.sequence:
             self._upkeep.want(name)
         else:

@@ -217,13 +217,15 @@ def _describe(archive: Archive, source: str) -> dict[str, Any]:
 
 
 def _describe_database(archive: Archive, db: str) -> dict[str, Any]:
+    spans = archive.spans(db)
     gaps = [
         {"after": gap.after, "reason": gap.reason, "time": print_time(gap.at_ms)}
         for gap in archive.gaps(db)
+        if not any(each.first <= gap.after < each.through for each in spans)
     ]
     return {
         "name": db,
-        "spans": [_describe_stretch(each) for each in archive.spans(db)],
+        "spans": [_describe_stretch(each) for each in spans],
         "gaps": gaps,
         "deleted": [print_time(each.at_ms) for each in archive.deletions(db)],
     }

@@ -29,6 +29,7 @@ from twisted.logger import Logger
 
 from treedbd.database.requests import Caller, Outcome, TooManyCursors, Write
 from treedbd.limits import DEFAULT_TIMEOUT_S, KIB, MAX_CURSORS
+from treedbd.loop import paused
 from treedbd.store.changelog import is_whole
 from treedbd.store.cursors import Cursor, put_cursor, read_cursor, read_cursors
 from treedbd.store.cursors import remove_cursor as remove_row
@@ -46,8 +47,8 @@ T = TypeVar("T")
 ENTRIES_AT_ONCE: Final = 64
 BYTES_AT_ONCE: Final = 256 * KIB
 """What one call of `read` returns at most; one entry at least."""
-NEW_ENTRIES: Final = 256
-"""How many entries a database has at most that counts as new."""
+EARLY_ENTRIES: Final = 1001
+"""How many entries a reader reads that begins early: as many as a restored log has."""
 STORED_AFTER_S: Final = 1.0
 """Seconds until the cursor is stored that a reader has reached."""
 _NOTHING: Final = make_remove(Place(ROOT))
@@ -104,14 +105,14 @@ class LogReader:
         self._bytes_read = cursor.bytes_read
         return True
 
-    async def begin(self, *, may_be_new: bool = False) -> None:
+    async def begin(self, *, is_early: bool = False) -> None:
         """Begin at the end of the log; the cursor is durable when this returns.
 
-        If the database `may_be_new`, begin before its first entry, if that is retained, and with it
-        all entries since then, which are few and whole. Raises `TooManyCursors`, and what
+        If it `is_early`, begin before the newest `EARLY_ENTRIES`, or those of them that are there
+        and whole: so a new database is read from its first entry. Raises `TooManyCursors`, and what
         `Database.write` errbacks with.
         """
-        task = _Begin(self._name, self._is_whole, self._runtime.now_ms(), may_be_new=may_be_new)
+        task = _Begin(self._name, self._is_whole, self._runtime.now_ms(), is_early=is_early)
         self._forget_reached()
         await self._write(task)
         cursor = self._read(self._find)
@@ -239,25 +240,23 @@ def _make_write(
 
 @attrs.frozen
 class _Begin:
-    """Put a cursor at the end of the log, or at the beginning of one that is new."""
+    """Put a cursor at the end of the log, or before its newest entries."""
 
     name: str
     is_whole: bool
     now_ms: int
-    may_be_new: bool
+    is_early: bool
 
     def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         present = read_cursors(transaction)
         if len(present) >= MAX_CURSORS and self.name not in [each.name for each in present]:
             raise TooManyCursors
-        sequence = transaction.sequence()
-        if self.may_be_new and _has_all(transaction, sequence):
-            sequence = 0
-        last = next(transaction.entries(sequence - 1), None) if sequence else None
+        last = transaction.sequence()
+        at = _earliest(transaction, last) if self.is_early else _end(transaction, last)
         cursor = Cursor(
             name=self.name,
-            sequence=sequence,
-            op_id=b"" if last is None else last.op_id,
+            sequence=at.sequence,
+            op_id=at.op_id,
             is_whole=self.is_whole,
             bytes_read=0,
             created_ms=self.now_ms,
@@ -294,12 +293,20 @@ class RemoveCursor:
         return _changed(write)
 
 
-def _has_all(view: ReadView, last: int) -> bool:
-    """Return whether a log has all entries that there ever were, which are few and whole."""
-    if last > NEW_ENTRIES:
-        return False
-    entries = list(view.entries(0))
-    return len(entries) == last and all(is_whole(each.content) for each in entries)
+def _end(view: ReadView, last: int) -> LogPosition:
+    entry = next(view.entries(last - 1), None) if last else None
+    return LogPosition(last, b"" if entry is None else entry.op_id)
+
+
+def _earliest(view: ReadView, last: int) -> LogPosition:
+    """Return a position after which all entries are there and whole, which are a bounded number."""
+    at: LogPosition | None = None
+    for entry in paused(view.entries(max(0, last - EARLY_ENTRIES)), ENTRIES_AT_ONCE):
+        if at is None and entry.sequence == 1 and is_whole(entry.content):
+            at = LogPosition()
+        elif at is None or not is_whole(entry.content):
+            at = LogPosition(entry.sequence, entry.op_id)
+    return at or LogPosition(last)
 
 
 def _changed(write: Write) -> Outcome:
