@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -230,6 +231,23 @@ def test_a_directory_with_data_and_one_in_the_archive_are_refused(
     (tmp_path / "empty").mkdir()
     assert "is not an archive" in restore(tmp_path / "empty", 1, tmp_path / "out").error
     assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_used_is_named(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    mounted = run_here("restore", "--to", "latest", made, "/proc")
+    assert (mounted.status, "/proc is a mount point" in mounted.errors) == (1, True)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    pipe = run_here("archive", "ls", made, "--key", tmp_path / "pipe")
+    assert (pipe.status, "is no regular file" in pipe.errors) == (1, True)
+    missing = run_here("archive", "ls", made, "--key", tmp_path / "missing")
+    assert (missing.status, "The key file" in missing.errors) == (1, True)
+
+
+def test_a_time_to_come_is_the_last_moment_and_a_warning(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    result = run_here("restore", "--to", "2999-01-01T00:00:00Z", made, tmp_path / "out")
+    assert (result.status, "later than now" in result.errors) == (0, True)
 
 
 def test_a_restore_that_is_killed_leaves_nothing_or_all(

@@ -159,7 +159,10 @@ class BucketPlace:
             raise PlaceFailed(f"{self.text} does not accept these credentials.") from None
         except (BaseError, TimeoutError, OSError) as error:
             # The text of the error may have the request in it, so it is not shown.
-            raise PlaceFailed(f"{self.text} cannot be used ({type(error).__name__}).") from None
+            raise PlaceFailed(
+                f"{self.text} cannot be used ({type(error).__name__}): see whether it can be "
+                "reached, and whether endpoint, region and credentials are right."
+            ) from None
 
 
 class _Counted:

@@ -162,6 +162,9 @@ def open_archive(
             key = None if file is None else read_key(file)
         except ValueError as error:
             raise CommandFailed(str(error)) from None
+        except OSError as error:
+            reason = error.strerror
+            raise CommandFailed(f"The key file {file} cannot be read ({reason}).") from None
         place = open_place(
             source,
             endpoint=configured.endpoint or None,
@@ -328,6 +331,8 @@ def restore_moment(arguments: Namespace) -> Status:
                 restored, rules = restoration.restore_all(choices, arguments.to, work, databases)
     finally:
         progress.stop()
+    if isinstance(arguments.to, ToTime) and arguments.to.ms > time.time() * 1000:
+        warn("The time is later than now: the last moment of the archive is restored.")
     print_line(make_printable(f"{data}: {counted(len(restored), 'database')} of {source}."))
     for each in restored:
         print_line(describe_restored(each))

@@ -700,6 +700,11 @@ def _require_free(data: pathlib.Path, locks: contextlib.ExitStack) -> bool:
     """Return whether the directory exists; lock it. Raises `CommandFailed` if it is not empty."""
     if not data.exists():
         return False
+    if data.is_mount():
+        raise CommandFailed(
+            f"{data} is a mount point, which a restore cannot replace: name a directory in it, "
+            "and set data to that."
+        )
     lock = DirectoryLock(data)
     locks.callback(lock.release)
     if set(data.iterdir()) - {*list_locks(data), data / BACKUP_NOTE}:
