@@ -85,6 +85,10 @@ def test_the_drill_brings_back_what_the_machine_had(
         for number in range(20):
             put(daemon, f"/k{number}.json", number)
         put(daemon, "/.settings/rules.json", {"rules": {".read": True}})
+        assert daemon.stop() == 0
+        daemon.start()  # after which there is a base
+        daemon.await_line("A base of app is in the archive")
+        put(daemon, "/more.json", 1)
         served = daemon.request("GET", "/.json").json
         assert daemon.stop() == 0
         shutil.rmtree(paths[DATA])

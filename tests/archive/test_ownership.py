@@ -6,7 +6,14 @@ import pathlib
 
 import pytest
 
-from treedbd.archive.ownership import NOTE, WRITER, adopt, check_writer, open_as_writer
+from treedbd.archive.ownership import (
+    NOTE,
+    WRITER,
+    adopt,
+    check_writer,
+    open_as_writer,
+    open_ordered,
+)
 from treedbd.archive.places import MARKER, FolderPlace, PlaceFailed
 
 
@@ -67,6 +74,21 @@ def test_daemons_that_share_their_databases_write_one_archive(
         open_as_writer(place, data(tmp_path, name), "a", 1, is_shared=True) for name in ("x", "y")
     ]
     assert notes[0] == notes[1]
+
+
+def test_a_process_that_was_ordered_ends_if_the_archive_is_another_one_by_now(
+    tmp_path: pathlib.Path, place: FolderPlace
+) -> None:
+    note = open_as_writer(place, data(tmp_path, "first"), "a", 1)
+    order = {"to": place.text, "archive": note.id, "writer": note.writer}
+    assert open_ordered(order).text == place.text
+    with pytest.raises(PlaceFailed, match="another data directory"):
+        open_ordered({**order, "writer": "other"})
+    with pytest.raises(PlaceFailed, match="another archive"):
+        open_ordered({**order, "archive": "other"})
+    place.delete(MARKER)
+    with pytest.raises(PlaceFailed, match="mount its disk"):
+        open_ordered(order)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff"])

@@ -33,8 +33,8 @@ from treedbd.archive import bases
 from treedbd.archive.bases import BaseName
 from treedbd.archive.feeds import Batch, Feeds
 from treedbd.archive.index import Archive
-from treedbd.archive.ownership import Note, check_writer, open_as_writer
-from treedbd.archive.places import NameTaken, PlaceFailed, open_place
+from treedbd.archive.ownership import Note, check_archive, check_writer, open_as_writer
+from treedbd.archive.places import FolderPlace, NameTaken, Place, PlaceFailed, open_place
 from treedbd.archive.sealing import Damaged, Key, WrongKey, read_key
 from treedbd.archive.segments import make_header, name_segment, write_segment
 from treedbd.archive.upkeep import ArchiveCounts, ArchiveOptions, Upkeep
@@ -149,6 +149,7 @@ class Archiver:
     async def _write(self, term: object, opened: OpenArchive) -> None:
         """Write to a place that is open."""
         self._number = opened.next_number
+        self._upkeep.note = self._note
         self._upkeep.start(opened.bases)
         await self._feeds.find_databases()
         try:
@@ -238,6 +239,7 @@ class Archiver:
 
     def _put(self, archive: Archive, batch: Batch) -> int:
         """Write a batch as a segment; return its number."""
+        self._check_folder(archive.place)
         after = {db: (at.sequence, at.op_id) for db, at in batch.after.items()}
         written_ms = self._runtime.now_ms()
         while True:
@@ -256,6 +258,11 @@ class Archiver:
                 self.counts.segments += 1
                 self._number = number + 1
                 return number
+
+    def _check_folder(self, place: Place) -> None:
+        """Raise `PlaceFailed` if the disk at a folder is another one by now."""
+        if self._note is not None and isinstance(place, FolderPlace):
+            check_archive(place, self._note)
 
     # States.
 

@@ -3,7 +3,8 @@
 It reads its order as JSON from standard input and prints its report as JSON:
 
     {"file": "…/app/default.shelf", "db": "app/default", "time": 1796000000000, "segment": 7,
-     "to": "s3://bucket/prefix", "key_file": null, "endpoint": null, "region": null}
+     "to": "s3://bucket/prefix", "key_file": null, "endpoint": null, "region": null,
+     "archive": "…", "writer": "…"}
 
     {"name": "bases/app/default/…", "seq": 12, "op": "…", "rows": 5, "bytes": 300}
     {"problem": "…"}
@@ -23,7 +24,8 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from treedbd.archive.bases import Dump, name_base
-from treedbd.archive.places import NameTaken, PlaceFailed, open_place
+from treedbd.archive.ownership import open_ordered
+from treedbd.archive.places import NameTaken, PlaceFailed
 from treedbd.archive.sealing import read_key
 from treedbd.store.engine import CannotOpenStore, StoreFailed
 
@@ -35,7 +37,7 @@ def make_base(order: dict[str, Any]) -> dict[str, Any]:
     """Write a base; return the report."""
     try:
         key = None if order.get("key_file") is None else read_key(pathlib.Path(order["key_file"]))
-        place = open_place(order["to"], endpoint=order.get("endpoint"), region=order.get("region"))
+        place = open_ordered(order)
         file = pathlib.Path(order["file"])
         moment = Dump(file, db=order["db"], time_ms=order["time"], segment=order["segment"])
         with contextlib.closing(moment):

@@ -324,7 +324,14 @@ class Feeds:
             reason = _TOO_LATE if is_cut else _REPLACED
             self._add_gap(batch, name, reason, after)
         elif reader.sequence and self._upkeep.has_base(name):
-            self._add_gap(batch, name, _REMOVED, reader.position)
+            gap = Gap(db_of(name), _REMOVED, reader.sequence, self._runtime.now_ms())
+            batch.records.append(gap)  # which it is only if the archive lacks what is before
+            self._log.info(
+                "{label} goes on in the archive after entry {n}, and a base follows. {reason}",
+                label=name.label,
+                n=reader.sequence,
+                reason=_REMOVED,
+            )
         if reader.sequence:
             self._upkeep.want(name)
         else:

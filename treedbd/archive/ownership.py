@@ -14,12 +14,20 @@ from __future__ import annotations
 
 import pathlib
 import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 import orjson
 
-from treedbd.archive.places import NameTaken, ObjectMissing, Place, PlaceFailed, initialise
+from treedbd.archive.places import (
+    NameTaken,
+    ObjectMissing,
+    Place,
+    PlaceFailed,
+    initialise,
+    open_place,
+)
 from treedbd.files import write_atomically
 
 NOTE: Final = "treedb.archive"
@@ -76,10 +84,29 @@ def open_as_writer(
     return note
 
 
+def check_archive(place: Place, note: Note) -> None:
+    """Raise `PlaceFailed` if there is another archive at the place by now, or none."""
+    initialise(place, note.id, 0)
+
+
 def check_writer(place: Place, note: Note) -> None:
     """Raise `PlaceFailed` if another data directory writes the archive by now."""
     if _read_writer(place) != note.writer:
         raise PlaceFailed(_other_writer(place))
+
+
+def open_ordered(order: Mapping[str, Any]) -> Place:
+    """Return the place that an order for a process names, if its writer may still write there.
+
+    `archive` and `writer` of the order are the ids of a `Note`; either may be missing or None.
+    Raises `PlaceFailed`.
+    """
+    place = open_place(order["to"], endpoint=order.get("endpoint"), region=order.get("region"))
+    if order.get("archive") is not None:
+        initialise(place, order["archive"], 0)
+    if order.get("writer") not in (None, _read_writer(place)):
+        raise PlaceFailed(_other_writer(place))
+    return place
 
 
 def adopt(place: Place, folder: pathlib.Path, to: str, now_ms: int) -> None:

@@ -26,6 +26,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from treedbd.archive.bases import BaseName
+from treedbd.archive.ownership import Note
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import DatabaseDeleted, Unavailable, UnknownDatabase
 from treedbd.database.runtime import Problem, Runtime, in_own_thread
@@ -107,6 +108,7 @@ class Upkeep:
 
     Attributes:
         next_number: returns the number of the next segment.
+        note: what the data directory knows of its archive, once it is open.
         report_missing: called with each database in the archive that was not deleted there.
 
     """
@@ -124,6 +126,7 @@ class Upkeep:
     ) -> None:
         """Begin with `start`."""
         self.next_number: Callable[[], int] = int
+        self.note: Note | None = None
         self.report_missing: Callable[[DatabaseName], None] = lambda _: None
         self._options, self._counts = options, counts
         self._catalog, self._runtime, self._reactor = catalog, runtime, reactor
@@ -278,6 +281,15 @@ class Upkeep:
 
     # Processes.
 
+    def _order(self, **more: object) -> dict[str, object]:
+        """Return an order for a process, which ends if this daemon may not write there."""
+        note, is_shared = self.note, self._options.is_shared
+        return self._options.order(
+            archive=None if note is None else note.id,
+            writer=None if note is None or is_shared else note.writer,
+            **more,
+        )
+
     async def _make_base(self, name: DatabaseName) -> None:
         try:
             if name not in self._catalog.written:
@@ -291,7 +303,7 @@ class Upkeep:
             if acquiring is not None:
                 await acquiring
             time_ms = self._runtime.now_ms()
-            order = self._options.order(
+            order = self._order(
                 file=os.fspath(self._catalog.file_of(name).absolute()),
                 db=f"{name.project}/{name.database}",
                 time=time_ms,
@@ -323,7 +335,7 @@ class Upkeep:
     async def _keep_up(self) -> None:
         """Merge and remove what is old, and find what was deleted without a word of it."""
         options = self._options
-        order = options.order(
+        order = self._order(
             time=self._runtime.now_ms(), keep_s=options.keep_s, keep_bases=options.keep_bases
         )
         report = await self._run_process(UPKEEP_PROCESS, order)

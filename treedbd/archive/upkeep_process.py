@@ -4,7 +4,7 @@ It is of low priority. It merges segments and removes what is older than the ret
 order as JSON from standard input and prints its report as JSON:
 
     {"to": "…", "key_file": null, "endpoint": null, "region": null,
-     "time": 1796000000000, "keep_s": 604800, "keep_bases": 7}
+     "archive": "…", "writer": "…", "time": 1796000000000, "keep_s": 604800, "keep_bases": 7}
 
     {"merged": 1, "removed": 70, "databases": ["app/default"]}
     {"problem": "…"}
@@ -24,7 +24,8 @@ import orjson
 
 from treedbd.archive.index import Archive
 from treedbd.archive.merge import merge
-from treedbd.archive.places import PlaceFailed, open_place
+from treedbd.archive.ownership import open_ordered
+from treedbd.archive.places import PlaceFailed
 from treedbd.archive.prune import prune
 from treedbd.archive.sealing import Damaged, WrongKey, read_key
 from treedbd.archive.segments import Deleted
@@ -37,7 +38,7 @@ def keep_up(order: dict[str, Any]) -> dict[str, Any]:
     """Merge and remove; return the report."""
     try:
         key = None if order.get("key_file") is None else read_key(pathlib.Path(order["key_file"]))
-        place = open_place(order["to"], endpoint=order.get("endpoint"), region=order.get("region"))
+        place = open_ordered(order)
         archive = Archive(place, key)
         merged = merge(archive, order["time"])
         pruned = prune(archive, order["keep_s"], order["keep_bases"], order["time"])

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import orjson
 
+from treedbd.archive import segments
 from treedbd.archive.index import Archive, Stretch
 from treedbd.archive.ownership import adopt
 from treedbd.archive.places import (
@@ -73,6 +74,8 @@ _WHEN: Final = (
     "must be latest, a time with its zone as in 2026-11-29T08:30:00Z, a number of a write, or a "
     'time ago as in "10min ago"'
 )
+_CLOCKS_DIFFER_S: Final = 86_400.0
+"""A time that is later by more is not that of a clock which is ahead."""
 _NO_SOURCE: Final = "Name the archive, or the configuration that has one ([archive] to)."
 
 
@@ -331,24 +334,27 @@ def restore_moment(arguments: Namespace) -> Status:
                 restored, rules = restoration.restore_all(choices, arguments.to, work, databases)
     finally:
         progress.stop()
-    if isinstance(arguments.to, ToTime) and arguments.to.ms > time.time() * 1000:
-        warn("The time is later than now: the last moment of the archive is restored.")
     print_line(make_printable(f"{data}: {counted(len(restored), 'database')} of {source}."))
     for each in restored:
         print_line(describe_restored(each))
     for each_rules in rules:
         print_line(f"{each_rules.project}: rules in force since {print_time(each_rules.at_ms)}")
-    return _warn_of(archive, restored)
+    return _warn_of(archive, arguments.to, restored)
 
 
-def _warn_of(archive: Archive, restored: Sequence[Restored]) -> Status:
+def _warn_of(archive: Archive, goal: Goal, restored: Sequence[Restored]) -> Status:
+    if isinstance(goal, ToTime) and goal.ms > 1000 * (time.time() + _CLOCKS_DIFFER_S):
+        warn("The time is later than now: the last moment of the archive is restored.")
     warnings = [each.warning for each in restored if each.warning is not None]
     for sentence in warnings:
         warn(sentence)
     if archive.faults:
         count = counted(len(archive.faults), "object")
         warn(f"Of the archive {count} cannot be read: run treedb backup verify.")
-    return SKIPPED if warnings else DONE
+    lost = [name for name in archive.faults if segments.parse_name(name) is not None]
+    if lost:
+        warn("A database that has entries in these objects only is not restored.")
+    return SKIPPED if warnings or lost else DONE
 
 
 def describe_restored(restored: Restored) -> str:
@@ -404,4 +410,4 @@ def verify_archive(arguments: Namespace, source: str) -> Status:
     )
     for each in report.restored:
         print_line(describe_restored(each))
-    return _warn_of(archive, report.restored)
+    return _warn_of(archive, ToLatest(), report.restored)
