@@ -21,6 +21,7 @@ from tests.daemon import Daemon
 from treedbd.archive.places import MARKER
 from treedbd.archive.restoring import Goal, ToLatest, ToSequence, ToTime
 from treedbd.archive.sealing import parse_key
+from treedbd.archive.segments import make_header, write_segment
 from treedbd.cli.archive import parse_when
 from treedbd.cli.path_restore import compare
 from treedbd.rules.ruleset import OPEN
@@ -238,9 +239,30 @@ def test_what_cannot_be_used_is_named(made: pathlib.Path, tmp_path: pathlib.Path
     assert (mounted.status, "/proc is a mount point" in mounted.errors) == (1, True)
     os.mkfifo(tmp_path / "pipe", 0o600)
     pipe = run_here("archive", "ls", made, "--key", tmp_path / "pipe")
-    assert (pipe.status, "is no regular file" in pipe.errors) == (1, True)
+    assert (pipe.status, "is not a regular file" in pipe.errors) == (1, True)
     missing = run_here("archive", "ls", made, "--key", tmp_path / "missing")
     assert (missing.status, "The key file" in missing.errors) == (1, True)
+
+
+def test_a_segment_that_is_missing_is_named_also_where_no_chain_is_broken(
+    archive: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    *_, last = objects(archive, "segments")
+    number = int(last.name.partition(".")[0])
+
+    def add(number: int) -> None:
+        header = make_header(number, START_MS, {}, [])
+        file = last.with_name(f"{number:012}.jsonl.zst")
+        file.write_bytes(b"".join(write_segment(header, [])))
+
+    add(number + 1)
+    assert restore(archive, "latest", tmp_path / "whole").status == 0
+    add(number + 3)
+    result = restore(archive, "latest", tmp_path / "out")
+    assert result.status == 3
+    assert f"Segments {number + 2} to {number + 2} of the archive are missing." in result.errors
+    verified = run_here("backup", "verify", archive)
+    assert (verified.status, "are missing" in verified.errors) == (1, True)
 
 
 def test_a_time_to_come_is_the_last_moment_and_a_warning(

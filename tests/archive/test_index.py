@@ -80,7 +80,9 @@ def test_what_is_younger_than_the_retention_or_counted_stays(
     newest = [base for base in world.archive().bases(DB)[-keep_bases:] if base.sequence]
     keep_s = quarters * 900
     horizon_ms = world.now_ms - 1000 * keep_s
+    missing = world.archive().holes()
     prune(world.archive(), keep_s, keep_bases, world.now_ms)
+    assert set(world.archive().holes()) <= set(missing)
     after = found_in(world.archive())
     young = {state for state in before if world.times[state] > horizon_ms}
     assert young <= after

@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 import attrs
+import orjson
 
 from treedbd.archive import bases, segments
 from treedbd.archive.bases import BaseHeader, BaseName
@@ -45,6 +46,8 @@ from treedbd.archive.segments import (
 T = TypeVar("T")
 
 _HEADERS_AT_ONCE: Final = 8
+PRUNED: Final = "pruned.json"
+"""The object that says up to which number segments were removed because they are old."""
 _ATTEMPTS: Final = 5
 """How often the entries of a stretch are looked for again while others merge segments."""
 
@@ -188,6 +191,33 @@ class Archive:
         covered = {number for each in kept for number in range(each.first, each.last + 1)}
         single = [e for e in every if e.first == e.last and e.first not in covered]
         return sorted([*kept, *single], key=lambda each: (each.first, each.name))
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Return which segments are missing that were not pruned, as pairs of first and last."""
+        found = self._holes()
+        if found:  # others may have merged segments while they were listed
+            self.refresh()
+            found = self._holes()
+        return found
+
+    def _holes(self) -> list[tuple[int, int]]:
+        at, found = self._pruned_through(), list[tuple[int, int]]()
+        for each in self.segments():
+            if each.first > at + 1:
+                found.append((at + 1, each.first - 1))
+            at = max(at, each.last)
+        return found
+
+    def note_pruned(self, through: int) -> None:
+        """Record that segments up to a number may be missing from now on."""
+        through = max(through, self._pruned_through())
+        self.place.put(PRUNED, [b'{"through":%d}\n' % through], is_new=False)
+
+    def _pruned_through(self) -> int:
+        try:
+            return int(orjson.loads(b"".join(self.place.get(PRUNED)))["through"])
+        except (ObjectMissing, ValueError, LookupError, TypeError):
+            return 0
 
     def next_number(self) -> int:
         """Return a number that no segment has, above all others."""

@@ -69,6 +69,8 @@ def prune(archive: Archive, keep_s: int, keep_bases: int, now_ms: int) -> Pruned
     old_bases = [base.name.name for db in bases for base in bases[db] if base not in kept[db].bases]
     unneeded = _unneeded(segments, kept, retention.horizon_ms)
     old_segments = [segment.name for segment in unneeded if segment.last < newest]
+    if old_segments:
+        archive.note_pruned(max(each.last for each in unneeded if each.last < newest))
     for name in old_segments:  # first: a base without them is a moment, they are nothing without it
         archive.place.delete(name)
     for name in old_bases:

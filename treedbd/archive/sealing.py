@@ -83,7 +83,7 @@ def parse_key(text: str) -> Key:
 def read_key(file: pathlib.Path) -> Key:
     """Return the key of a file; raise ValueError with a sentence, or OSError."""
     if not stat.S_ISREG(file.stat().st_mode):  # to read another kind may take for ever
-        raise ValueError(f"{file} is not a key file: it is no regular file.")
+        raise ValueError(f"{file} is not a key file: it is not a regular file.")
     with file.open("rb") as opened:
         content = opened.read(_MAX_FILE_BYTES)
     if is_open_to_others(file):

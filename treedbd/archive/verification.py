@@ -56,7 +56,11 @@ def find_faults(archive: Archive, folder: pathlib.Path) -> VerificationReport:
         _restore_newest(restoration, db, folder, report)
         for stretch in archive.spans(db):
             _compare_bases(archive, restoration, stretch, folder, report)
-    report.faults += [f"{name} is damaged: {reason}" for name, reason in archive.faults.items()]
+    report.faults += [
+        reason if reason.startswith(name) else f"{name} is damaged: {reason}"
+        for name, reason in archive.faults.items()
+    ]
+    report.faults += [f"Segments {first} to {last} are missing." for first, last in archive.holes()]
     report.faults = list(dict.fromkeys(report.faults))
     return report
 

@@ -339,10 +339,13 @@ def restore_moment(arguments: Namespace) -> Status:
         print_line(describe_restored(each))
     for each_rules in rules:
         print_line(f"{each_rules.project}: rules in force since {print_time(each_rules.at_ms)}")
-    return _warn_of(archive, arguments.to, restored)
+    are_all = not arguments.database and not isinstance(arguments.to, ToSequence)
+    return _warn_of(archive, arguments.to, restored, are_all=are_all)
 
 
-def _warn_of(archive: Archive, goal: Goal, restored: Sequence[Restored]) -> Status:
+def _warn_of(
+    archive: Archive, goal: Goal, restored: Sequence[Restored], *, are_all: bool
+) -> Status:
     if isinstance(goal, ToTime) and goal.ms > 1000 * (time.time() + _CLOCKS_DIFFER_S):
         warn("The time is later than now: the last moment of the archive is restored.")
     warnings = [each.warning for each in restored if each.warning is not None]
@@ -352,9 +355,12 @@ def _warn_of(archive: Archive, goal: Goal, restored: Sequence[Restored]) -> Stat
         count = counted(len(archive.faults), "object")
         warn(f"Of the archive {count} cannot be read: run treedb backup verify.")
     lost = [name for name in archive.faults if segments.parse_name(name) is not None]
-    if lost:
+    for first, last in archive.holes() if are_all else ():
+        lost.append(f"{first}-{last}")
+        warn(f"Segments {first} to {last} of the archive are missing.")
+    if lost and are_all:
         warn("A database that has entries in these objects only is not restored.")
-    return SKIPPED if warnings or lost else DONE
+    return SKIPPED if warnings or (lost and are_all) else DONE
 
 
 def describe_restored(restored: Restored) -> str:
@@ -410,4 +416,4 @@ def verify_archive(arguments: Namespace, source: str) -> Status:
     )
     for each in report.restored:
         print_line(describe_restored(each))
-    return _warn_of(archive, ToLatest(), report.restored)
+    return _warn_of(archive, ToLatest(), report.restored, are_all=False)
