@@ -94,3 +94,16 @@ def test_a_bucket_that_is_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         next(place.get("a/b"))
     with pytest.raises(PlaceFailed, match="cannot be used"):
         list(place.list(""))
+
+
+def test_an_endpoint_that_is_not_set_is_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bucket, "_RETRY", {"max_retries": 0})
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    place = BucketPlace("s3://attic/p", endpoint="", region="")
+    with pytest.raises(PlaceFailed, match="whether it can be reached"):
+        list(place.list(""))
+    wrong = BucketPlace("s3://attic/p", endpoint="no URL")
+    with pytest.raises(PlaceFailed, match="see endpoint and region"):
+        list(wrong.list(""))

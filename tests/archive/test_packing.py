@@ -13,11 +13,17 @@ CONTENT = [b"header\n", os.urandom(300_000), b"x" * 3_000_000]
 
 @pytest.mark.parametrize("key", [None, KEY])
 def test_a_packed_object_is_unpacked_in_bounded_pieces(key: object) -> None:
-    packed = list(pack(CONTENT, KEY if key else None))
-    pieces = list(unpack(packed, KEY))
+    own = KEY if key else None
+    packed = list(pack(CONTENT, own))
+    pieces = list(unpack(packed, own))
     assert b"".join(pieces) == b"".join(CONTENT)
     assert max(map(len, pieces)) <= 1024 * 1024
     assert len(b"".join(packed)) < 310_000
+
+
+def test_what_is_not_sealed_is_not_in_a_sealed_archive() -> None:
+    with pytest.raises(Damaged, match="It is not sealed"):
+        list(unpack(pack(CONTENT), KEY))
 
 
 def test_the_header_is_read_without_the_rest() -> None:

@@ -35,7 +35,7 @@ from treedbd.archive.feeds import Batch, Feeds
 from treedbd.archive.index import Archive
 from treedbd.archive.ownership import Note, check_archive, check_writer, open_as_writer
 from treedbd.archive.places import FolderPlace, NameTaken, Place, PlaceFailed, open_place
-from treedbd.archive.sealing import Damaged, Key, WrongKey, read_key
+from treedbd.archive.sealing import SUFFIX, Damaged, Key, WrongKey, read_key
 from treedbd.archive.segments import make_header, name_segment, write_segment
 from treedbd.archive.upkeep import ArchiveCounts, ArchiveOptions, Upkeep
 from treedbd.database.catalog import Catalog
@@ -232,10 +232,13 @@ class Archiver:
             raise PlaceFailed(str(error)) from None
 
     def _check_key(self, archive: Archive) -> None:
-        """Raise `WrongKey` if the last segment was sealed with another key."""
+        """Raise `WrongKey` if the last segment was sealed with another key, or was not sealed."""
         written = archive.segments()
-        if written:
-            archive.header(written[-1])
+        if not written:
+            return
+        archive.header(written[-1])
+        if archive.key is not None and not written[-1].name.endswith(SUFFIX):
+            raise WrongKey("The archive is not sealed: name an empty place for one that is.")
 
     def _put(self, archive: Archive, batch: Batch) -> int:
         """Write a batch as a segment; return its number."""

@@ -48,16 +48,16 @@ class BucketPlace:
             raise PlaceFailed("The URL of a bucket is s3://bucket/prefix, without credentials.")
         self.text = url
         options: dict[str, Any] = {}
-        if endpoint is not None:
+        if endpoint:
             options["endpoint"] = endpoint
-        if region is not None:
+        if region:
             options["region"] = region
         with self._sentences():
             self._store = S3Store(
                 parts.netloc,
                 prefix=prefix or None,
                 client_options={
-                    "allow_http": endpoint is not None and endpoint.startswith("http://"),
+                    "allow_http": (endpoint or "").startswith("http://"),
                     "timeout": _TIMEOUT,
                 },
                 retry_config=_RETRY,
@@ -163,6 +163,11 @@ class BucketPlace:
                 f"{self.text} cannot be used ({type(error).__name__}): see whether it can be "
                 "reached, and whether endpoint, region and credentials are right."
             ) from None
+        except BaseException as error:
+            if type(error).__module__ != "pyo3_runtime":
+                raise
+            # A panic of the library is a BaseException: it would end the thread in silence.
+            raise PlaceFailed(f"{self.text} cannot be used: see endpoint and region.") from None
 
 
 class _Counted:

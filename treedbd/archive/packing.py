@@ -40,6 +40,8 @@ def unpack(chunks: Iterable[bytes], key: Key | None = None, *, name: str = "") -
     rest = _with_first(first, pieces)
     if is_sealed(first) or name.endswith(SUFFIX):
         rest = open_sealed(rest, key)
+    elif key is not None:  # anyone who can write to the place could have made it
+        raise Damaged("It is not sealed, as all objects of a sealed archive are.")
     return _decompress(rest)
 
 

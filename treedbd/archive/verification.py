@@ -129,6 +129,8 @@ def _compare_bases(
             elif digest_of(made) != digest_of(kept):
                 report.faults.append(f"{base.name.name} is not what the entries before it lead to.")
             report.compared += 1
+        except ObjectMissing:
+            continue  # removed or merged meanwhile, as it may be in an archive that is in use
         except (NotReachable, Damaged) as error:
             report.faults.append(str(error))
         finally:
