@@ -474,8 +474,9 @@ def test_health_shows_operators_names_and_reasons(world: MeteredDaemon) -> None:
     world.break_database()
     status, report = health(world.daemon)
     assert (status, report["error"], report["status"]) == (503, "unavailable", "unavailable")
-    problem = report["problems"][-1]
-    assert (problem["project"], problem["refuses_writes"]) == ("shop", True)
+    # The archive and readers of the change log may have problems of their own by now.
+    problem = next(each for each in report["problems"] if each["refuses_writes"])
+    assert problem["project"] == "shop"
     assert problem["database"].startswith("broken")
     assert "was moved" in problem["reason"]
     assert health(world.daemon, "?live") == (200, {"status": "ok"})
