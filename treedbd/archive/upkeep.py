@@ -176,6 +176,7 @@ class Upkeep:
 
     def want(self, name: DatabaseName) -> None:
         """Make a base of a database as soon as possible."""
+        self._seen.add(name)  # `see` must not want another one while it is made
         self._wanted[name] = None
 
     def see(self, name: DatabaseName, created_ms: int) -> None:
