@@ -230,13 +230,8 @@ class Feeds:
         self._projects.add(name.project)
         try:
             database = self._catalog.find(name)
-            acquiring = self._catalog.acquire(database, OPEN_S)
-            try:
-                if acquiring is not None:
-                    await acquiring
+            async with self._catalog.opened(database, OPEN_S):
                 await self._read(database, batch, since)
-            finally:
-                self._catalog.release(database)
             self._failures.pop(name, None)
         except (DatabaseDeleted, UnknownDatabase):
             pass
@@ -370,15 +365,12 @@ class Feeds:
             if self._catalog.find(name) is not database:
                 return
             self._upkeep.changed(name)
-            acquiring = self._catalog.acquire(database, OPEN_S, is_write=True)
-            try:
-                if acquiring is not None:
-                    await acquiring
-                reader.reached()
-                await reader.save()
-            finally:
-                reader.stop()
-                self._catalog.release(database)
+            async with self._catalog.opened(database, OPEN_S, is_write=True):
+                try:
+                    reader.reached()
+                    await reader.save()
+                finally:
+                    reader.stop()
         except Exception as error:  # what is not stored is read again
             self._log.debug("A cursor is not stored: {error}", error=error)
 

@@ -295,31 +295,29 @@ class Upkeep:
         try:
             if name not in self._catalog.written:
                 raise DatabaseDeleted
-            database = self._catalog.find(name)
-            acquiring = self._catalog.acquire(database, OPEN_S)
+            async with self._catalog.opened(self._catalog.find(name), OPEN_S):
+                time_ms = self._runtime.now_ms()
+                report = await self._dump(name, time_ms)
         except (DatabaseDeleted, UnknownDatabase):
             self.forget(name)
-            return
+        else:
+            self._note_base(name, report, time_ms)
+
+    async def _dump(self, name: DatabaseName, time_ms: int) -> dict[str, Any]:
+        """Make a base of a database that is open; return the report."""
+        order = self._order(
+            file=os.fspath(self._catalog.file_of(name).absolute()),
+            db=f"{name.project}/{name.database}",
+            time=time_ms,
+            segment=self.next_number(),
+        )
+        self._changed.discard(name)
+        self._wanted.pop(name, None)
         try:
-            if acquiring is not None:
-                await acquiring
-            time_ms = self._runtime.now_ms()
-            order = self._order(
-                file=os.fspath(self._catalog.file_of(name).absolute()),
-                db=f"{name.project}/{name.database}",
-                time=time_ms,
-                segment=self.next_number(),
-            )
-            self._changed.discard(name)
-            self._wanted.pop(name, None)
-            try:
-                report = await self._run_process(BASE_PROCESS, order)
-            except BaseException:
-                self.want(name)
-                raise
-        finally:
-            self._catalog.release(database)
-        self._note_base(name, report, time_ms)
+            return await self._run_process(BASE_PROCESS, order)
+        except BaseException:
+            self.want(name)
+            raise
 
     def _note_base(self, name: DatabaseName, report: Mapping[str, Any], time_ms: int) -> None:
         self._bases[name] = int(report["seq"]), time_ms

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, MutableMapping
 from heapq import nsmallest
 from threading import Lock
 from time import monotonic
@@ -271,6 +271,19 @@ class Catalog:
             return None
         return self._files.acquire(database, timeout_s, is_write=is_write)
 
+    @contextlib.asynccontextmanager
+    async def opened(
+        self, database: Database, timeout_s: float, *, is_write: bool = False
+    ) -> AsyncIterator[None]:
+        """Keep a database open within a `with` block; raise as `acquire` errbacks."""
+        opening = self.acquire(database, timeout_s, is_write=is_write)
+        try:
+            if opening is not None:
+                await opening
+            yield
+        finally:
+            self.release(database)
+
     def hinted(self, name: DatabaseName) -> None:
         """Look for writes of another process to a database, after its hint."""
         for written in self._runtime.news:
@@ -399,13 +412,8 @@ class Catalog:
         """Open a database that was closed, and look whether its readers have begun again."""
         try:
             database = self.find(name)
-            opening = self.acquire(database, READERS_S)
-            try:
-                if opening is not None:
-                    await opening
+            async with self.opened(database, READERS_S):
                 self.readers.look(database)
-            finally:
-                self.release(database)
         except Exception as error:
             self._log.debug("{label} is not looked at: {error}", label=name.label, error=error)
 

@@ -311,15 +311,10 @@ class WatchQueue:
     async def _open(self) -> None:
         access, wanted = self._access, self._wanted
         database = access.resource.find(self.name)
-        opening = access.catalog.acquire(database, wanted.timeout_s)
-        try:
-            if opening is not None:
-                await opening
+        async with access.catalog.opened(database, wanted.timeout_s):
             if self._is_over:
                 return
             self._begin_watching(database)
-        finally:
-            access.catalog.release(database)
 
     def _begin_watching(self, database: Database) -> None:
         wanted, path = self._wanted, self._wanted.place.path

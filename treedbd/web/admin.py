@@ -9,8 +9,7 @@ continues after its last number.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -140,7 +139,7 @@ class AdminHandlers:
         if wanted.wants_explanation:
             return explain_without_rules(wanted)
         layout = wanted.dialect if wanted.print == "pretty" else None
-        async with self._acquired(database, wanted):
+        async with self._catalog.opened(database, wanted.timeout_s):
             steps = print_log(database, wanted.parameters, layout)
             return text_response(wanted, await self._slices.run(steps))
 
@@ -149,7 +148,7 @@ class AdminHandlers:
         admin = await self._data.identify_admin(wanted, database, "Compacting a database")
         if wanted.wants_explanation:
             return explain_without_rules(wanted, admin)
-        async with self._acquired(database, wanted):
+        async with self._catalog.opened(database, wanted.timeout_s):
             before, after = await database.compact()
         return json_response(wanted, {"before": before, "after": after})
 
@@ -197,17 +196,6 @@ class AdminHandlers:
         refreshing = self._catalog.refresh(database.name.project)
         if refreshing is not None:
             await refreshing
-
-    @contextlib.asynccontextmanager
-    async def _acquired(self, database: Database, wanted: DataRequest) -> AsyncIterator[None]:
-        """Keep a database open within a `with` block."""
-        opening = self._catalog.acquire(database, wanted.timeout_s)
-        try:
-            if opening is not None:
-                await opening
-            yield
-        finally:
-            self._catalog.release(database)
 
 
 def _read_small_body(request: IHttp1Request, limit: int) -> bytes:

@@ -146,29 +146,19 @@ class CursorHandlers:
         """Return the readers of a database, which is opened for that."""
         database = self._catalog.find(name)
         timeout_s = max(0.0, deadline - self._clock.seconds())
-        opening = self._catalog.acquire(database, timeout_s)
-        try:
-            if opening is not None:
-                await opening
+        async with self._catalog.opened(database, timeout_s):
             return self._catalog.readers.look(database)
-        finally:
-            self._catalog.release(database)
 
     # Removal.
 
     async def _remove(
         self, database: Database, cursor: str, timeout_s: float, deadline: float
     ) -> None:
-        opening = self._catalog.acquire(database, timeout_s, is_write=True)
-        try:
-            if opening is not None:
-                await opening
+        async with self._catalog.opened(database, timeout_s, is_write=True):
             if database.read(lambda nodes: read_cursor(nodes.rows.stored, cursor)) is None:
                 raise UnknownCursor(cursor, database.name)
             await remove_cursor(database, cursor, self._data.now_ms(), deadline)
             self._catalog.readers.look(database)  # so that no problem is reported
-        finally:
-            self._catalog.release(database)
         label = database.name.label
         self._log.info("The cursor {cursor} of {label} is removed.", cursor=cursor, label=label)
 

@@ -124,16 +124,13 @@ class DatabaseHandlers:
         if name in self._creating:
             raise DatabaseExists(name)
         self._creating.add(name)
-        opening = catalog.acquire(database, timeout_s, is_write=True)
         try:
-            if opening is not None:
-                await opening
-            if catalog.exists(name):
-                raise DatabaseExists(name)
-            await database.create(caller, self._data.now_ms(), deadline)
+            async with catalog.opened(database, timeout_s, is_write=True):
+                if catalog.exists(name):
+                    raise DatabaseExists(name)
+                await database.create(caller, self._data.now_ms(), deadline)
         finally:
             self._creating.discard(name)
-            catalog.release(database)
 
     async def _refresh(self, database: Database) -> None:
         refreshing = self._catalog.refresh(database.name.project)

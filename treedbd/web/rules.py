@@ -209,18 +209,13 @@ class RulesHandlers:
         trial = await self._slices.run(parsing)
         rules = await _find_rules(database.rules, trial.draft, deadline)
         rights = database.rights.of_trial(rules)
-        opening = self._catalog.acquire(database, wanted.timeout_s)
-        try:
-            if opening is not None:
-                await opening
+        async with self._catalog.opened(database, wanted.timeout_s):
             if trial.method != "GET":
                 key = database.push_ids.next(self._data.now_ms())
                 edit = trial.edit(key, self._limits)
                 write = Write(edit, self._data.now_ms(), trial.caller, deadline=deadline)
                 return await self._slices.run(self._judge_write(database, rights, write))
             return self._judge_read(database, rights, trial)
-        finally:
-            self._catalog.release(database)
 
     def _judge_read(
         self, database: Database, rights: Authorisation, trial: Trial
