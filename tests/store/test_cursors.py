@@ -18,7 +18,6 @@ from treedbd.store.cursors import (
     read_count,
     read_cursor,
     read_cursors,
-    remove_all,
     remove_cursor,
 )
 from treedbd.store.engine import DamagedRow, Transaction
@@ -75,7 +74,7 @@ def test_cursors_come_back_as_they_were_in_the_order_of_their_names() -> None:
     assert remove_cursor(transaction, "a")
     assert not remove_cursor(transaction, "a")
     assert read_count(transaction) is not None
-    remove_all(transaction)
+    assert remove_cursor(transaction, "b")
     assert read_cursors(transaction) == []
     assert read_count(transaction) is None
 

@@ -19,7 +19,6 @@ the database was replaced: then the reader has to begin again, with all data.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
@@ -28,9 +27,9 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from treedbd.database.requests import Caller, Outcome, TooManyCursors, Write
-from treedbd.limits import DEFAULT_TIMEOUT_S, KIB, MAX_CURSORS
+from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CURSORS
 from treedbd.loop import paused
-from treedbd.store.changelog import is_whole
+from treedbd.store.changelog import READ_AT_ONCE, is_whole, read_some
 from treedbd.store.cursors import Cursor, put_cursor, read_cursor, read_cursors
 from treedbd.store.cursors import remove_cursor as remove_row
 from treedbd.store.engine import DamagedRow, LogEntry, ReadView, Transaction
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ENTRIES_AT_ONCE: Final = 64
-BYTES_AT_ONCE: Final = 256 * KIB
-"""What one call of `read` returns at most; one entry at least."""
 EARLY_ENTRIES: Final = 1001
 """How many entries a reader reads that begins early: as many as a restored log has."""
 STORED_AFTER_S: Final = 1.0
@@ -124,7 +120,7 @@ class LogReader:
     def read(self) -> list[LogEntry]:
         """Return the next entries, none at the end of the log; raise `CursorLost`."""
         after = self.sequence
-        last, entries = self._read(lambda view: _read_after(view, after))
+        last, entries = self._read(lambda view: (view.sequence(), read_some(view, after)))
         if last < after or (last > after and (not entries or entries[0].sequence != after + 1)):
             raise CursorLost("the log does not continue where the reader was")
         if entries:
@@ -301,7 +297,7 @@ def _end(view: ReadView, last: int) -> LogPosition:
 def _earliest(view: ReadView, last: int) -> LogPosition:
     """Return a position after which all entries are there and whole, which are a bounded number."""
     at: LogPosition | None = None
-    for entry in paused(view.entries(max(0, last - EARLY_ENTRIES)), ENTRIES_AT_ONCE):
+    for entry in paused(view.entries(max(0, last - EARLY_ENTRIES)), READ_AT_ONCE):
         if at is None and entry.sequence == 1 and is_whole(entry.content):
             at = LogPosition()
         elif at is None or not is_whole(entry.content):
@@ -311,17 +307,6 @@ def _earliest(view: ReadView, last: int) -> LogPosition:
 
 def _changed(write: Write) -> Outcome:
     return Outcome(write.edit, None, None, None, has_changed_rows=True)
-
-
-def _read_after(view: ReadView, after: int) -> tuple[int, list[LogEntry]]:
-    """Return the number of the last entry, and the next ones after a number."""
-    found, size = list[LogEntry](), 0
-    for entry in islice(view.entries(after), ENTRIES_AT_ONCE):
-        size += len(entry.content)
-        if found and size > BYTES_AT_ONCE:
-            break
-        found.append(entry)
-    return view.sequence(), found
 
 
 def _continues(view: ReadView, after: int) -> bool:

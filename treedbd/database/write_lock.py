@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from twisted.internet.defer import Deferred
@@ -63,10 +62,6 @@ WAITS_FOR_OTHERS: Final = "Another process has been writing to the database for 
 
 LONG_ENTRY_BYTES: Final = 64 * KIB
 """A longer entry may be that of a large write, which is not parsed."""
-AT_ONCE: Final = 64
-"""Entries that are read and decoded in one step; of more, all answers are dropped."""
-BYTES_AT_ONCE: Final = 256 * KIB
-"""The same in bytes; one entry may be longer."""
 
 
 class SharedWriteLock(WriteLock):
@@ -354,8 +349,9 @@ class LogFollower:
         commits: list[Commit] | None = []
         entries: list[LogEntry] = []
         if self._database.is_interested():
-            if self.through < sequence <= self.through + AT_ONCE:
-                entries = _read_entries(view, self.through)
+            # Of more entries than are read and decoded in one step, all answers are dropped.
+            if self.through < sequence <= self.through + changelog.READ_AT_ONCE:
+                entries = changelog.read_some(view, self.through)
             is_all = bool(entries) and entries[-1].sequence == sequence
             commits = self._commits_of(entries, self.through) if is_all else None
         # It is not read twice: it may be long.
@@ -384,7 +380,7 @@ class LogFollower:
             return
         while since < news.sequence:
             after = since
-            entries = self._engine.read(partial(_read_entries, after=after))
+            entries = self._engine.read(partial(changelog.read_some, after=after))
             commits = self._commits_of(entries, after)
             if commits is None:
                 commits = [self._everything(news.sequence)]
@@ -441,14 +437,3 @@ def commit_of(entry: LogEntry) -> Commit:
         printed=printed,
         size=len(entry.content),
     )
-
-
-def _read_entries(view: ReadView, after: int) -> list[LogEntry]:
-    """Return the next entries after a number, as many as are looked at in one step."""
-    found, size = list[LogEntry](), 0
-    for entry in islice(view.entries(after), AT_ONCE):
-        size += len(entry.content)
-        if found and size > BYTES_AT_ONCE:
-            break
-        found.append(entry)
-    return found

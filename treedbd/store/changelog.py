@@ -9,11 +9,13 @@ only says where something was written. The engine numbers the entries.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 import attrs
 import orjson
 
+from treedbd.limits import KIB
 from treedbd.store import cursors
 from treedbd.store.cursors import Held
 from treedbd.store.engine import LogEntry, ReadView, Transaction
@@ -34,6 +36,9 @@ LARGE_BYTES: Final = 1_048_576
 LOOKED_THROUGH: Final = 4 * TRIM_EVERY
 """Entries that are looked through for long ones whose body is no longer needed: those before them
 have been looked through before, unless others have written them all. They are dropped in time."""
+READ_AT_ONCE: Final = 64
+READ_BYTES: Final = 256 * KIB
+"""How many entries, and bytes of them, are read in one step."""
 FOLLOWED_ENTRIES: Final = 4096
 """Entries that are kept at least where other processes follow the log."""
 NOTHING_PUSHED: Final = -1
@@ -245,6 +250,17 @@ def append(
         # One more than can be missed: it shows that a position belongs to this history.
         transaction.trim(max(0, min(sequence - retain - 1, needed.through)))
     return sequence
+
+
+def read_some(view: ReadView, after: int) -> list[LogEntry]:
+    """Return the next entries after a number: `READ_AT_ONCE`, of `READ_BYTES`, but one at least."""
+    found, size = list[LogEntry](), 0
+    for entry in islice(view.entries(after), READ_AT_ONCE):
+        size += len(entry.content)
+        if found and size > READ_BYTES:
+            break
+        found.append(entry)
+    return found
 
 
 def _shorten(transaction: Transaction, through: int, longest: int) -> None:

@@ -151,12 +151,6 @@ def remove_cursor(transaction: Transaction, name: str) -> bool:
     return True
 
 
-def remove_all(transaction: Transaction) -> None:
-    """Remove all cursors, as in a copy of a database that no reader has read."""
-    for key in list(transaction.scan_keys(CURSOR_FIRST, CURSOR_END)):
-        transaction.delete(key)
-
-
 def read_count(view: ReadView) -> Count | None:
     """Return the count of a database, None if it has no cursors; raise `DamagedRow`."""
     stored = view.get(CURSOR_FIRST)
