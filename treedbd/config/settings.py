@@ -345,6 +345,16 @@ def _archive_place(raw: object, location: SettingLocation) -> str:
 
 def _bucket_endpoint(raw: object, location: SettingLocation) -> str:
     """Read the URL of a service of buckets."""
+    return _service_url(
+        raw,
+        location,
+        "https://s3.example.com",
+        "put the credentials into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    )
+
+
+def _service_url(raw: object, location: SettingLocation, example: str, remedy: str) -> str:
+    """Read the URL of another service, or nothing; `remedy` is for what is secret in it."""
     url = text(raw, location)
     if not url:
         return url
@@ -355,8 +365,8 @@ def _bucket_endpoint(raw: object, location: SettingLocation) -> str:
         is_url = False
     if not is_url or "@" in parts.netloc or parts.query or parts.fragment or not url.isprintable():
         raise location.error(
-            "must be a URL such as https://s3.example.com, without a user, a query or a fragment",
-            "correct it, and put the credentials into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            f"must be a URL such as {example}, without a user, a query or a fragment",
+            f"correct it, and {remedy}",
         )
     return url
 
@@ -386,20 +396,11 @@ _TRACES_PATH: Final = "/v1/traces"
 
 def _collector_url(raw: object, location: SettingLocation) -> str:
     """Read the URL of a collector; one without a path gets that of OTLP over HTTP."""
-    url = text(raw, location)
-    if not url:
+    remedy = "put what is secret into OTEL_EXPORTER_OTLP_HEADERS"
+    url = _service_url(raw, location, "http://127.0.0.1:4318", remedy)
+    if not url or urlsplit(url).path.strip("/"):
         return url
-    try:
-        parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_url = False
-    if not is_url or "@" in parts.netloc or parts.query or parts.fragment or not url.isprintable():
-        raise location.error(
-            "must be a URL such as http://127.0.0.1:4318, without a user, a query or a fragment",
-            "correct it, and put what is secret into OTEL_EXPORTER_OTLP_HEADERS",
-        )
-    return url if parts.path.strip("/") else url.rstrip("/") + _TRACES_PATH
+    return url.rstrip("/") + _TRACES_PATH
 
 
 def _service_name(raw: object, location: SettingLocation) -> str:
