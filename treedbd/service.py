@@ -110,7 +110,6 @@ from treedbd.web.response import Cors
 
 if TYPE_CHECKING:
     from treedbd.archive.archiver import Archiver
-    from treedbd.archive.upkeep import ArchiveOptions
     from treedbd.cluster.service import ClusterService
 
 QUEUE_SECONDS: Final = 1.0
@@ -194,8 +193,9 @@ class TreeService(MultiService):
             return None
         make = namedAny("treedbd.archive.archiver.Archiver")
         archiver: Archiver = make(
-            archive_options(settings),
+            settings.archive,
             settings.data,
+            is_shared=settings.is_cluster,
             catalog=self.catalog,
             runtime=runtime,
             reactor=self._reactor,
@@ -492,25 +492,6 @@ def make_election(
         return cluster.make_election(name)
     in_thread: RunInThread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
     return FileElection(settings.data, name, in_thread, reactor)
-
-
-def archive_options(settings: Settings) -> ArchiveOptions:
-    """Return how the archive is written that the settings describe."""
-    archive = settings.archive
-    key_file = archive.key_file
-    make = namedAny("treedbd.archive.upkeep.ArchiveOptions")
-    options: ArchiveOptions = make(
-        to=archive.to,
-        key_file=None if key_file is None else os.fspath(key_file.absolute()),
-        every_s=archive.every_s,
-        base_every_s=archive.base_every_s,
-        keep_s=archive.keep_s,
-        keep_bases=archive.keep_bases,
-        endpoint=archive.endpoint or None,
-        region=archive.region or None,
-        is_shared=settings.is_cluster,
-    )
-    return options
 
 
 def make_catalog(

@@ -247,7 +247,7 @@ def test_the_process_of_a_base_writes_it_and_reports(
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "treedbd.archive.base_process"]
+    command = [sys.executable, "-m", "treedbd.archive.process", "base"]
     ended = subprocess.run(command, input=orjson.dumps(order), capture_output=True, check=True)
     assert not ended.stderr
     report: dict[str, Any] = orjson.loads(ended.stdout)

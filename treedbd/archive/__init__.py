@@ -6,7 +6,6 @@ packing       an object compressed, and sealed if there is a key; and unpacked
 sealing       encryption with the key of a file
 segments      objects with entries of change logs, numbered
 bases         objects with all rows of one database at one moment
-base_process  the process that makes a base
 index         what an archive holds: bases, segments, and the stretches that can be restored
 merge         many small segments put together to one
 prune         what is older than the retention, removed
@@ -17,5 +16,5 @@ verification  every object read, the newest moments restored, bases compared
 archiver      writes the archive while the daemon serves
 feeds         what the change logs of all databases give for the next segment
 upkeep        bases, merging and retention while an archive is written
-upkeep_process  the process that merges and removes
+process       the processes of low priority: a base is made; merging and removal
 """

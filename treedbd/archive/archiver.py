@@ -23,7 +23,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
@@ -37,10 +37,13 @@ from treedbd.archive.ownership import Note, check_archive, check_writer, open_as
 from treedbd.archive.places import FolderPlace, NameTaken, Place, PlaceFailed, open_place
 from treedbd.archive.sealing import SUFFIX, Damaged, Key, WrongKey, read_key
 from treedbd.archive.segments import make_header, name_segment, write_segment
-from treedbd.archive.upkeep import ArchiveCounts, ArchiveOptions, Upkeep
+from treedbd.archive.upkeep import ArchiveCounts, Upkeep
 from treedbd.database.catalog import Catalog
 from treedbd.database.election import Election
 from treedbd.database.runtime import Problem, Runtime, in_own_thread
+
+if TYPE_CHECKING:
+    from treedbd.config.settings import ArchiveSettings
 
 T = TypeVar("T")
 
@@ -72,22 +75,29 @@ class Archiver:
 
     def __init__(
         self,
-        options: ArchiveOptions,
+        settings: ArchiveSettings,
         folder: pathlib.Path,
         *,
+        is_shared: bool,
         catalog: Catalog,
         runtime: Runtime,
         reactor: Any,
         election: Election,
     ) -> None:
         """Archive the databases of `catalog`, whose data directory is `folder`."""
-        self._options, self._folder = options, folder
+        self._settings, self._folder = settings, folder
+        self._is_shared = is_shared
         self._note: Note | None = None
         self._catalog, self._runtime, self._reactor = catalog, runtime, reactor
         self._election = election
         self.counts: Final = ArchiveCounts(lag_s=self._lag_s)
         self._upkeep = Upkeep(
-            options, self.counts, catalog=catalog, runtime=runtime, reactor=reactor
+            settings,
+            self.counts,
+            is_shared=is_shared,
+            catalog=catalog,
+            runtime=runtime,
+            reactor=reactor,
         )
         self._feeds = Feeds(catalog, runtime, self._upkeep)
         self._upkeep.next_number = lambda: self._number
@@ -159,7 +169,7 @@ class Archiver:
                 if is_last:
                     return
                 if not self._is_stopping:
-                    await self._sleep(self._options.every_s)
+                    await self._sleep(self._settings.every_s)
         finally:
             if not self._is_stopping:
                 await self._upkeep.stop()
@@ -202,15 +212,15 @@ class Archiver:
 
     def _open(self) -> OpenArchive:
         """Open the place, which is the right one; raise `PlaceFailed` or `WrongKey`."""
-        options = self._options
+        settings = self._settings
         key = self._read_key()
-        place = open_place(options.to, endpoint=options.endpoint, region=options.region)
+        place = open_place(settings.to, endpoint=settings.endpoint, region=settings.region)
         self._note = open_as_writer(
             place,
             self._folder,
-            options.to,
+            settings.to,
             self._runtime.now_ms(),
-            is_shared=options.is_shared,
+            is_shared=self._is_shared,
         )
         place.clean()
         archive = Archive(place, key)
@@ -221,11 +231,11 @@ class Archiver:
         )
 
     def _read_key(self) -> Key | None:
-        file = self._options.key_file
+        file = self._settings.key_file
         if file is None:
             return None
         try:
-            return read_key(pathlib.Path(file))
+            return read_key(file)
         except OSError as error:
             raise PlaceFailed(f"The key file {file} cannot be read ({error.strerror}).") from None
         except ValueError as error:
@@ -253,7 +263,7 @@ class Archiver:
             try:
                 self.counts.bytes += archive.place.put(name, chunks, is_new=True)
             except NameTaken:  # by another process, or by this one without a word of it
-                if self._note is not None and not self._options.is_shared:
+                if self._note is not None and not self._is_shared:
                     check_writer(archive.place, self._note)
                 archive.refresh()
                 self._number = max(number + 1, archive.next_number())

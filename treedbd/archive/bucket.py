@@ -40,7 +40,7 @@ _RETRY: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 class BucketPlace:
     """A bucket, or what is below a prefix in it."""
 
-    def __init__(self, url: str, *, endpoint: str | None = None, region: str | None = None) -> None:
+    def __init__(self, url: str, *, endpoint: str = "", region: str = "") -> None:
         """Use `s3://bucket/prefix`; raise `PlaceFailed` for another URL."""
         parts = urlsplit(url)
         prefix = parts.path.strip("/")
@@ -57,7 +57,7 @@ class BucketPlace:
                 parts.netloc,
                 prefix=prefix or None,
                 client_options={
-                    "allow_http": (endpoint or "").startswith("http://"),
+                    "allow_http": endpoint.startswith("http://"),
                     "timeout": _TIMEOUT,
                 },
                 retry_config=_RETRY,

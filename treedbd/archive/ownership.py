@@ -101,7 +101,9 @@ def open_ordered(order: Mapping[str, Any]) -> Place:
     `archive` and `writer` of the order are the ids of a `Note`; either may be missing or None.
     Raises `PlaceFailed`.
     """
-    place = open_place(order["to"], endpoint=order.get("endpoint"), region=order.get("region"))
+    place = open_place(
+        order["to"], endpoint=order.get("endpoint", ""), region=order.get("region", "")
+    )
     if order.get("archive") is not None:
         initialise(place, order["archive"], 0)
     if order.get("writer") not in (None, _read_writer(place)):

@@ -124,12 +124,12 @@ class Marker:
 
 
 def open_place(
-    text: str, *, endpoint: str | None = None, region: str | None = None, may_create: bool = False
+    text: str, *, endpoint: str = "", region: str = "", may_create: bool = False
 ) -> Place:
     """Return the place that a text names: the path of a folder, or `s3://bucket/prefix`.
 
-    `endpoint` and `region` are of a bucket. With `may_create` a folder is made if it is missing.
-    Raises `PlaceFailed`.
+    `endpoint` and `region` are of a bucket; empty ones are those of the environment. With
+    `may_create` a folder is made if it is missing. Raises `PlaceFailed`.
     """
     if not text.startswith("s3://"):
         if "://" in text:

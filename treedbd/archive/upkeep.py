@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import orjson
@@ -34,8 +34,10 @@ from treedbd.errors import in_one_line
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore
 
-BASE_PROCESS: Final = "treedbd.archive.base_process"
-UPKEEP_PROCESS: Final = "treedbd.archive.upkeep_process"
+if TYPE_CHECKING:
+    from treedbd.config.settings import ArchiveSettings
+
+PROCESS: Final = "treedbd.archive.process"
 LOOK_S: Final = 1.0
 """Seconds between two looks whether anything is due."""
 FIRST_UPKEEP_S: Final = 60.0
@@ -48,35 +50,6 @@ OPEN_S: Final = 10.0
 END_S: Final = 1.0
 """Seconds that a process has to end in."""
 _STOPPED: Final = "It was stopped."
-
-
-@attrs.frozen
-class ArchiveOptions:
-    """How an archive is written.
-
-    `to` is a folder or `s3://bucket/prefix`, `key_file` the file with the key that seals it. With
-    `is_shared` several daemons serve the same databases, each of which may write it.
-    """
-
-    to: str
-    key_file: str | None = None
-    every_s: float = 1.0
-    base_every_s: float = 86_400.0
-    keep_s: float = 604_800.0
-    keep_bases: int = 7
-    endpoint: str | None = None
-    region: str | None = None
-    is_shared: bool = False
-
-    def order(self, **more: object) -> dict[str, object]:
-        """Return an order for a process that uses the archive."""
-        return {
-            "to": self.to,
-            "key_file": self.key_file,
-            "endpoint": self.endpoint,
-            "region": self.region,
-            **more,
-        }
 
 
 @attrs.define
@@ -117,9 +90,10 @@ class Upkeep:
 
     def __init__(
         self,
-        options: ArchiveOptions,
+        settings: ArchiveSettings,
         counts: ArchiveCounts,
         *,
+        is_shared: bool,
         catalog: Catalog,
         runtime: Runtime,
         reactor: Any,
@@ -128,7 +102,8 @@ class Upkeep:
         self.next_number: Callable[[], int] = int
         self.note: Note | None = None
         self.report_missing: Callable[[DatabaseName], None] = lambda _: None
-        self._options, self._counts = options, counts
+        self._settings, self._counts = settings, counts
+        self._is_shared = is_shared
         self._catalog, self._runtime, self._reactor = catalog, runtime, reactor
         self._bases: dict[DatabaseName, tuple[int, int]] = {}
         self._wanted: dict[DatabaseName, None] = {}
@@ -148,7 +123,7 @@ class Upkeep:
         now, now_ms = self._runtime.clock.seconds(), self._runtime.now_ms()
         for each in (self._wanted, self._changed, self._due, self._seen, self._bases):
             each.clear()
-        every = self._options.base_every_s
+        every = self._settings.base_every_s
         for base in names:
             name = name_of(base.db)
             if base.time_ms >= self._bases.get(name, (0, -1))[1]:
@@ -198,7 +173,7 @@ class Upkeep:
     def changed(self, name: DatabaseName) -> None:
         """Record that a database was written since its last base."""
         self._changed.add(name)
-        self._due.setdefault(name, self._runtime.clock.seconds() + self._options.base_every_s)
+        self._due.setdefault(name, self._runtime.clock.seconds() + self._settings.base_every_s)
 
     def has_base(self, name: DatabaseName) -> bool:
         """Return whether the archive has a base of a database."""
@@ -284,12 +259,17 @@ class Upkeep:
 
     def _order(self, **more: object) -> dict[str, object]:
         """Return an order for a process, which ends if this daemon may not write there."""
-        note, is_shared = self.note, self._options.is_shared
-        return self._options.order(
-            archive=None if note is None else note.id,
-            writer=None if note is None or is_shared else note.writer,
+        settings, note = self._settings, self.note
+        key_file = settings.key_file
+        return {
+            "to": settings.to,
+            "key_file": None if key_file is None else os.fspath(key_file.absolute()),
+            "endpoint": settings.endpoint,
+            "region": settings.region,
+            "archive": None if note is None else note.id,
+            "writer": None if note is None or self._is_shared else note.writer,
             **more,
-        )
+        }
 
     async def _make_base(self, name: DatabaseName) -> None:
         try:
@@ -314,14 +294,14 @@ class Upkeep:
         self._changed.discard(name)
         self._wanted.pop(name, None)
         try:
-            return await self._run_process(BASE_PROCESS, order)
+            return await self._run_process("base", order)
         except BaseException:
             self.want(name)
             raise
 
     def _note_base(self, name: DatabaseName, report: Mapping[str, Any], time_ms: int) -> None:
         self._bases[name] = int(report["seq"]), time_ms
-        self._due[name] = self._runtime.clock.seconds() + self._options.base_every_s
+        self._due[name] = self._runtime.clock.seconds() + self._settings.base_every_s
         self._seen.add(name)
         self._counts.last_base_ms = time_ms
         self._counts.bytes += int(report["bytes"])
@@ -333,11 +313,9 @@ class Upkeep:
 
     async def _keep_up(self) -> None:
         """Merge and remove what is old, and find what was deleted without a word of it."""
-        options = self._options
-        order = self._order(
-            time=self._runtime.now_ms(), keep_s=options.keep_s, keep_bases=options.keep_bases
-        )
-        report = await self._run_process(UPKEEP_PROCESS, order)
+        keep_s, keep_bases = self._settings.keep_s, self._settings.keep_bases
+        order = self._order(time=self._runtime.now_ms(), keep_s=keep_s, keep_bases=keep_bases)
+        report = await self._run_process("upkeep", order)
         self._upkeep_at = self._runtime.clock.seconds() + UPKEEP_S
         for db in report["databases"]:
             name = name_of(db)
@@ -354,9 +332,9 @@ class Upkeep:
         except UnknownDatabase:
             return
 
-    async def _run_process(self, module: str, order: Mapping[str, object]) -> dict[str, Any]:
+    async def _run_process(self, work: str, order: Mapping[str, object]) -> dict[str, Any]:
         """Return the report of a process; raise `ProcessFailed`."""
-        command = [sys.executable, "-m", module]
+        command = [sys.executable, "-m", PROCESS, work]
         report = await in_own_thread(self._reactor, lambda: self._call(command, order), "archive")
         if "problem" in report:
             raise ProcessFailed(report["problem"])

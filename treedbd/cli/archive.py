@@ -170,8 +170,8 @@ def open_archive(
             raise CommandFailed(f"The key file {file} cannot be read ({reason}).") from None
         place = open_place(
             source,
-            endpoint=configured.endpoint or None,
-            region=configured.region or None,
+            endpoint=configured.endpoint,
+            region=configured.region,
         )
         if read_marker(place) is None:
             raise CommandFailed(f"{source} is not an archive: it has no {MARKER}.")
@@ -299,9 +299,7 @@ def _adopt(arguments: Namespace) -> Status:
     if not settings.data.is_dir():
         raise CommandFailed(f"There is no data directory {settings.data}: restore it first.")
     with reported_failures("The archive cannot be adopted"):
-        place = open_place(
-            archive.to, endpoint=archive.endpoint or None, region=archive.region or None
-        )
+        place = open_place(archive.to, endpoint=archive.endpoint, region=archive.region)
         if read_marker(place) is None:
             raise CommandFailed(f"{archive.to} is not an archive: it has no {MARKER}.")
         adopt(place, settings.data, archive.to, time.time_ns() // 1_000_000)
