@@ -223,6 +223,16 @@ def _process(name: str) -> _Read:
     return lambda s: s.process.get(name)
 
 
+def _cursor_lag(name: str, text: str) -> Metric:
+    """Return the gauge of the field of `Lag` that ends its name: the largest of all processes."""
+    unit = name.rpartition("_")[2]
+
+    def read(s: Sources) -> Mapping[Labels, float]:
+        return _by({name: getattr(lag, unit) for name, lag in s.statistics.reader_lags.items()})
+
+    return _gauge(name, text, read, "cursor", combine=max)
+
+
 METRICS: Final[tuple[Metric, ...]] = (
     # Requests.
     _counter(
@@ -386,26 +396,17 @@ METRICS: Final[tuple[Metric, ...]] = (
         "result",
     ),
     # Readers of change logs.
-    _gauge(
+    _cursor_lag(
         "treedb_log_cursor_lag_entries",
         "Writes that a reader of change logs has not read, of the open database with most.",
-        lambda s: _by({name: lag.entries for name, lag in s.statistics.reader_lags.items()}),
-        "cursor",
-        combine=max,
     ),
-    _gauge(
+    _cursor_lag(
         "treedb_log_cursor_lag_bytes",
         "Bytes of these in the change log, of the open database with most.",
-        lambda s: _by({name: lag.bytes for name, lag in s.statistics.reader_lags.items()}),
-        "cursor",
-        combine=max,
     ),
-    _gauge(
+    _cursor_lag(
         "treedb_log_cursor_lag_seconds",
         "Age of the oldest of these, in the open database with the oldest; 0 without any.",
-        lambda s: _by({name: lag.seconds for name, lag in s.statistics.reader_lags.items()}),
-        "cursor",
-        combine=max,
     ),
     _counter(
         "treedb_log_cursors_dropped_total",
