@@ -12,6 +12,7 @@ apply            one write in a transaction: If-Match, rules, rows, quotas; inde
 rights           what rules allow callers, at a request; trials of rules, without a daemon
 watchers         watchers by path; their rights, judged again; what a commit means to each
 watched_queries  the events of each watched query, found once for all its streams
+copied_entries   entries of another daemon's change log, applied here
 log_reader       reads the change log under a name, and continues where it was
 reader_lags      how far readers of change logs are from the end; which have lost their places
 resume           what clients missed (Last-Event-ID), from the change log; replays of single writes

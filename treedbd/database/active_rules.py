@@ -42,7 +42,7 @@ from treedbd.database.requests import (
     Unavailable,
     UnknownVersion,
 )
-from treedbd.database.runtime import RulesExchange, RunInThread
+from treedbd.database.runtime import RulesExchange, RunInThread, WriteGate
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.errors import LineBudget
 from treedbd.files import NO_DESCRIPTOR_ERRNOS, create_directory, write_atomically
@@ -367,15 +367,17 @@ class ActiveRules:
         work: RulesWork,
         limits: RulesLimits = DEFAULT_LIMITS,
         exchange: RulesExchange | None = None,
+        gate: WriteGate | None = None,
     ) -> None:
         """Start with `rules`, or with those in `storage`; None keeps them in memory.
 
         `changed` is called whenever other rules have come into force. By `exchange` other processes
-        put the rules in force that were stored. Rules that are shared have to be loaded before
+        put the rules in force that were stored. No client puts any while the `gate` refuses writes.
+        Rules that are shared have to be loaded before
         anything is judged: until then everything is denied. Raises `RulesUnreadable`, or
         `NoDescriptors`, if it is not known what is stored: then the rules are made again later.
         """
-        self._exchange = exchange
+        self._exchange, self._gate = exchange, gate
         self.current = rules
         self.problem: str | None = None
         self.is_file_managed = is_file_managed
@@ -431,15 +433,21 @@ class ActiveRules:
         deadline: float | None = None,
         origin: Origin = UNKNOWN,
         condition: ETagSet | None = None,
+        *,
+        is_local: bool = False,
     ) -> Deferred[RuleSet]:
         """Put rules in force; fires with them when they are durable and in force.
 
         `deadline` is in seconds of the clock; `origin` is kept with their version. They replace
-        only rules that meet the `condition`. Raises `RulesManagedByFile`; errbacks with that,
+        only rules that meet the `condition`. Rules that are `is_local` do not come from a client,
+        and are put also where no writes are accepted (`WriteGate`). Raises `RulesManagedByFile`,
+        and `WrittenElsewhere`; errbacks with the first,
         `InvalidRules`, `RulesChanged`, `DeadlinePassed` or `Unavailable`, and then nothing has
         changed. Cancelling stops the work as long as the document is being checked; once it has
         been, it ends the waiting only, and the rules are put all the same.
         """
+        if self._gate is not None and not is_local:
+            self._gate.check()
         self._check_not_file_managed()
         put = _Put(text, origin, condition, deadline)
         return Deferred.fromCoroutine(self._compile_and_put(put))

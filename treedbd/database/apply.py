@@ -136,6 +136,20 @@ class WriteApplier:
             return write.task(self, transaction, write)
         return self.apply_edit(transaction, write)
 
+    @property
+    def database(self) -> Database:
+        """The database to which they are applied."""
+        return self._database
+
+    def make_writer(self, transaction: Transaction) -> NodeWriter:
+        """Return the writer of all that changes the tree in a transaction."""
+        return self._writers.make(transaction)
+
+    def append(self, transaction: Transaction, op_id: bytes, entry: bytes) -> int:
+        """Append an entry of another daemon's log as it is; return its number."""
+        kept, retain = self._runtime.entry_bytes, self._retain_events
+        return changelog.append(transaction, op_id, entry, retain, kept, self._cursors.held)
+
     def judge(self, transaction: Transaction, write: Write) -> None:
         """Raise what would refuse a write by its rules or its server values; apply nothing."""
         nodes = self._writers.make(transaction)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import pathlib
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, MutableMapping
+from functools import partial
 from heapq import nsmallest
 from threading import Lock
 from time import monotonic
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred, DeferredList, fail
 from twisted.logger import Logger
 
 from treedbd.database.active_rules import ActiveRules, RulesWork
@@ -31,6 +32,7 @@ from treedbd.database.requests import (
     RulesUnreadable,
     Unavailable,
     UnknownDatabase,
+    WrittenElsewhere,
 )
 from treedbd.database.runtime import Look, OtherProcesses, Problem, ProblemSearch, Runtime
 from treedbd.database.slices import Steps
@@ -38,6 +40,7 @@ from treedbd.database.write_lock import MakeWriteLock
 from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet
+from treedbd.store.changelog import push_time
 from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotCreateStore, Engine
 from treedbd.store.memory import MemoryEngine
@@ -464,12 +467,15 @@ class Catalog:
             return name.database in project.databases
         return name.database in self.written.of(name.project, self._files.list_created)
 
-    def delete(self, name: DatabaseName) -> Deferred[None]:
+    def delete(self, name: DatabaseName, *, is_local: bool = False) -> Deferred[None]:
         """Delete a database with all that is in it; fires when that is durable.
 
-        Errbacks with `Unavailable` if it cannot be deleted, and then it is as it was. Cancelling
-        ends the waiting only: what has begun is finished.
+        Errbacks with `Unavailable` if it cannot be deleted, and then it is as it was. One that
+        accepts no writes (`WriteGate`) deletes only what it `is_local` to decide. Cancelling ends
+        the waiting only: what has begun is finished.
         """
+        if not is_local and self._runtime.gate.refusal is not None:
+            return fail(WrittenElsewhere(self._runtime.gate.refusal))
         deleted: Deferred[None] = Deferred()
         Deferred.fromCoroutine(self._delete(name)).chainDeferred(deleted)
         return deleted
@@ -505,6 +511,30 @@ class Catalog:
         self.written.discard(name)
         for listener in self.deletion_listeners:
             listener(name)
+
+    async def replace(
+        self, name: DatabaseName, put_in_place: Callable[[pathlib.Path], None]
+    ) -> None:
+        """Put another file in the place of that of a database, which nothing uses meanwhile.
+
+        Its streams and sockets are ended: their clients begin again with what the file holds.
+        `put_in_place` is called in a thread, with the path. What it raises is raised; then the
+        database cannot be used, since it is not known what is there, until it is replaced again.
+        """
+        if name not in self._deleting:
+            await self.let_go(name)
+        await self._runtime.run_in_thread(partial(put_in_place, self.file_of(name)))
+        self.deleted(name)
+        self.written.add(name)
+
+    def run_left(self) -> None:
+        """Do what sessions of processes that have ended have left: writes are accepted now."""
+        self._files.run_left()
+        for database in self._live():
+            if database.is_open:
+                used = database.read(lambda nodes: push_time(nodes.rows.stored))
+                database.push_ids.pass_over(used)
+                database.disconnect_writes.run_left()
 
     def deleted(self, name: DatabaseName) -> None:
         """Allow a database to be created again: nothing is left of the one that was let go."""
@@ -593,6 +623,7 @@ class Catalog:
             work=self.rules_work,
             limits=self._rules_limits,
             exchange=None if others is None else others.rules_of(project.name),
+            gate=self._runtime.gate,
         )
 
     def _make(self, name: DatabaseName, project: ProjectSpec) -> Database:

@@ -30,6 +30,7 @@ from treedbd.database.requests import (
     Unavailable,
     UnknownDatabase,
     Write,
+    WrittenElsewhere,
 )
 from treedbd.database.resume import Moments, Resumptions
 from treedbd.database.rights import Authorisation, ReadRequest, trace_rules
@@ -113,6 +114,7 @@ class Database:
         self.push_ids: Final = PushIds(runtime.entropy, lambda: engine.read(changelog.push_time))
         self.used_at = runtime.clock.seconds()
         self._engine, self._runtime = engine, runtime
+        self._gate: Final = runtime.gate
         self._nodes: PresentNodes | None = None  # those of the last read
         self.kept_reads: Final = KeptReads(runtime.read_pool)
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
@@ -307,6 +309,9 @@ class Database:
         `PermissionDenied`, `TooLarge`, `DeadlinePassed` or `Unavailable`, and then nothing was
         applied.
         """
+        refusal = self._gate.refusal
+        if refusal is not None and not getattr(write.task, "is_local", False):
+            return fail(WrittenElsewhere(refusal))
         if not self.is_open:
             try:
                 self.read(lambda _: None)  # opens the file

@@ -95,6 +95,7 @@ class DisconnectWrites:
         self._name = name
         self._write = write
         self._owner = runtime.owner
+        self._gate = runtime.gate
         self._clock = runtime.clock
         self._slices = runtime.slices
         self._now_ms = runtime.now_ms
@@ -161,7 +162,9 @@ class DisconnectWrites:
         return Deferred.fromCoroutine(self._run(None))
 
     def may_have_left(self, view: ReadView) -> bool:
-        """Return whether dead owners have left writes, as far as the owner knows now."""
+        """Return whether dead owners have left writes that this process may do, as far as known."""
+        if self._gate.refusal is not None:
+            return False
         return any(self._owner.may_be_dead(owner) for owner in list_owners(view))
 
     def find_left(self, view: ReadView) -> list[DisconnectRow]:
@@ -204,6 +207,7 @@ class DisconnectWrites:
     async def _set(
         self, session: str, make_write: Callable[[], Write], end: Callable[[], object] | None
     ) -> None:
+        self._gate.check()
         self._has_set = True
         try:
             await self._note()
@@ -230,6 +234,9 @@ class DisconnectWrites:
         await self._submit(write)
 
     async def _forget(self, session: str) -> None:
+        if self._gate.refusal is not None:
+            self._end(session)
+            return
         try:
             await self.cancel(session, ROOT)
             self._end(session)
@@ -282,6 +289,10 @@ class DisconnectWrites:
     # Running.
 
     async def _run(self, session: str | None) -> None:
+        if self._gate.refusal is not None:  # they are done where writes are accepted
+            if session is not None:
+                self._end(session)
+            return
         try:
             if not self._is_abandoned:
                 await self._run_all(session)

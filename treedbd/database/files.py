@@ -218,6 +218,10 @@ class CatalogFiles(ABC):
         """Try a database again without its being used."""
         return
 
+    def run_left(self) -> None:
+        """Do what dead owners have left, because writes are accepted from now on."""
+        self._dead.start()
+
     def problems(self) -> list[Problem]:
         """Return what keeps databases from being served, without opening any."""
         return self._refusals.problems()
@@ -716,7 +720,7 @@ class DeadOwners:
         """Open by `files` the databases of `catalog`; look repeatedly if other processes exist."""
         self._files = files
         self._catalog = catalog
-        self._owner = runtime.owner
+        self._owner, self._gate = runtime.owner, runtime.gate
         self._clock = runtime.clock
         self._has_others = has_others
         self._next: IDelayedCall | None = None
@@ -724,7 +728,8 @@ class DeadOwners:
 
     def start(self) -> None:
         """Begin in the next turn of the reactor."""
-        self._next = self._clock.callLater(0, self._begin)
+        if self._next is None or not self._next.active():
+            self._next = self._clock.callLater(0, self._begin)
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -736,6 +741,8 @@ class DeadOwners:
         Deferred.fromCoroutine(self._look())
 
     async def _look(self) -> None:
+        if self._gate.refusal is not None:
+            return  # started again when writes are accepted
         is_done = True
         for owner in await self._find_dead():
             try:

@@ -55,6 +55,7 @@ from treedbd.database.requests import (
     ConditionFailed,
     DeadlinePassed,
     DeletionUnderWay,
+    EntryRefused,
     Outcome,
     OutcomeInDoubt,
     PermissionDenied,
@@ -107,7 +108,7 @@ CALM_LOOK_S: Final = 0.005
 """Seconds between two looks whether others are busy."""
 _REFUSALS: Final = (
     *(PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed),
-    *(QuotaExceeded, TooManyCursors, TooManyDisconnectWrites, UnknownDatabase),
+    *(QuotaExceeded, TooManyCursors, TooManyDisconnectWrites, UnknownDatabase, EntryRefused),
 )
 
 SPACE_CHECK_S: Final = 0.5

@@ -242,6 +242,7 @@ class _Begin:
     is_whole: bool
     now_ms: int
     is_early: bool
+    is_local = True
 
     def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         present = read_cursors(transaction)
@@ -267,6 +268,7 @@ class _Move:
     """Move a cursor ahead, never back. One that was removed meanwhile is not made again."""
 
     reached: Cursor
+    is_local = True
 
     def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         present = read_cursor(transaction, self.reached.name)
@@ -281,6 +283,7 @@ class RemoveCursor:
     """Remove a cursor, as an operator does whose reader is not used any more."""
 
     name: str
+    is_local = True
 
     def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Remove it, if it is there."""

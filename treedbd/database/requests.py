@@ -113,6 +113,10 @@ class Unavailable(Exception):
     """The database cannot write, or the server cannot read, at present; the text says why."""
 
 
+class WrittenElsewhere(Unavailable):
+    """The daemon accepts no writes; the text says which one does."""
+
+
 class DatabaseRefused(Unavailable):
     """The file of a database cannot be served; the log says why."""
 
@@ -132,6 +136,14 @@ class DeletionUnderWay(CannotCreateStore):
 
     def __init__(self) -> None:
         super().__init__(str(DatabaseDeleted()))
+
+
+class EntryRefused(Exception):
+    """An entry of another daemon's change log that cannot be applied here."""
+
+    def __init__(self, sequence: int, reason: str) -> None:
+        """`reason` says why, from the verb on."""
+        super().__init__(f"The entry {sequence} {reason}.")
 
 
 class DatabaseExists(Exception):

@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 
 from treedbd.counting import Histogram
 from treedbd.database.answers import AnswerPool
+from treedbd.database.requests import WrittenElsewhere
 from treedbd.database.session_owners import MemoryOwner, SessionOwner
 from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.errors import LineBudget
@@ -286,6 +287,26 @@ def _send_no_hint(_: DatabaseName) -> None:
     pass
 
 
+@attrs.define(eq=False)
+class WriteGate:
+    """Whether this process accepts writes: a standby does not, nor a first that was superseded.
+
+    Writes of what this process keeps for itself are done all the same: those whose tasks have the
+    attribute `is_local`, such as cursors and what a standby has received.
+
+    Attributes:
+        refusal: why it accepts none, in one sentence for clients; None if it does.
+
+    """
+
+    refusal: str | None = None
+
+    def check(self) -> None:
+        """Raise `WrittenElsewhere` if no write is accepted."""
+        if self.refusal is not None:
+            raise WrittenElsewhere(self.refusal)
+
+
 @attrs.frozen
 class Runtime:
     """What the databases of a service are given from outside, and share.
@@ -308,6 +329,7 @@ class Runtime:
         now_ms: returns the milliseconds since 1970.
         used_seconds: returns the processor time that the calling thread has used, in seconds.
         owner: what the sessions of this process belong to.
+        gate: whether writes are accepted.
         slices: run the long work of all databases.
         creation_lines: bound what is logged of databases that may not be created, since their names
             are those of clients.
@@ -330,6 +352,7 @@ class Runtime:
     now_ms: Callable[[], int] = _read_clock
     used_seconds: Callable[[], float] = time.thread_time
     owner: SessionOwner = attrs.field(factory=MemoryOwner)
+    gate: WriteGate = attrs.field(factory=WriteGate)
     slices: Slices = attrs.field(init=False)
     creation_lines: LineBudget = attrs.field(init=False)
 
