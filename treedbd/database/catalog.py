@@ -253,6 +253,15 @@ class Catalog:
         database.used_at = self._runtime.clock.seconds()
         return database
 
+    def find_open(self, name: DatabaseName) -> Database | None:
+        """Return a database whose file is open, without keeping it open; None if it is not."""
+        database = self._open.get(name)
+        return database if database is not None and database.is_open else None
+
+    def created_of(self, project: str) -> frozenset[str]:
+        """Return the names of the databases of a project that have data, as far as is known."""
+        return self.written.of(project, self._files.list_created)
+
     def when_current(self, name: DatabaseName, call: Callable[[], None]) -> bool:
         """Call `call` in a moment, during which `use_open` may return the database.
 

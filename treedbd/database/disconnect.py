@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
+from itertools import count
 from typing import Final
 
 import attrs
@@ -76,10 +77,16 @@ RUN_AT_ONCE: Final = 256
 _NOTHING: Final = make_remove(Place(ROOT))
 _DELAYS: Final = (Unavailable, DeadlinePassed, OutcomeInDoubt, StoreFailed, DiskFull)
 _ANONYMOUS: Final = Caller(None)
+_CHANGES: Final = count()
 
 
 class DisconnectWrites:
-    """The writes of one database that are kept for the end of sessions."""
+    """The writes of one database that are kept for the end of sessions.
+
+    Attributes:
+        changes: a number that is another one after each change that this process has made.
+
+    """
 
     _log = Logger()
 
@@ -94,6 +101,8 @@ class DisconnectWrites:
         self._kept = KeptBytes(name, quota)
         self._name = name
         self._write = write
+        self._news = runtime.news
+        self.changes = next(_CHANGES)
         self._owner = runtime.owner
         self._gate = runtime.gate
         self._clock = runtime.clock
@@ -277,6 +286,13 @@ class DisconnectWrites:
             await self._write(write)
         except (DeadlinePassed, OutcomeInDoubt, DamagedRow) as error:
             raise Unavailable(str(error)) from None
+        self._note_change()
+
+    def _note_change(self) -> None:
+        """Make those who read the logs look at the database: what is kept has changed."""
+        self.changes = next(_CHANGES)
+        for written in self._news:
+            written(self._name)
 
     def _make_write(
         self, task: Task, edit: Edit = _NOTHING, caller: Caller = _ANONYMOUS, now: int | None = None
@@ -324,6 +340,7 @@ class DisconnectWrites:
         await self._write(self._make_write(listing))
         for at in range(0, len(listing.found), RUN_AT_ONCE):
             await self._run_some(listing.found[at : at + RUN_AT_ONCE])
+            self._note_change()
 
     async def _learn(self) -> None:
         """Find out which owners of what is kept are dead; raise `Unavailable`."""

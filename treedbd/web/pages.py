@@ -734,7 +734,8 @@ class Health:
         """Return what a caller may know: the problems of the projects of which it is an admin."""
         shown = []
         if caller.name is not None and await self._is_admin(caller.name.project, caller):
-            shown = [str(each) for each in problems if each.project == caller.name.project]
+            # A problem without a project concerns them all.
+            shown = [str(each) for each in problems if each.project in ("", caller.name.project)]
         return " ".join(shown) or "Not everything can be served at present."
 
     async def _show_turns(self, caller: _Caller) -> Response:
@@ -783,4 +784,5 @@ def _prevents_write(problem: Problem, name: DatabaseName | None) -> bool:
     return name is None or (problem.project, problem.database) in (
         (name.project, name.database),
         (name.project, None),
+        ("", None),
     )

@@ -141,10 +141,16 @@ def make_fetch(reactor: Any, authority: bytes | None = None) -> Fetch:
     return lambda url: Deferred.fromCoroutine(get(reactor, TrustStore(authorities), url))
 
 
-async def get(reactor: Any, trust: TrustStore, url: str) -> bytes:
+async def fetch_in_the_clear(reactor: Any, url: str) -> bytes:
+    """Return the document at an http URL; raise `FetchFailed`, or the error of the connection."""
+    return await get(reactor, None, url)
+
+
+async def get(reactor: Any, trust: TrustStore | None, url: str) -> bytes:
     """Return the document at an https URL, of a server that `trust` has certified.
 
-    Raises `FetchFailed`, or the error of the connection.
+    With None it is at an http URL, and nothing is certified. Raises `FetchFailed`, or the error of
+    the connection.
     """
     # Not imported at the top, because of the memory that they take.
     agent: Any = namedAny("twisted.web.client.Agent")
@@ -176,22 +182,25 @@ async def get(reactor: Any, trust: TrustStore, url: str) -> bytes:
 
 @implementer(IAgentEndpointFactory)
 class _Connector:
-    """Opens TLS connections, and aborts all that it opened.
+    """Opens connections, with TLS if there is a trust store, and aborts all that it opened.
 
     An orderly close would have to wait for the peer, which may be what hangs.
     """
 
-    def __init__(self, reactor: Any, trust: TrustStore) -> None:
+    def __init__(self, reactor: Any, trust: TrustStore | None) -> None:
         self._reactor = reactor
         self._trust = trust
         self._opened: list[IProtocol] = []
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        if uri.scheme != b"https":
-            raise FetchFailed("is not at an https URL")
-        tls = self._trust.creator_for(uri.host.decode("ascii"))
-        endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port)
-        return _RecordingEndpoint(wrapClientTLS(tls, endpoint, self._reactor), self._opened)
+        scheme = "http" if self._trust is None else "https"
+        if uri.scheme != scheme.encode():
+            raise FetchFailed(f"is not at an {scheme} URL")
+        endpoint: Any = HostnameEndpoint(self._reactor, uri.host, uri.port)
+        if self._trust is not None:
+            tls = self._trust.creator_for(uri.host.decode("ascii"))
+            endpoint = wrapClientTLS(tls, endpoint, self._reactor)
+        return _RecordingEndpoint(endpoint, self._opened)
 
     def abort(self) -> None:
         for protocol in self._opened:

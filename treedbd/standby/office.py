@@ -1,0 +1,288 @@
+"""The office of a running daemon: whether it is the first, and what it does when it was superseded.
+
+A first remembers the standbys that have followed it (`Term.peers`). When it starts, before it
+accepts writes, and every few seconds while it runs, it asks those whose address it knows for their
+term. One with a higher term has been promoted, or follows one that was: then this daemon refuses
+writes for good (`superseded`), and its next start is refused. A standby that is promoted also says
+so itself, if it can reach the first. A peer that cannot be reached says nothing: the first goes on.
+
+Several processes may serve one data directory. The file of the term has what counts; each change
+is made to what is in it, under a lock, and each process reads it again with every check.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pathlib
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import attrs
+import orjson
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from treedbd.database.data_directory import READER_FILE
+from treedbd.database.requests import Unavailable
+from treedbd.database.runtime import Problem, Runtime
+from treedbd.errors import OperatorError
+from treedbd.files import open_private
+from treedbd.standby.term import TERM_FILE, Peer, Term, ensure_term, read_term, write_term
+
+CHECK_S: Final = 5.0
+"""Seconds between two checks."""
+ANSWER_S: Final = 3.0
+"""Seconds that the peers have to answer."""
+SEEN_S: Final = 3600.0
+"""A peer that is met again is stored after this time, unless its address is another."""
+CHECKING: Final = "This server first asks its standbys whether one was promoted; try again soon."
+LOCK_FILE: Final = f"{READER_FILE}term"
+"""What is locked while the file is changed; it is not removed, so that all lock the same one."""
+TERM_PATH: Final = "/.standby/term.json"
+
+AskPeer: TypeAlias = Callable[[str], Awaitable[bytes]]
+"""Returns the document at a URL; raises any exception if it cannot."""
+ChangeTerm: TypeAlias = Callable[[Term], Term]
+
+
+class Superseded(OperatorError):
+    """A first that must not serve, because another one was promoted in its place."""
+
+    def __init__(self, folder: pathlib.Path, url: str | None) -> None:
+        where = "another daemon" if url is None else url
+        super().__init__(
+            f"The data directory {folder}",
+            f"was superseded: {where} was promoted and has newer data",
+            f"make it a standby of that one (standby_of), or run treedb promote --data {folder} "
+            "--force to serve the old data all the same",
+        )
+
+
+def refusal_of(term: Term) -> str:
+    """Return the sentence by which a first that was superseded refuses writes."""
+    if term.first_url is None:
+        return "This server was superseded by another one: write there."
+    return f"This server was superseded by {term.first_url}: write there."
+
+
+class Office:
+    """The term of a data directory, in one process that serves it; of the reactor's thread.
+
+    Attributes:
+        term: what is known of it.
+        is_standby: whether this process follows a first; then it checks no peers.
+
+    """
+
+    _log = Logger()
+
+    def __init__(self, folder: pathlib.Path, runtime: Runtime, ask: AskPeer) -> None:
+        """Keep the term of `folder`; `ask` is for the peers. Begin with `load`."""
+        self.term = Term()
+        self.is_standby = False
+        self._folder, self._runtime, self._ask = folder, runtime, ask
+        self._gate = runtime.gate
+        self._due: IDelayedCall | None = None
+        self._unreachable: set[str] = set()
+        self._is_stopped = False
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether this was a first, and another one was promoted."""
+        return self.term.role == "superseded"
+
+    def load(self) -> None:
+        """Read the file; raise `TermUnreadable`, or `Superseded` unless this is a standby."""
+        self.term = read_term(self._folder)
+        if self.is_superseded and not self.is_standby:
+            raise Superseded(self._folder, self.term.first_url)
+
+    def start(self) -> None:
+        """Check the peers now, before writes are accepted, and again and again."""
+        if not self.is_standby and any(each.url for each in self.term.peers):
+            self._gate.refusal = CHECKING
+        Deferred.fromCoroutine(self._check()).addErrback(self._fail)
+
+    def stop(self) -> None:
+        """Check no longer."""
+        self._is_stopped = True
+        if self._due is not None and self._due.active():
+            self._due.cancel()
+
+    async def change(self, change: ChangeTerm) -> Term:
+        """Change the term durably; raise `Unavailable` if it cannot be stored."""
+        changed: list[Term] = []
+        await self._runtime.run_in_thread(partial(self._change, change, changed))
+        if not changed:
+            raise Unavailable("The term of the data directory cannot be stored.")
+        self._take(changed[0])
+        return self.term
+
+    async def meet(self, standby: str, url: str | None) -> None:
+        """Remember a standby, durably; raises as `change`."""
+        peer = Peer(standby, url, self._runtime.now_ms())
+        known = next((each for each in self.term.peers if each.id == standby), None)
+        is_known = known is not None and (url is None or url == known.url)
+        if is_known and known is not None and peer.seen_ms - known.seen_ms < SEEN_S * 1000:
+            return
+        await self.change(lambda term: term.with_peer(peer))
+
+    async def supersede(self, term: int, url: str | None) -> bool:
+        """Refuse writes from now on if a term is higher than this one; return whether it is.
+
+        That is durable when this returns.
+        """
+        if term <= self.term.term or self.term.role == "standby":
+            return False
+        if self.is_superseded:
+            return True
+        before = self._gate.refusal
+        now_ms = self._runtime.now_ms()
+        # At once: what is acknowledged from now on would be lost.
+        self._gate.refusal = refusal_of(attrs.evolve(self.term, first_url=url))
+        try:
+            await self.change(lambda own: _supersede(own, term, url, now_ms))
+        except Unavailable:
+            self._log.error("That this server was superseded cannot be stored.")
+            raise
+        if not self.is_superseded:
+            self._gate.refusal = before  # the term was changed meanwhile
+            return False
+        self._log.critical(
+            "This server was superseded: {url} was promoted (term {term}). It refuses writes. "
+            "Make it a standby of that one, or run treedb promote --force.",
+            url=url or "another one",
+            term=term,
+        )
+        return True
+
+    def problems(self) -> list[Problem]:
+        """Return what is wrong for the health of the service."""
+        if not self.is_superseded:
+            return []
+        return [Problem("", None, refusal_of(self.term))]
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a peer may know."""
+        term = self.term
+        shown: dict[str, Any] = {"term": term.term, "id": term.id, "role": term.role}
+        if term.first_url is not None and term.role != "first":
+            shown["url"] = term.first_url
+        return shown
+
+    # The file.
+
+    def _change(self, change: ChangeTerm, changed: list[Term]) -> None:
+        """Change what is stored; in a thread. Nothing is in `changed` if that has failed."""
+        try:
+            with _locked(self._folder):
+                stored = ensure_term(self._folder, self._runtime.entropy)
+                term = change(stored)
+                if term != stored:
+                    write_term(self._folder, term)
+        except (OSError, OperatorError) as error:
+            self._log.error("{file} cannot be changed: {error}", file=TERM_FILE, error=error)
+            return
+        changed.append(term)
+
+    def _take(self, term: Term) -> None:
+        """Know a term from now on."""
+        was = self.term.role
+        self.term = term
+        if term.role == "superseded":
+            self._gate.refusal = refusal_of(term)
+        elif was == "superseded" and term.role == "first":
+            self._gate.refusal = None
+
+    # Peers.
+
+    def _fail(self, failure: Any) -> None:
+        self._log.failure("The standbys cannot be asked whether one was promoted.", failure)
+        self._end_check()
+
+    def _end_check(self) -> None:
+        if self._gate.refusal == CHECKING:
+            self._gate.refusal = None
+        if not self._is_stopped:
+            self._due = self._runtime.clock.callLater(CHECK_S, self._check_again)
+
+    def _check_again(self) -> None:
+        Deferred.fromCoroutine(self._check()).addErrback(self._fail)
+
+    async def _check(self) -> None:
+        await self._read_again()
+        if self.term.role == "first" and not self.is_standby:
+            asking = [
+                Deferred.fromCoroutine(self._ask_peer(each, each.url))
+                for each in self.term.peers
+                if each.url is not None
+            ]
+            await DeferredList(asking, consumeErrors=True)
+        self._end_check()
+
+    async def _read_again(self) -> None:
+        """Know what another process has stored."""
+        found: list[Term] = []
+
+        def read() -> None:
+            try:
+                found.append(read_term(self._folder))
+            except OperatorError:
+                return  # what was known counts
+
+        await self._runtime.run_in_thread(read)
+        if found and found[0].id and found[0] != self.term:
+            self._take(found[0])
+
+    async def _ask_peer(self, peer: Peer, url: str) -> None:
+        """Ask one peer; a failure says nothing, and is logged once."""
+        asking = Deferred.fromCoroutine(_await(self._ask(url.rstrip("/") + TERM_PATH)))
+        try:
+            answer = await asking.addTimeout(ANSWER_S, self._runtime.clock)
+            found = _parse_answer(answer)
+        except Exception as error:
+            if peer.id not in self._unreachable:
+                self._unreachable.add(peer.id)
+                self._log.warn(
+                    "The standby {url} cannot be asked whether it was promoted ({error}).",
+                    url=url,
+                    error=str(error) or type(error).__name__,
+                )
+            return
+        self._unreachable.discard(peer.id)
+        if found.id == peer.id:
+            first = url if found.role == "first" else found.first_url
+            await self.supersede(found.term, first)
+
+
+async def _await(awaitable: Awaitable[bytes]) -> bytes:
+    return await awaitable
+
+
+def _supersede(own: Term, term: int, url: str | None, now_ms: int) -> Term:
+    is_older = own.role == "first" and own.term < term
+    return own.to_superseded(url, now_ms) if is_older else own
+
+
+def _parse_answer(content: bytes) -> Term:
+    """Return the term in the answer of a peer; raise ValueError, LookupError or TypeError."""
+    json: Any = orjson.loads(content)
+    url = json.get("url")
+    if type(json["term"]) is not int or not (url is None or isinstance(url, str)):
+        raise TypeError("A member has another type.")
+    return Term(term=json["term"], id=str(json["id"]), role=json["role"], first_url=url)
+
+
+@contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+    """Be the one process that changes the file in `folder`; waits for others."""
+    descriptor = open_private(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
