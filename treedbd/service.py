@@ -84,6 +84,8 @@ from treedbd.names import (
 from treedbd.operating.metrics import SampleBoard, Sources
 from treedbd.operating.operations import Operations
 from treedbd.rules.ruleset import DENY, OPEN
+from treedbd.standby.office import Office, Superseded
+from treedbd.standby.term import TermUnreadable
 from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
@@ -91,6 +93,7 @@ from treedbd.store.sqlite.shared import MORE_IF_SHARED
 from treedbd.traces import Tracer
 from treedbd.tree.event import EVENT_BYTES
 from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
+from treedbd.web.auth.fetch import fetch_in_the_clear, make_fetch
 from treedbd.web.auth.jwt import BadCredentials
 from treedbd.web.auth.verifier import ADMIN, Auth, Authenticator, HostLogin, Identify, identity_of
 from treedbd.web.console import CONSOLE_ENTRANCE
@@ -118,6 +121,7 @@ STOP_SECONDS: Final = 8.5
 _CANNOT_START: Final = (
     *(CannotOpenStore, StoreFailed, StoreUnreachable),
     *(Unavailable, BadCredentials),
+    *(Superseded, TermUnreadable),
 )
 
 
@@ -179,6 +183,7 @@ class TreeService(MultiService):
             settings, self._reactor, None if context is None else context.adopt_port
         )
         self._operations = self._make_operations(requests, runtime)
+        self._office = self._make_office(runtime)
         self._lock: DirectoryLock | None = None
         self.has_given_up = False
         self._local_access = LocalAccess(
@@ -221,6 +226,15 @@ class TreeService(MultiService):
         if process is not None:
             resource.inspection.ask_others = process.inspect
         return resource
+
+    def _make_office(self, runtime: Runtime) -> Office | None:
+        """Return the term of the data directory; None if no standby can follow this daemon."""
+        office = make_office(self._settings, runtime, self._reactor)
+        if office is not None:
+            is_shared = self._context is not None
+            self._resource.standbys.attach(office, runtime, is_shared=is_shared)
+            self.catalog.problem_sources.append(office.problems)
+        return office
 
     def _make_factory(self) -> Http1Factory:
         settings, tracer, log = self._settings, self._tracer, self._resource.log_request
@@ -335,6 +349,8 @@ class TreeService(MultiService):
             self._log.warn("{warning}", warning=self._plan.warning)
         try:
             self._open_stores()
+            if self._office is not None:
+                self._office.load()
             self._credentials.load()
         except _CANNOT_START as error:
             self._listening.close()
@@ -347,6 +363,8 @@ class TreeService(MultiService):
         if self._tracer is not None:
             self._tracer.start()
         self._local_access.refusal = None
+        if self._office is not None:
+            self._office.start()
         if self._archiver is not None:
             self._archiver.start()
         self._operations.start()
@@ -382,6 +400,8 @@ class TreeService(MultiService):
 
     async def _stop(self) -> None:
         self._resource.inspection.close()
+        if self._office is not None:
+            self._office.stop()
         end_at = self._reactor.seconds() + STOP_SECONDS
         self._local_access.refusal = SHUTTING_DOWN
         self._resource.backups.stop()
@@ -492,6 +512,18 @@ def make_election(
         return cluster.make_election(name)
     in_thread: RunInThread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
     return FileElection(settings.data, name, in_thread, reactor)
+
+
+def make_office(settings: Settings, runtime: Runtime, reactor: Any) -> Office | None:
+    """Return the term of the data directory; None if nothing can follow this daemon."""
+    if settings.engine == "memory" or settings.is_cluster:
+        return None
+    fetch = make_fetch(reactor)
+
+    def ask(url: str) -> Awaitable[bytes]:
+        return fetch(url) if url.startswith("https://") else fetch_in_the_clear(reactor, url)
+
+    return Office(settings.data, runtime, ask)
 
 
 def make_catalog(

@@ -17,6 +17,7 @@ admin             what admins read and change besides: databases, activity, the 
 databases         projects listed, databases created and deleted, for admins
 cursors           readers of change logs listed, their cursors removed, for admins
 backups           backups taken and listed, for admins
+standby           what standbys request of a first: logs, bases, terms; and what promotes one
 activity          how many requests, how long they take, which are slowest; counts for metrics
 inspection        what admins see as it is: requests, as they come too, and connections
 seen_requests     requests recorded while an admin looks, without tokens; filters of them

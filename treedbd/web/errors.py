@@ -42,6 +42,7 @@ from treedbd.http1.request import IHttp1Request, id_header, shown_path
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.names import DatabaseName, DialectName
 from treedbd.rules.document import InvalidRules
+from treedbd.standby.sender import CannotBeFollowed
 from treedbd.store.engine import (
     CannotOpenStore,
     DamagedPage,
@@ -106,6 +107,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     NoSigningSecret: (409, "conflict"),
     DatabaseExists: (409, "conflict"),
     BackupUnderWay: (409, "conflict"),
+    CannotBeFollowed: (409, "conflict"),
     ConditionFailed: (412, "condition_failed"),
     RulesChanged: (412, "condition_failed"),
     PayloadTooLarge: (413, "payload_too_large"),

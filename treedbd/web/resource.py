@@ -94,6 +94,7 @@ from treedbd.web.request import (
 )
 from treedbd.web.request_log import DevelopmentLog
 from treedbd.web.response import Response, counted_address_of, json_response
+from treedbd.web.standby import StandbyHandlers
 from treedbd.web.streams import ChangesStream, Stream
 from treedbd.web.write import FREE_BYTES, WriteHandlers
 
@@ -110,7 +111,12 @@ PAGES: Final = frozenset({"root", "icon", "document", "document_file"})
 """The routes for browsers."""
 REALTIME: Final = frozenset({"socket", "long_poll"})
 """The routes of the real-time protocol."""
-UNDECLARED: Final = REALTIME | {"document_file", "console"}
+STANDBY: Final = frozenset(
+    f"standby_{each}"
+    for each in ("base", "promotion", "reached", "state", "stream", "superseded", "term")
+)
+"""The routes for standbys."""
+UNDECLARED: Final = REALTIME | STANDBY | {"document_file", "console"}
 """The routes that the OpenAPI document does not have."""
 
 _SUFFIX: Final = b".json"
@@ -190,8 +196,8 @@ def declared_routes(app: Klein, without: frozenset[str]) -> list[DeclaredRoute]:
     """Return the declared routes of `app`, except those that the service is `without`.
 
     Those of the real-time protocol are left out, because its requests are of another kind, and the
-    files beside the pages of the documentation and those of the console, because no client needs
-    them.
+    files beside the pages of the documentation, those of the console, and what standbys use,
+    because no client needs them.
     """
     return [
         DeclaredRoute(rule.rule, rule.endpoint, frozenset(rule.methods or ()))
@@ -601,6 +607,7 @@ class TreeResource(Resource):
         writer: sends responses.
         rates: bounds what callers do; None if nothing does.
         inspection: shows admins requests and connections.
+        standbys: serves standbys, and what promotes one.
 
     """
 
@@ -641,7 +648,7 @@ class TreeResource(Resource):
         self._serve_admins(context, activity or Activity(context.clock))
         if settings.logs_requests:
             self._development_log = DevelopmentLog(self.data.methods, settings.admin_token)
-        self._routes = make_routes(self, self.app, self.admin)
+        self._routes = make_routes(self, self.app, self._answer_other)
         self._reserved = reserved_answers(self._routes, RESERVED, without)
 
     def _serve_admins(self, context: WebContext, activity: Activity) -> None:
@@ -653,6 +660,7 @@ class TreeResource(Resource):
         self._cursors = CursorHandlers(data, catalog)
         self.backups = Backups(context.settings, context.clock)
         self._backups = BackupHandlers(data, self.backups)
+        self.standbys = StandbyHandlers(data, catalog)
         catalog.end_listeners = self._end_listeners
 
     @property
@@ -776,6 +784,29 @@ class TreeResource(Resource):
     async def backup(self, request: IHttp1Request) -> None:
         """Take a backup."""
         await self._answer_admin(request, "backup", self._backups.backup)
+
+    async def _answer_other(self, request: IHttp1Request, endpoint: str) -> None:
+        """Answer a request of an endpoint without a method of its own."""
+        answer = self.standby if endpoint in STANDBY else self.admin
+        await answer(request, endpoint)
+
+    @app.route("/.standby/base", methods=["GET", "OPTIONS"], endpoint="standby_base")
+    @app.route("/.standby/promote.json", methods=["POST", "OPTIONS"], endpoint="standby_promotion")
+    @app.route("/.standby/reached.json", methods=["POST", "OPTIONS"], endpoint="standby_reached")
+    @app.route("/.standby/state.json", methods=READ_METHODS, endpoint="standby_state")
+    @app.route("/.standby/stream.json", methods=["POST", "OPTIONS"], endpoint="standby_stream")
+    @app.route(
+        "/.standby/superseded.json", methods=["POST", "OPTIONS"], endpoint="standby_superseded"
+    )
+    async def standby(self, request: IHttp1Request, endpoint: str) -> None:
+        """Answer a standby, or its first."""
+        handler = getattr(self.standbys, endpoint.removeprefix("standby_"))
+        await self._answer_admin(request, endpoint, handler)
+
+    @app.route("/.standby/term.json", methods=READ_METHODS)
+    async def standby_term(self, request: IHttp1Request) -> None:
+        """Answer which term this is."""
+        await self._answer_apart(request, "standby_term", self.standbys.term)
 
     async def _answer_admin(self, request: IHttp1Request, endpoint: str, handler: Handler) -> None:
         asked = self._ask(request, self._routes[endpoint].allowed, has_place=False)
