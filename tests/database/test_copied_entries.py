@@ -105,7 +105,8 @@ def test_a_long_entry_is_applied_like_a_short_one(body: Any, is_patch: bool) -> 
     source.write(edit)
     source.write(make_put(Place(("b",)), 2))
     copy(source, target)
-    assert rows_of(target) == rows_of(source)
+    assert target.get() == source.get()  # how rows are cut may differ
+    assert entries_of(target)[-1] == entries_of(source)[-1]
 
 
 def test_an_entry_that_does_not_follow_is_refused_and_the_others_are_applied() -> None:

@@ -64,7 +64,7 @@ def test_a_promotion_begins_a_term_and_a_superseded_first_keeps_its_own() -> Non
     standby = Term(3, "ab").to_standby(5, "https://first", 100)
     assert standby == Term(5, "ab", "standby", 100, (), "https://first")
     assert standby.to_standby(5, "https://other", 200).changed_ms == 100
-    assert standby.to_first(6, 300) == Term(6, "ab", "first", 300)
+    assert standby.to_first(6, 300) == Term(6, "ab", "first", 300, (), "https://first")
     superseded = Term(5, "cd").to_superseded("https://new", 400)
     assert superseded == Term(5, "cd", "superseded", 400, (), "https://new")
 

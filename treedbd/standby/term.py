@@ -63,7 +63,8 @@ class Term:
         role: what the daemon of this directory is.
         changed_ms: when the term or the role changed, in milliseconds since 1970; 0 before.
         peers: the other daemons, the one that was met last at the end.
-        first_url: the address of the first, of a standby or of what was superseded, if known.
+        first_url: the address of the first, of a standby or of what was superseded, if known; of a
+            first that was promoted, that of the one before it.
 
     """
 
@@ -83,8 +84,11 @@ class Term:
         return attrs.evolve(self, peers=tuple([*others, peer][-MAX_PEERS:]))
 
     def to_first(self, term: int, now_ms: int) -> Term:
-        """Return what it is after a promotion: the first, in a term of this number."""
-        return attrs.evolve(self, term=term, role="first", changed_ms=now_ms, first_url=None)
+        """Return what it is after a promotion: the first, in a term of this number.
+
+        `first_url` is from then on that of the first in whose place it is.
+        """
+        return attrs.evolve(self, term=term, role="first", changed_ms=now_ms)
 
     def to_standby(self, term: int, first_url: str, now_ms: int) -> Term:
         """Return what it is as a standby of the first at a URL, in the term of that."""
