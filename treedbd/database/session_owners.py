@@ -335,6 +335,26 @@ class DeadOwnerFile:
                 self.path.unlink()
 
 
+def note_dead_owner(folder: pathlib.Path, owner: str, name: DatabaseName) -> None:
+    """Record durably that an owner which is not in this directory has writes in a database.
+
+    It counts as dead, so they are done as soon as this daemon accepts writes. Blocks; raises
+    OSError, and ValueError for what is not the id of an owner.
+    """
+    if not (owner.isascii() and owner.isalnum()):
+        raise ValueError("The id of an owner has letters and digits.")
+    path = folder / (OWNER_FILE + owner)
+    if path.exists() and name in read_names(path):
+        return
+    descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(descriptor, f"{name.label}\n".encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(folder)
+
+
 def lock_dead(path: pathlib.Path) -> int | None:
     """Return a descriptor of the file of a dead owner, None if it lives or has no file.
 

@@ -1,0 +1,742 @@
+"""A standby follows its first: the stream of each project is received, applied and acknowledged.
+
+Theory of operation. A `ProjectFollower` has one stream from the first at a time. It begins with the
+positions of all its databases: the number and the id of their last entries, which are durable. The
+lines that come are put into the queue of their database (`FollowedDatabase`), which does one after
+the other: entries wait in the database's own queue of writes, many at a time, so that a batch
+commits hundreds; whatever else is in the queue waits until they are durable. What is durable is
+acknowledged each second (`reached`). Nothing is acknowledged before.
+
+While too many bytes wait, the stream is paused, so the first keeps what is to come in its logs.
+
+Anything that goes wrong ends the stream: a cut connection, an entry that does not follow, a full
+disk. Then all queues are emptied, and the next stream begins at what is durable by then, after a
+pause that grows. So no state is kept between streams that could be wrong.
+
+*Lag.* The first sends a beat each second: how far its logs reach (`heads`). As soon as all of that
+is durable here, this standby shows the state of the moment at which the beat was sent. The lag is
+the time since the last such beat has come, by the clock of this machine alone.
+
+The first has a base for a database whose log it cannot continue (`base`). It is stored in a file,
+loaded, checked, and put in the place of the old file, whole or not at all (`replacement`).
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import IO, Any, Final
+
+import attrs
+import orjson
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from treedbd.archive import bases
+from treedbd.archive.sealing import Damaged
+from treedbd.database.catalog import Catalog
+from treedbd.database.copied_entries import (
+    ApplyEntry,
+    CreateDatabase,
+    ReplaceDisconnectRows,
+    read_end,
+    read_owners,
+    replay,
+)
+from treedbd.database.database import Database
+from treedbd.database.log_reader import LogPosition
+from treedbd.database.requests import Outcome, UnknownDatabase
+from treedbd.database.runtime import Runtime, in_own_thread
+from treedbd.database.session_owners import note_dead_owner
+from treedbd.files import create_private
+from treedbd.limits import MIB
+from treedbd.names import DatabaseName, parse_label
+from treedbd.rules.document import InvalidRules
+from treedbd.standby.client import Answer, FirstClient, FirstFailed, Stream
+from treedbd.standby.replacement import download_of, new_file_of, put_in_place, remove_new
+from treedbd.store.disconnect_rows import DisconnectRow
+from treedbd.store.engine import LogEntry
+from treedbd.store.rules_versions import Origin
+
+STREAM_PATH: Final = "/.standby/stream.json"
+REACHED_PATH: Final = "/.standby/reached.json"
+BASE_PATH: Final = "/.standby/base"
+PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Seconds before each attempt to begin a stream again; the last one repeats."""
+REACHED_S: Final = 1.0
+"""Seconds between two acknowledgements."""
+OPEN_S: Final = 30.0
+"""Seconds that opening a database may take."""
+MAX_WAITING_BYTES: Final = 16 * MIB
+MAX_WAITING_LINES: Final = 4096
+"""What waits to be applied at most before the stream is paused."""
+MAX_LINE_BYTES: Final = 256 * MIB
+MAX_REFUSAL_BYTES: Final = 65_536
+_WRITTEN_AT_ONCE: Final = 4 * MIB
+_READ_AT_ONCE: Final = 256 * 1024
+_ENTRY: Final = b',"entry":'
+
+
+class CannotFollow(Exception):
+    """What the first has sent cannot be used; the text is a clause that says why."""
+
+
+@attrs.frozen
+class Hello:
+    """What the first says of itself at the beginning of a stream."""
+
+    term: int
+    id: str
+
+
+@attrs.frozen(eq=False)
+class Line:
+    """One line of a stream: its members, or an entry, whose content is not parsed."""
+
+    json: Any
+    size: int
+    entry: LogEntry | None = None
+
+
+def parse_line(line: bytes) -> Line:
+    """Return what a line says; raise ValueError, LookupError or TypeError for anything else."""
+    at = line.find(_ENTRY)
+    if at < 0 or not line.startswith(b'{"db":'):
+        return Line(orjson.loads(line), len(line))
+    head: Any = orjson.loads(line[:at] + b"}")
+    if not line.endswith(b"}") or type(head["seq"]) is not int:
+        raise ValueError("This is not the line of an entry.")
+    content = bytes(line[at + len(_ENTRY) : -1])
+    entry = LogEntry(head["seq"], bytes.fromhex(head["op"]), content)
+    return Line(head, len(line), entry)
+
+
+class LineReceiver:
+    """Divides the bytes of a stream into lines."""
+
+    def __init__(self, handle: Callable[[bytes], None]) -> None:
+        """Call `handle` with each line, without its end."""
+        self._handle = handle
+        self._pending: list[bytes] = []
+        self._size = 0
+
+    def received(self, data: bytes, stream: Stream) -> None:
+        """Handle the lines that are complete; raise `CannotFollow` for one that is too long.
+
+        The answer to a request that was refused is not handled.
+        """
+        if stream.status != 200:
+            self._pending.append(data[:MAX_REFUSAL_BYTES])
+            return
+        first, *others = data.split(b"\n")
+        self._pending.append(first)
+        self._size += len(first)
+        if self._size > MAX_LINE_BYTES:
+            raise CannotFollow("a line is too long")
+        for each in others:
+            self._handle(b"".join(self._pending))
+            self._pending, self._size = [each], len(each)
+
+    def refusal_of(self, status: int) -> str:
+        """Return what the first says of a request that it refuses, as a clause."""
+        try:
+            json: Any = orjson.loads(b"".join(self._pending[:4]))
+        except ValueError:
+            json = None
+        return Answer(status, json).error.rstrip(".")
+
+
+class BaseFile:
+    """Stores a base while it comes; the disk is waited for in a thread."""
+
+    def __init__(self, file: IO[bytes], runtime: Runtime) -> None:
+        self._file, self._runtime = file, runtime
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._is_writing = False
+
+    def received(self, data: bytes, stream: Stream) -> None:
+        """Keep bytes, and write them when they are many."""
+        self._pending.append(data)
+        self._size += len(data)
+        if self._size >= _WRITTEN_AT_ONCE and not self._is_writing:
+            self._is_writing = True
+            stream.pause()
+            self._runtime.run_in_thread(self.flush).addCallbacks(
+                lambda _: self._written(stream), lambda failure: stream.fail(failure.value)
+            )
+
+    def flush(self) -> None:
+        """Write what is kept; raise OSError."""
+        pending, self._pending, self._size = self._pending, [], 0
+        self._file.writelines(pending)
+
+    def _written(self, stream: Stream) -> None:
+        self._is_writing = False
+        stream.resume()
+
+
+class FollowedDatabase:
+    """What a project's stream says of one database, done in its order.
+
+    Attributes:
+        position: its last entry that is durable here; None while that is not known.
+
+    """
+
+    def __init__(self, follower: ProjectFollower, name: DatabaseName) -> None:
+        self.position: LogPosition | None = None
+        self._follower, self._name = follower, name
+        self._catalog, self._runtime = follower.catalog, follower.runtime
+        self._queue: deque[Line] = deque()
+        self._under_way = 0
+        self._idle: list[Deferred[None]] = []
+        self._is_running = False
+        self._parts: list[DisconnectRow] = []
+        self._noted_owners: set[str] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to be done."""
+        return not (self._is_running or self._under_way)
+
+    def add(self, line: Line) -> None:
+        """Do what a line says, after all before it."""
+        self._queue.append(line)
+        if not self._is_running:
+            self._is_running = True
+            Deferred.fromCoroutine(self._run())
+
+    def drop_queue(self) -> None:
+        """Forget what has not begun; it comes again."""
+        for line in self._queue:
+            self._follower.done(line)
+        self._queue.clear()
+
+    async def read_position(self) -> LogPosition:
+        """Return the position, which is read if it is not known; raise `Unavailable`."""
+        if self.position is None:
+            database = self._catalog.find(self._name)
+            try:
+                await self._acquire(database)
+                self.position = read_end(database)
+            finally:
+                self._catalog.release(database)
+        return self.position
+
+    async def _acquire(self, database: Database) -> None:
+        acquiring = self._catalog.acquire(database, OPEN_S, is_write=True)
+        if acquiring is not None:
+            await acquiring
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                await self._run_some()
+        except Exception as error:
+            self._follower.fail(error)
+            self.drop_queue()
+        finally:
+            self._is_running = False
+            self._look_idle()
+
+    async def _run_some(self) -> None:
+        """Do what is in the queue: entries together, anything else by itself."""
+        if self._queue[0].entry is None:
+            await self._wait_for_entries()
+            line = self._queue.popleft()
+            try:
+                await self._do(line.json)
+            finally:
+                self._follower.done(line)
+            return
+        database = self._catalog.find(self._name)
+        try:
+            await self._acquire(database)
+            while self._queue and self._queue[0].entry is not None:
+                while self._queue and (entry := self._queue[0].entry) is not None:
+                    line = self._queue.popleft()
+                    self._under_way += 1
+                    writing = replay(database, ApplyEntry(entry))
+                    writing.addCallbacks(self._applied, self._failed, (line, entry), {}, (line,))
+                await self._wait_for_entries()  # the database stays open until they are durable
+        finally:
+            self._catalog.release(database)
+
+    def _applied(self, _: Outcome, line: Line, entry: LogEntry) -> None:
+        self.position = LogPosition(entry.sequence, entry.op_id)
+        self._follower.reached(self._name.database)
+        self._ended(line)
+
+    def _failed(self, failure: Failure, line: Line) -> None:
+        self.position = None  # it is read again
+        error = failure.value
+        self._follower.fail(error if isinstance(error, Exception) else CannotFollow(str(error)))
+        self._ended(line)
+
+    def _ended(self, line: Line) -> None:
+        self._under_way -= 1
+        self._follower.done(line)
+        self._look_idle()
+
+    def _look_idle(self) -> None:
+        if not self._under_way:
+            waiting, self._idle = self._idle, []
+            for each in waiting:
+                each.callback(None)
+
+    async def _wait_for_entries(self) -> None:
+        """Return when no entry is being applied."""
+        if self._under_way:
+            waiting: Deferred[None] = Deferred()
+            self._idle.append(waiting)
+            await waiting
+
+    async def wait(self) -> None:
+        """Return when nothing is to be done."""
+        while not self.is_idle:
+            waiting: Deferred[None] = Deferred()
+            self._idle.append(waiting)
+            await waiting
+
+    async def _do(self, json: Any) -> None:
+        if "begins" in json:
+            await self._begin(json["begins"])
+        elif json.get("base"):
+            await self._replace()
+        elif json.get("deleted"):
+            await self._delete()
+        elif "disconnect" in json:
+            await self._take_rows(json)
+
+    async def _begin(self, position: Any) -> None:
+        """Create the database if it is missing: what follows is all that it ever had."""
+        sequence, op_id = int(position[0]), bytes.fromhex(position[1])
+        if self._name not in self._catalog.written:
+            database = self._catalog.find(self._name)
+            try:
+                await self._acquire(database)
+                await replay(database, CreateDatabase())
+            finally:
+                self._catalog.release(database)
+        if await self.read_position() != LogPosition(sequence, op_id):
+            raise CannotFollow(f"the first continues {self._name.label} elsewhere")
+
+    async def _delete(self) -> None:
+        if not await self._follower.may_delete() or self._name not in self._catalog.written:
+            return
+        self.position = None
+        self._noted_owners.clear()
+        await self._catalog.delete(self._name, is_local=True)
+        self._follower.forget(self._name.database)
+
+    async def _take_rows(self, json: Any) -> None:
+        """Replace the writes that wait for the ends of sessions, when all parts are there."""
+        pairs = json["disconnect"]
+        rows = [DisconnectRow(bytes.fromhex(key), bytes.fromhex(row)) for key, row in pairs]
+        if json.get("part", 0) == 0:
+            self._parts = []
+        self._parts += rows
+        if json.get("part", 0) + 1 < json.get("parts", 1):
+            return
+        rows, self._parts = self._parts, []
+        owners = {row.key.split(b"/")[0][2:].decode("ascii") for row in rows}
+        await self._note_owners(owners)
+        database = self._catalog.find(self._name)
+        try:
+            await self._acquire(database)
+            await replay(database, ReplaceDisconnectRows(rows))
+        finally:
+            self._catalog.release(database)
+
+    async def _note_owners(self, owners: Iterable[str]) -> None:
+        """Record durably where owners that are elsewhere have writes, for a promotion."""
+        new = sorted(set(owners) - self._noted_owners)
+        note = partial(note_dead_owner, self._follower.data)
+        for owner in new:
+            await self._runtime.run_in_thread(partial(note, owner, self._name))
+            self._noted_owners.add(owner)
+
+    # A base.
+
+    async def _replace(self) -> None:
+        """Fetch a base, and put it in the place of the database."""
+        self._follower.is_loading.add(self._name.database)
+        try:
+            header = await self._load()
+            self.position = None
+            self._noted_owners.clear()
+            put = partial(put_in_place, new_file_of(self._follower.data, self._name))
+            await self._catalog.replace(self._name, put)
+            self.position = LogPosition(header.sequence, header.op_id)
+            await self._find_owners()
+        finally:
+            self._follower.is_loading.discard(self._name.database)
+        self._follower.reached(self._name.database)
+        await self._follower.acknowledge()
+
+    async def _load(self) -> bases.BaseHeader:
+        data, name = self._follower.data, self._name
+        download = download_of(data, name)
+        try:
+            with open(create_private(download), "wb") as file:
+                receiver = BaseFile(file, self._runtime)
+                stream = await self._follower.first.open(
+                    "GET", BASE_PATH, name.project, None, receiver, query={"db": name.database}
+                )
+                if stream.status != 200:
+                    stream.abort()
+                    raise CannotFollow(f"the base of {name.label} is not sent ({stream.status})")
+                self._follower.other_streams.add(stream)
+                try:
+                    await stream.finished()
+                finally:
+                    self._follower.other_streams.discard(stream)
+                await self._runtime.run_in_thread(receiver.flush)
+            remove_new(data, name)
+            load = partial(_load_base, download, new_file_of(data, name))
+            header = await in_own_thread(self._runtime.clock, load, "load a base")
+        finally:
+            download.unlink(missing_ok=True)
+        if header.db != f"{name.project}/{name.database}":
+            raise CannotFollow(f"the base of {name.label} is that of another database")
+        return header
+
+    async def _find_owners(self) -> None:
+        database = self._catalog.find(self._name)
+        try:
+            await self._acquire(database)
+            await self._note_owners(read_owners(database))
+        finally:
+            self._catalog.release(database)
+
+
+def _load_base(download: pathlib.Path, target: pathlib.Path) -> bases.BaseHeader:
+    """Make the file of a database from a base; in a thread of its own."""
+
+    def read() -> Iterator[bytes]:
+        with download.open("rb") as file:
+            while piece := file.read(_READ_AT_ONCE):
+                yield piece
+
+    try:
+        return bases.load(read(), target)
+    except Damaged as error:
+        raise CannotFollow(f"the base is damaged ({error})") from None
+
+
+class ProjectFollower:
+    """Follows one project.
+
+    Attributes:
+        hello: what the first has said of itself; None before.
+        is_complete: whether a beat was caught up with, so that there was a state of the first here.
+        problem: why there is no stream, a clause; None if there is one.
+        is_loading: the databases whose bases are being loaded.
+
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        project: str,
+        *,
+        first: FirstClient,
+        catalog: Catalog,
+        runtime: Runtime,
+        data: pathlib.Path,
+        describe: Callable[[], dict[str, object]],
+        met: Callable[[Hello], Any],
+    ) -> None:
+        """Follow nothing yet.
+
+        `describe` returns the members of a request that say who this standby is; `met` is called
+        with what the first says, and returns an awaitable of whether it may delete databases.
+        """
+        self.project, self.first = project, first
+        self.catalog, self.runtime, self.data = catalog, runtime, data
+        self.hello: Hello | None = None
+        self.is_complete = False
+        self._meeting: Deferred[bool] = Deferred()
+        self.problem: str | None = "the first has not been reached yet"
+        self.is_loading: set[str] = set()
+        self.other_streams: set[Stream] = set()
+        self._describe, self._met = describe, met
+        self._clock: Any = runtime.clock
+        self._databases: dict[str, FollowedDatabase] = {}
+        self._skipped: set[str] = set()
+        self._stream: Stream | None = None
+        self._failure: Exception | None = None
+        self._waiting_bytes = self._waiting_lines = 0
+        self._reached: set[str] = set()
+        self._acknowledging: IDelayedCall | None = None
+        self._heads: dict[str, int] = {}
+        self._beats: deque[tuple[float, dict[str, int]]] = deque()
+        self.caught_up_at: float | None = None
+        self._is_over = False
+        self._running: Deferred[None] | None = None
+        self._pause: Deferred[None] | None = None
+        self._logged: str | None = None
+
+    def start(self) -> None:
+        """Follow, until `stop`."""
+        self._running = Deferred.fromCoroutine(self._run())
+        self._acknowledging = self._clock.callLater(REACHED_S, self._acknowledge_again)
+
+    async def stop(self) -> None:
+        """Apply what has come, and follow no longer."""
+        self._is_over = True
+        if self._acknowledging is not None and self._acknowledging.active():
+            self._acknowledging.cancel()
+        for stream in [*self.other_streams, *([self._stream] if self._stream else [])]:
+            stream.abort()
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._running is not None:
+            await self._running
+        await self._drain()
+
+    def lag_s(self, now: float) -> float | None:
+        """Return how many seconds old the data may be; None before it was ever caught up with."""
+        self._look_at_beats()
+        return None if self.caught_up_at is None else now - self.caught_up_at
+
+    # One stream after the other.
+
+    async def _run(self) -> None:
+        attempt = 0
+        while not self._is_over:
+            self._failure = None
+            began = self._clock.seconds()
+            try:
+                await self._follow()
+                reason = "the first has ended the stream"
+            except Exception as error:
+                reason = self._reason_of(self._failure or error)
+            self._stream = None
+            if not self._meeting.called:
+                self._meeting.callback(False)
+            await self._drain()
+            if self._is_over:
+                return
+            attempt = 0 if self._clock.seconds() - began > PAUSES[-1] else attempt + 1
+            self._note_problem(reason)
+            self._pause = deferLater(self._clock, PAUSES[min(attempt, len(PAUSES)) - 1])
+            try:
+                await self._pause
+            except CancelledError:
+                return
+            finally:
+                self._pause = None
+
+    def _reason_of(self, error: Exception) -> str:
+        if isinstance(error, FirstFailed | CannotFollow):
+            return str(error)
+        if isinstance(error, ValueError | LookupError | TypeError):
+            self._log.error("A line of the first cannot be used: {error!r}", error=error)
+            return "it has sent what is not a line of a stream"
+        return str(error).rstrip(".") or type(error).__name__
+
+    def _note_problem(self, reason: str) -> None:
+        self.problem = reason
+        if reason != self._logged:
+            self._logged = reason
+            self._log.warn(
+                "The project {project} does not follow {url} at present: {reason}.",
+                project=self.project,
+                url=self.first.url,
+                reason=reason,
+            )
+
+    async def _drain(self) -> None:
+        """Return when nothing is being applied."""
+        for database in list(self._databases.values()):
+            await database.wait()
+
+    async def _follow(self) -> None:
+        """Follow one stream to its end; raise `FirstFailed` or what ended it."""
+        self._beats.clear()
+        self._meeting = Deferred()
+        body = {**self._describe(), "positions": await self._read_positions()}
+        receiver = LineReceiver(self._receive)
+        stream = await self.first.open("POST", STREAM_PATH, self.project, body, receiver)
+        self._stream = stream
+        await stream.finished()
+        if stream.status != 200:
+            raise FirstFailed(receiver.refusal_of(stream.status))
+
+    async def _read_positions(self) -> dict[str, list[object]]:
+        found: dict[str, list[object]] = {}
+        for name in self.catalog.written.all():
+            if name.project == self.project:
+                try:
+                    at = await self._database(name.database).read_position()
+                except UnknownDatabase:
+                    continue
+                found[f"{self.project}/{name.database}"] = [at.sequence, at.op_id.hex()]
+        return found
+
+    def _database(self, database: str) -> FollowedDatabase:
+        found = self._databases.get(database)
+        if found is None:
+            name = DatabaseName(self.project, database)
+            if parse_label(name.label) != name:
+                raise CannotFollow(f"{name.label!r} is not the name of a database")
+            self.catalog.find(name)
+            found = self._databases[database] = FollowedDatabase(self, name)
+        return found
+
+    # Lines.
+
+    def _receive(self, text: bytes) -> None:
+        line = parse_line(text)
+        json = line.json
+        if "db" in json:
+            self._receive_for_database(line)
+        elif "hello" in json:
+            self._greet(json["hello"])
+        elif "rules" in json:
+            Deferred.fromCoroutine(self._put_rules(json["rules"]))
+        elif "heads" in json:
+            self._receive_beat(json["heads"])
+
+    def _receive_for_database(self, line: Line) -> None:
+        project, _, name = str(line.json["db"]).partition("/")
+        if project != self.project or name in self._skipped:
+            return
+        try:
+            database = self._database(name)
+        except UnknownDatabase as error:
+            self._skipped.add(name)
+            self._log.warn(
+                "The first has a database that the configuration here does not: {error}",
+                error=error,
+            )
+            return
+        self._waiting_bytes += line.size
+        self._waiting_lines += 1
+        if self._is_full and self._stream is not None:
+            self._stream.pause()
+        database.add(line)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._waiting_bytes > MAX_WAITING_BYTES or self._waiting_lines > MAX_WAITING_LINES
+
+    def done(self, line: Line) -> None:
+        """Record that a line does not wait any longer."""
+        self._waiting_bytes -= line.size
+        self._waiting_lines -= 1
+        if self._stream is not None and not self._is_full:
+            self._stream.resume()
+
+    def fail(self, error: Exception) -> None:
+        """End the stream, because what it has sent cannot be applied."""
+        if self._failure is None:
+            self._failure = error
+        for database in self._databases.values():
+            database.drop_queue()
+        if self._stream is not None:
+            self._stream.fail(error)
+
+    async def may_delete(self) -> bool:
+        """Return whether databases are deleted that the first does not have."""
+        waiting: Deferred[bool] = Deferred()
+        self._meeting.addCallback(_pass_on, waiting)
+        return await waiting
+
+    def _greet(self, json: Any) -> None:
+        self.hello = hello = Hello(int(json["term"]), str(json["id"]))
+        Deferred.fromCoroutine(self._meet(hello))
+
+    async def _meet(self, hello: Hello) -> None:
+        try:
+            may_delete = await self._met(hello)
+        except Exception as error:
+            self._meeting.callback(False)
+            self.fail(error)
+            return
+        self._meeting.callback(may_delete)
+        if self.problem is not None:
+            self._log.info(
+                "The project {project} follows {url}.", project=self.project, url=self.first.url
+            )
+        self.problem = self._logged = None
+
+    async def _put_rules(self, text: Any) -> None:
+        """Put the rules of the first in force, unless a file of the configuration sets them."""
+        try:
+            rules = self.catalog.rules(self.project)
+            if rules.is_file_managed or not isinstance(text, str) or rules.current.text == text:
+                return
+            origin = Origin(time=self.runtime.now_ms())
+            await rules.put(text.encode(), None, origin, is_local=True)
+        except InvalidRules as error:
+            self._log.error("The rules of the first cannot be used here: {error}", error=error)
+        except Exception as error:
+            self.fail(error)
+
+    # Beats, and what is acknowledged.
+
+    def _receive_beat(self, heads: Any) -> None:
+        found = {str(db).partition("/")[2]: int(head) for db, head in heads.items()}
+        self._beats.append((self._clock.seconds(), found))
+        self._look_at_beats()
+
+    def _look_at_beats(self) -> None:
+        """Find the last beat that was caught up with."""
+        while self._beats and all(self._has(*each) for each in self._beats[0][1].items()):
+            self.caught_up_at = self._beats.popleft()[0]
+            self.is_complete = True
+
+    def _has(self, name: str, head: int) -> bool:
+        if name in self._skipped:
+            return True
+        database = self._databases.get(name)
+        position = None if database is None else database.position
+        return position is not None and position.sequence >= head and name not in self.is_loading
+
+    def reached(self, name: str) -> None:
+        """Record that a database is durable up to its position."""
+        self._reached.add(name)
+
+    def forget(self, name: str) -> None:
+        """Forget a database that was deleted."""
+        self._databases.pop(name, None)
+        self._reached.discard(name)
+
+    def _acknowledge_again(self) -> None:
+        self._acknowledging = self._clock.callLater(REACHED_S, self._acknowledge_again)
+        if self._reached and self.problem is None:
+            Deferred.fromCoroutine(self.acknowledge())
+
+    async def acknowledge(self) -> None:
+        """Tell the first what is durable; if that fails, it is told later."""
+        names, self._reached = self._reached, set()
+        positions = {}
+        for name in names:
+            database = self._databases.get(name)
+            if database is not None and (at := database.position) is not None:
+                positions[f"{self.project}/{name}"] = [at.sequence, at.op_id.hex()]
+        if not positions:
+            return
+        body = {**self._describe(), "positions": positions}
+        try:
+            answer: Answer = await self.first.ask("POST", REACHED_PATH, self.project, body)
+        except FirstFailed:
+            self._reached |= names
+        else:
+            if answer.status != 200:
+                self._reached |= names
+
+
+def _pass_on(result: bool, waiting: Deferred[bool]) -> bool:
+    """Fire another Deferred with a result, too."""
+    waiting.callback(result)
+    return result
