@@ -35,6 +35,10 @@ class TcpProxy(Closing):
         self._is_over = False
         threading.Thread(target=self._accept, daemon=True).start()
 
+    def lead_to(self, upstream: int) -> None:
+        """Forward connections that are opened from now on to another port."""
+        self._upstream = upstream
+
     def block(self) -> None:
         """Let nothing pass, as if all packets were dropped: connections stay open, without ends."""
         self._passes.clear()

@@ -37,7 +37,11 @@ import attrs
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList, DeferredLock, maybeDeferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
-from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IOpenSSLClientConnectionCreator,
+    IProtocolFactory,
+)
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -84,7 +88,10 @@ from treedbd.names import (
 from treedbd.operating.metrics import SampleBoard, Sources
 from treedbd.operating.operations import Operations
 from treedbd.rules.ruleset import DENY, OPEN
+from treedbd.standby.client import FirstClient
 from treedbd.standby.office import Office, Superseded
+from treedbd.standby.replacement import finish_all
+from treedbd.standby.standby import NotOfStandby, Standby
 from treedbd.standby.term import TermUnreadable
 from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
@@ -93,7 +100,14 @@ from treedbd.store.sqlite.shared import MORE_IF_SHARED
 from treedbd.traces import Tracer
 from treedbd.tree.event import EVENT_BYTES
 from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
-from treedbd.web.auth.fetch import fetch_in_the_clear, make_fetch
+from treedbd.web.auth.fetch import (
+    BadAuthority,
+    TrustStore,
+    fetch_in_the_clear,
+    make_fetch,
+    parse_authority,
+    read_authority,
+)
 from treedbd.web.auth.jwt import BadCredentials
 from treedbd.web.auth.verifier import ADMIN, Auth, Authenticator, HostLogin, Identify, identity_of
 from treedbd.web.console import CONSOLE_ENTRANCE
@@ -121,7 +135,7 @@ STOP_SECONDS: Final = 8.5
 _CANNOT_START: Final = (
     *(CannotOpenStore, StoreFailed, StoreUnreachable),
     *(Unavailable, BadCredentials),
-    *(Superseded, TermUnreadable),
+    *(Superseded, TermUnreadable, NotOfStandby),
 )
 
 
@@ -184,6 +198,7 @@ class TreeService(MultiService):
         )
         self._operations = self._make_operations(requests, runtime)
         self._office = self._make_office(runtime)
+        self._standby = self._make_standby(runtime)
         self._lock: DirectoryLock | None = None
         self.has_given_up = False
         self._local_access = LocalAccess(
@@ -235,6 +250,30 @@ class TreeService(MultiService):
             self._resource.standbys.attach(office, runtime, is_shared=is_shared)
             self.catalog.problem_sources.append(office.problems)
         return office
+
+    def _make_standby(self, runtime: Runtime) -> Standby | None:
+        """Return what follows the first, None unless this is a standby."""
+        settings, office, resource = self._settings, self._office, self._resource
+        if not settings.standby_of or office is None:
+            return None
+        standby = Standby(
+            make_first(settings, self._credentials, self._reactor),
+            url=settings.standby_url or None,
+            projects=settings.projects,
+            data=settings.data,
+            catalog=self.catalog,
+            runtime=runtime,
+            office=office,
+        )
+        resource.writer.lag_ms = standby.lag_ms
+        resource.standbys.promote, resource.standbys.describe = standby.promote, standby.describe
+        self.catalog.problem_sources.append(standby.problems)
+
+        def show_no_lag() -> None:
+            resource.writer.lag_ms = None
+
+        standby.changed = show_no_lag
+        return standby
 
     def _make_factory(self) -> Http1Factory:
         settings, tracer, log = self._settings, self._tracer, self._resource.log_request
@@ -348,9 +387,13 @@ class TreeService(MultiService):
         if self._plan.warning is not None and not self._settings.development:
             self._log.warn("{warning}", warning=self._plan.warning)
         try:
+            if self._standby is not None:
+                self._standby.refuse_writes()
             self._open_stores()
             if self._office is not None:
                 self._office.load()
+            if self._standby is not None:
+                self._standby.check()
             self._credentials.load()
         except _CANNOT_START as error:
             self._listening.close()
@@ -363,7 +406,9 @@ class TreeService(MultiService):
         if self._tracer is not None:
             self._tracer.start()
         self._local_access.refusal = None
-        if self._office is not None:
+        if self._standby is not None:
+            self._standby.start()
+        elif self._office is not None:
             self._office.start()
         if self._archiver is not None:
             self._archiver.start()
@@ -402,6 +447,8 @@ class TreeService(MultiService):
         self._resource.inspection.close()
         if self._office is not None:
             self._office.stop()
+        if self._standby is not None:
+            await self._standby.stop()
         end_at = self._reactor.seconds() + STOP_SECONDS
         self._local_access.refusal = SHUTTING_DOWN
         self._resource.backups.stop()
@@ -435,6 +482,8 @@ class TreeService(MultiService):
         self._listening.ensure_data_directory()
         self._lock = DirectoryLock(self._settings.data)
         self._lock.note_urls(self.urls())
+        if self._standby is not None:
+            finish_all(self._settings.data)
         if self._cluster is not None:
             self._cluster.connect()
         self.catalog.open(self._lock, accept_loss=self._settings.accept_loss)
@@ -524,6 +573,24 @@ def make_office(settings: Settings, runtime: Runtime, reactor: Any) -> Office | 
         return fetch(url) if url.startswith("https://") else fetch_in_the_clear(reactor, url)
 
     return Office(settings.data, runtime, ask)
+
+
+def make_first(settings: Settings, credentials: Credentials, reactor: Any) -> FirstClient:
+    """Return what sends the requests of a standby; raise `ConfigError`."""
+    authorities = None
+    if settings.standby_ca_file is not None:
+        try:
+            authorities = parse_authority(read_authority(settings.standby_ca_file))
+        except BadAuthority as error:
+            raise settings.location.at("standby_ca_file").error(
+                f"names {settings.standby_ca_file}, which {error.problem}"
+            ) from None
+    url, token_of = settings.standby_of, credentials.token_for_first
+
+    def make_creator(host: str) -> IOpenSSLClientConnectionCreator:
+        return TrustStore(authorities).creator_for(host)
+
+    return FirstClient(reactor, url, make_creator, token_of)
 
 
 def make_catalog(

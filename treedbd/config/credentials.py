@@ -11,6 +11,7 @@ projects are derived.
 from __future__ import annotations
 
 import pathlib
+import time
 from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -43,9 +44,14 @@ from treedbd.web.auth.jwt import (
     ensure_development_secret,
     read_project_secret,
 )
+from treedbd.web.auth.minting import NoSigningSecret
 from treedbd.web.auth.providers import InvalidProvider, Provider
 from treedbd.web.auth.verifier import Verifier
 
+STANDBY_UID: Final = "standby"
+"""The uid of the tokens that a standby makes."""
+STANDBY_TOKEN_S: Final = 86_400.0
+MAX_TOKEN_FILE_BYTES: Final = 1_048_576
 MAX_UNCONFIGURED: Final = 256
 """How many verifiers are kept of projects that are not configured, in development mode."""
 
@@ -140,6 +146,22 @@ class Credentials:
         self._unconfigured[project] = verifier
         return verifier
 
+    def token_for_first(self, project: str) -> str:
+        """Return the token with which a standby follows a project; raise ValueError.
+
+        It is that of `standby_token_file`, or is made with the first secret of the project.
+        """
+        file = self._settings.standby_token_file
+        if file is not None:
+            return _read_token(file, project, is_only=len(self.verifiers) == 1)
+        verifier = self.verifiers.get(project)
+        try:
+            if verifier is not None:
+                return verifier.make_own(STANDBY_UID, STANDBY_TOKEN_S, time.time())
+        except NoSigningSecret as error:
+            raise ValueError(str(error)) from None
+        raise ValueError(f"there is no project {project}")
+
     def close(self) -> None:
         """Trust no token from now on, and fetch no keys; a reload under way has no effect."""
         self._is_closed = True
@@ -210,6 +232,26 @@ class Credentials:
         file = self._settings.data / DEVELOPMENT_SECRET
         if close_to_others(file):
             self._log.warn(WAS_READABLE_BY_OTHERS, file=str(file))
+
+
+def _read_token(file: pathlib.Path, project: str, *, is_only: bool) -> str:
+    """Return the token of a project in a file of lines `project token`; raise ValueError.
+
+    If there is only one project its name may be missing.
+    """
+    try:
+        with file.open("rb") as opened:
+            lines = opened.read(MAX_TOKEN_FILE_BYTES).decode("ascii").splitlines()
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} holds more than tokens") from None
+    for words in (line.split() for line in lines if not line.startswith("#")):
+        if words[:1] == [project] and len(words) == 2:
+            return words[1]
+        if is_only and len(words) == 1:
+            return words[0]
+    raise ValueError(f"{file} has no line with {project} and a token")
 
 
 def _check_nothing_is_shared(contents: Mapping[str, _Contents], location: SettingLocation) -> None:

@@ -474,6 +474,26 @@ def _backups(raw: object, location: SettingLocation) -> pathlib.Path | None:
     return None if raw == "" else folder(raw, location)
 
 
+def _daemon_url(raw: object, location: SettingLocation) -> str:
+    """Read the URL of a daemon; tokens are sent to it, so without TLS it is on this machine."""
+    url = text(raw, location).rstrip("/")
+    if not url:
+        return url
+    try:
+        parts = urlsplit(url)
+        is_url = bool(parts.hostname) and parts.port != 0 and url.isascii() and url.isprintable()
+    except ValueError:
+        is_url = False
+    is_plain = is_url and not (parts.path or parts.query or parts.fragment or "@" in parts.netloc)
+    is_near = is_plain and parts.hostname in ("127.0.0.1", "::1", "localhost")
+    if not is_plain or not (parts.scheme == "https" or (parts.scheme == "http" and is_near)):
+        raise location.error(
+            "must be an https URL without a path such as https://db1.example.com:8443, or http of "
+            "this machine"
+        )
+    return url
+
+
 def _default_project(raw: object, location: SettingLocation) -> str:
     name = text(raw, location)
     if name:
@@ -509,6 +529,10 @@ class Settings:
     engine: str = key("sqlite", read_engine)
     reads: ReadsName = key("strict", one_of("strict", "local"))
     workers: int = key(1, read_workers)
+    standby_of: str = key("", _daemon_url)
+    standby_token_file: pathlib.Path | None = key(None, file)
+    standby_ca_file: pathlib.Path | None = key(None, file)
+    standby_url: str = key("", _daemon_url)
     ops_listen: tuple[Endpoint, ...] = key((), _endpoints)
     console_listen: tuple[Endpoint, ...] = key((), _endpoints)
     emulator: bool = key(False, boolean)
@@ -702,6 +726,7 @@ def _check(settings: Settings) -> None:
             'set workers = 1, or engine = "sqlite"',
         )
     _check_cluster(settings)
+    _check_standby(settings)
     _check_backups(settings)
     _check_archive(settings)
     _check_proxies(settings)
@@ -716,6 +741,32 @@ def _check(settings: Settings) -> None:
                 f"holds {endpoint.text}, but operators are not served by way of haproxy:",
                 "leave out haproxy:",
             )
+
+
+def _check_standby(settings: Settings) -> None:
+    """Raise `ConfigError` for a standby that could not follow."""
+    location = settings.location.at("standby_of")
+    if not settings.standby_of:
+        for name in ("standby_token_file", "standby_ca_file", "standby_url"):
+            if getattr(settings, name):
+                raise settings.location.at(name).error(
+                    "is set, but standby_of is not", "set standby_of, or remove it"
+                )
+        return
+    if settings.is_cluster:
+        raise location.error(
+            "is set, but the data is in PostgreSQL, which has standbys of its own",
+            "remove it, and let PostgreSQL replicate",
+        )
+    if settings.engine == "memory":
+        raise location.error(
+            "is set, but a standby keeps what it receives", 'set engine = "sqlite"'
+        )
+    if settings.workers > 1:
+        raise location.error(
+            f"is set, but one process follows, and workers is {settings.workers}",
+            "set workers = 1 until it is promoted",
+        )
 
 
 def _check_backups(settings: Settings) -> None:
