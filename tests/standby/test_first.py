@@ -1,0 +1,438 @@
+"""A first: what its standbys receive, what it holds for them, and when it refuses to go on."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, Final
+
+import pytest
+
+from tests.access import DATABASES, Tree, admin, at, token, write_secret
+from tests.daemon import Daemon
+from tests.standby.small_standby import ID, SmallStandby, ask, reached
+from treedbd.archive.bases import load
+from treedbd.database.log_reader import LogPosition
+from treedbd.standby.term import Peer, Term, read_term, write_term
+from treedbd.store.sqlite.file import connect_reader
+from treedbd.store.sqlite.reader import SqliteReader
+
+CONFIG: Final = """
+domains = ["db.test"]
+[streams]
+retain_events = 4
+[projects.shop]
+secret_files = ["shop.secret"]
+dialect = "standard"
+databases = "*"
+"""
+SETTINGS: Final = "/.settings/database.json"
+
+
+def serve(folder: pathlib.Path, *arguments: str) -> Daemon:
+    write_secret(folder, "shop")
+    return Daemon(folder, config=CONFIG, arguments=arguments)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with serve(tmp_path_factory.mktemp("first")) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def tree(first: Daemon, request: pytest.FixtureRequest) -> Iterator[Tree]:
+    """A database that the test has for itself, named after it; `default` exists too."""
+    with Tree(first, "shop", f"t{abs(hash(request.node.name)) % 10**9}") as tree:
+        tree.put(at(SETTINGS, tree.admin), {})
+        yield tree
+
+
+def db_of(tree: Tree) -> str:
+    return f"shop/{tree.host.partition('--')[0]}"
+
+
+def put_many(tree: Tree, count: int, key: str = "n") -> None:
+    for number in range(count):
+        tree.put(at(f"/{key}.json", tree.admin), number)
+
+
+# What a standby receives.
+
+
+def test_a_standby_receives_the_entries_of_all_databases_in_order(
+    first: Daemon, tree: Tree
+) -> None:
+    db = db_of(tree)
+    with SmallStandby(first) as standby, Tree(first, "shop", "other") as other:
+        standby.until_complete()
+        put_many(tree, 150)
+        put_many(other, 1)
+        standby.until_entry(db, 150)
+        assert list(standby.bodies[db].items()) == [(n + 1, n) for n in range(150)]
+        standby.until(lambda line: line.get("db") == "shop/other" and "entry" in line)
+        (entry,) = (each for each in standby.lines if each.get("seq") == 150 and each["db"] == db)
+        assert entry["entry"]["path"] == ["n"]
+        assert entry["entry"]["is_admin"] is True
+
+
+def test_a_line_with_the_time_says_how_far_the_logs_reach(first: Daemon, tree: Tree) -> None:
+    db = db_of(tree)
+    with SmallStandby(first) as standby:
+        hello = standby.until(lambda line: True)["hello"]
+        assert (hello["term"], hello["role"], hello["project"]) == (1, "first", "shop")
+        assert hello["id"] == read_term(first.data).id
+        beat = standby.until_complete()
+        assert beat["heads"][db] == 0
+        assert abs(beat["beat"] - hello["now"]) < 60_000
+        put_many(tree, 7)
+        beat = standby.until(lambda line: bool(line.get("heads")))
+        while beat["heads"] != {db: 7}:
+            beat = standby.until(lambda line: bool(line.get("heads")))
+        assert standby.positions[db][0] == 7
+        assert standby.until_complete()["heads"] == {}
+
+
+def test_a_long_value_comes_whole(first: Daemon, tree: Tree) -> None:
+    long = "ä" * 700_000
+    with SmallStandby(first) as standby:
+        standby.until_complete()
+        tree.put(at("/long.json", tree.admin), long)
+        standby.until_entry(db_of(tree), 1)
+        assert standby.bodies[db_of(tree)] == {1: long}
+
+
+def test_rules_come_at_the_beginning_and_when_they_change(first: Daemon, tree: Tree) -> None:
+    with SmallStandby(first) as standby:
+        standby.until(lambda line: "rules" in line)
+        for value in ("auth != null", "false"):
+            tree.put_rules({".read": value})
+            text = standby.until(lambda line: "rules" in line)["rules"]
+            assert json.loads(text) == {"rules": {".read": value}}
+
+
+def test_writes_that_wait_for_the_end_of_a_session_come_and_go(first: Daemon, tree: Tree) -> None:
+    db = db_of(tree)
+
+    def is_about_rows(line: dict[str, Any]) -> bool:
+        return line.get("db") == db and "disconnect" in line
+
+    with SmallStandby(first) as standby:
+        standby.until_complete()
+        stream = tree.listen(at("/.json", tree.admin, onDisconnect="gone"))
+        with stream:
+            line = standby.until(is_about_rows)
+            ((key, value),) = line["disconnect"]
+            assert bytes.fromhex(key).startswith(b"\x06d")
+            assert b"gone" in bytes.fromhex(value)
+            assert line["seq"] == 0
+        assert standby.until(is_about_rows) == {"db": db, "disconnect": [], "seq": 1}
+        assert standby.bodies[db] == {1: "gone"}
+        # Another standby is not sent what is over.
+        with SmallStandby(first, standby=ID[::-1]) as late:
+            late.until_complete()
+            assert not any(map(is_about_rows, late.lines))
+
+
+def test_a_deleted_database_is_named_and_a_new_one_begins(first: Daemon, tree: Tree) -> None:
+    db = db_of(tree)
+    put_many(tree, 3)
+    with SmallStandby(first) as standby:
+        standby.until_complete()
+        at_three = dict(standby.positions)
+        deleted = tree.request("DELETE", at(SETTINGS, tree.admin, confirm=db_name(tree)))
+        assert deleted.status == 200, deleted
+        standby.until(lambda line: line == {"db": db, "deleted": True})
+        tree.put(at(SETTINGS, tree.admin), {})
+        tree.put(at("/n.json", tree.admin), "new")
+        standby.until_entry(db, 1)
+        assert {"db": db, "begins": [0, ""]} in standby.lines[-5:]
+    tree.request("DELETE", at(SETTINGS, tree.admin, confirm=db_name(tree)))
+    with SmallStandby(first, at_three) as standby:
+        standby.until_complete()
+        assert {"db": db, "deleted": True} in standby.lines
+
+
+def db_name(tree: Tree) -> str:
+    return tree.host.partition(".")[0]
+
+
+# What is held for it.
+
+
+def test_the_log_is_held_until_the_standby_has_reached_it(first: Daemon, tree: Tree) -> None:
+    db = db_of(tree)
+    put_many(tree, 3)
+    with SmallStandby(first) as standby:
+        standby.until_complete()
+        held = standby.positions[db]
+        assert reached(first, {db: held}) == {"term": 1}
+    put_many(tree, 140)  # far more than are retained
+    with SmallStandby(first, {db: held}) as standby:
+        standby.until_complete()
+        assert list(standby.bodies[db]) == list(range(4, 144))
+        reached(first, standby.positions)
+    put_many(tree, 140)
+    with SmallStandby(first, {db: held}) as standby:
+        standby.until(lambda line: line == {"db": db, "base": True})
+
+
+def test_a_first_that_is_killed_goes_on_where_its_standby_is(tmp_path: pathlib.Path) -> None:
+    with serve(tmp_path) as daemon:
+        with Tree(daemon, "shop") as tree:
+            put_many(tree, 5)
+            with SmallStandby(daemon) as standby:
+                standby.until_entry("shop/default", 5)
+                positions = dict(standby.positions)
+            put_many(tree, 100)
+        daemon.kill()
+        daemon.start()
+        with SmallStandby(daemon, positions) as standby:
+            standby.until_complete()
+            assert list(standby.bodies["shop/default"]) == list(range(6, 106))
+            with Tree(daemon, "shop") as tree:
+                put_many(tree, 3)
+            assert daemon.stop() == 0
+            # A stop that was planned leaves nothing unsent.
+            assert [each["seq"] for each in standby.read() if "entry" in each][-1:] == [108]
+
+
+# Bases.
+
+
+def test_a_standby_with_another_history_begins_with_a_base(
+    first: Daemon, tree: Tree, tmp_path: pathlib.Path
+) -> None:
+    db, name = db_of(tree), db_name(tree).partition("--")[0]
+    put_many(tree, 150)
+    tree.put(at("/more.json", tree.admin), {"a": {"b": "c" * 5000}})
+    with SmallStandby(first, {db: (3, "00" * 16)}) as standby:
+        standby.until(lambda line: line == {"db": db, "base": True})
+        put_many(tree, 2, "late")
+        standby.until_complete()
+        assert db not in standby.bodies
+        response = ask(first, "GET", "base", db=name)
+        assert response.status == 200
+        header = load([response.body], tmp_path / "copy.shelf")
+        assert (header.db, header.sequence) == (db, 153)
+        assert rows_of(tmp_path / "copy.shelf") == rows_of(first.data / "shop" / f"{name}.shelf")
+        put_many(tree, 2, "later")
+        reached(first, {db: (header.sequence, header.op_id.hex())})
+        standby.until_entry(db, 155)
+        assert {"db": db, "begins": [153, header.op_id.hex()]} in standby.lines
+        assert standby.bodies[db] == {154: 0, 155: 1}
+
+
+def rows_of(file: pathlib.Path) -> list[tuple[bytes, bytes]]:
+    connection = connect_reader(file, is_known=False)
+    try:
+        reader = SqliteReader(connection)
+        reader.begin()
+        return list(reader.scan(b"", b"\x06"))
+    finally:
+        connection.close()
+
+
+def test_a_base_that_is_as_old_as_the_cursor_is_recognised(first: Daemon, tree: Tree) -> None:
+    db, name = db_of(tree), db_name(tree).partition("--")[0]
+    put_many(tree, 130)
+    with SmallStandby(first) as standby:
+        standby.until(lambda line: line == {"db": db, "base": True})
+        assert ask(first, "GET", "base", db=name).status == 200
+        with SmallStandby(first, standby=ID[::-1]) as other:  # which needs one too, for its own
+            other.until(lambda line: line == {"db": db, "base": True})
+        (shown,) = (each for each in logged(tree) if each["seq"] == 130)
+        assert shown["path"] == "/n"
+        at_end = last_position(first, name)
+        reached(first, {db: (at_end.sequence, at_end.op_id.hex())})
+        standby.until(lambda line: line == {"db": db, "begins": [130, at_end.op_id.hex()]})
+
+
+def logged(tree: Tree) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tree.see("/.settings/log.json")
+    return found
+
+
+def last_position(daemon: Daemon, name: str) -> LogPosition:
+    connection = connect_reader(daemon.data / "shop" / f"{name}.shelf", is_known=False)
+    try:
+        reader = SqliteReader(connection)
+        reader.begin()
+        sequence = reader.sequence()
+        last = next(iter(reader.entries(sequence - 1)))
+        return LogPosition(sequence, last.op_id)
+    finally:
+        connection.close()
+
+
+# Terms.
+
+
+def test_a_first_that_was_superseded_refuses_writes_and_does_not_start_again(
+    tmp_path: pathlib.Path,
+) -> None:
+    url = "https://second.test:8443"
+    with serve(tmp_path) as daemon, Tree(daemon, "shop") as tree:
+        tree.put(at("/a.json", tree.admin), 1)
+        with SmallStandby(daemon) as standby:
+            standby.until_complete()
+            assert (
+                ask(daemon, "POST", "superseded.json", {"term": 1, "url": url}).json["role"]
+                == "first"
+            )
+            tree.put(at("/a.json", tree.admin), 2)
+            shown = ask(daemon, "POST", "superseded.json", {"term": 2, "url": url}).json
+            assert (shown["role"], shown["term"], shown["url"]) == ("superseded", 1, url)
+            refused = tree.request("PUT", at("/a.json", tree.admin), "3")
+            assert (refused.status, url in refused.json["message"]) == (503, True)
+            assert tree.see("/a.json") == 2
+            health = tree.request("GET", at("/.health", tree.admin))
+            assert (health.status, url in health.json["message"]) == (503, True)
+            standby.until_entry("shop/default", 2)
+            standby.until_complete()  # it goes on: the standby may lack something
+        assert daemon.log.count("This server was superseded") == 1
+        daemon.kill()
+        ended = daemon.run()
+        assert (ended.returncode, "--force" in ended.stderr, url in ended.stderr) == (1, True, True)
+
+
+@contextmanager
+def answering(term: dict[str, Any]) -> Iterator[str]:
+    """Be a peer that answers with a term; yields its URL."""
+
+    class Peers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(term).encode()
+            self.send_response(200 if self.path == "/.standby/term.json" else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Peers)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_first_asks_its_standbys_before_it_accepts_writes(tmp_path: pathlib.Path) -> None:
+    with answering({"term": 2, "id": ID, "role": "first"}) as url, serve(tmp_path) as daemon:
+        with SmallStandby(daemon, url=url) as standby:
+            standby.until_complete()
+        assert [(each.id, each.url) for each in read_term(daemon.data).peers] == [(ID, url)]
+        daemon.kill()
+        daemon.start()
+        daemon.await_line("This server was superseded")
+        with Tree(daemon, "shop") as tree:
+            refused = tree.request("PUT", at("/a.json", tree.admin), "3")
+            assert (refused.status, url in refused.json["message"]) == (503, True)
+        assert read_term(daemon.data).role == "superseded"
+
+
+def test_peers_that_do_not_answer_or_are_others_keep_no_first_from_its_work(
+    tmp_path: pathlib.Path,
+) -> None:
+    with answering({"term": 9, "id": "another", "role": "first"}) as url:
+        peers = (Peer("f" * 32, url), Peer("e" * 32, "http://127.0.0.1:1"))
+        (tmp_path / "data").mkdir(mode=0o700)
+        write_term(tmp_path / "data", Term(id="a" * 32, peers=peers))
+        with serve(tmp_path) as daemon, Tree(daemon, "shop") as tree:
+            daemon.await_line("cannot be asked whether it was promoted")
+            while (response := tree.request("PUT", at("/a.json", tree.admin), "3")).status == 503:
+                assert "asks its standbys" in response.json["message"]
+            assert response.status == 200
+
+
+def test_a_standby_that_has_followed_a_later_first_supersedes_this_one(
+    tmp_path: pathlib.Path,
+) -> None:
+    with serve(tmp_path) as daemon, Tree(daemon, "shop") as tree:
+        with SmallStandby(daemon, term=2) as stranger:  # which never followed this one
+            assert stranger.status == 409
+            assert stranger.refusal["term"] == 1
+        tree.put(at("/a.json", tree.admin), 1)
+        with SmallStandby(daemon) as standby:
+            standby.until_complete()
+        with SmallStandby(daemon, term=2) as standby:
+            assert (standby.status, standby.refusal["role"]) == (409, "superseded")
+        assert tree.request("PUT", at("/a.json", tree.admin), "2").status == 503
+
+
+# Who may follow, and what.
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ([], "The body must be a JSON object."),
+        ({}, "standby must be an id of hexadecimal digits."),
+        ({"standby": "../../etc"}, "standby must be an id of hexadecimal digits."),
+        ({"standby": ID, "positions": []}, "positions must be an object."),
+        (
+            {"standby": ID, "positions": {"shop/a": [1]}, "term": 1},
+            "The position of shop/a must be",
+        ),
+        ({"standby": ID, "positions": {"shop/a": [-1, ""]}, "term": 1}, "The position of shop/a"),
+        ({"standby": ID, "positions": {"shop/a": [1, "xy"]}, "term": 1}, "The position of shop/a"),
+        ({"standby": ID, "url": "file:///etc", "term": 1}, "url must begin with http"),
+        ({"standby": ID, "term": True}, "term must be a number from 1."),
+    ],
+)
+def test_what_is_no_request_of_a_standby_is_refused(
+    first: Daemon, body: Any, sentence: str
+) -> None:
+    response = ask(first, "POST", "stream.json", body)
+    assert (response.status, response.json["error"]) == (400, "invalid_data")
+    assert sentence in response.json["message"]
+
+
+def test_only_admins_who_may_write_follow_a_project(first: Daemon) -> None:
+    body = json.dumps({"standby": ID, "term": 1})
+    for path in ("stream.json", "reached.json", "superseded.json", "promote.json"):
+        target = f"/.standby/{path}?ns=shop"
+        assert first.request("POST", target, body).status == 401
+        for caller in (token("shop", uid="ada"), token("shop", admin=True, read_only=True)):
+            assert first.request("POST", at(target, caller), body).status == 403
+    assert first.request("GET", "/.standby/base?ns=shop&db=default").status == 401
+    assert ask(first, "POST", "promote.json").status == 409
+    assert ask(first, "GET", "base", db="nothing").status == 404
+    assert ask(first, "GET", "base").status == 400
+    assert ask(first, "GET", "state.json").json["role"] == "first"
+    listed = first.request("GET", at(f"{DATABASES}?ns=shop", admin("shop"))).json
+    assert all("nothing" not in each["name"] for each in listed)
+
+
+def test_what_is_in_memory_cannot_be_followed(tmp_path: pathlib.Path) -> None:
+    with serve(tmp_path, "--engine", "memory") as daemon:
+        with SmallStandby(daemon) as standby:
+            assert (standby.status, standby.refusal["error"]) == (409, "conflict")
+        assert daemon.request("GET", "/.standby/term.json").status == 409
+
+
+def test_workers_serve_a_standby_together(tmp_path: pathlib.Path) -> None:
+    with serve(tmp_path, "--workers", "2") as daemon:
+        with SmallStandby(daemon) as standby:
+            standby.until_complete()
+            for number in range(60):  # on connections of their own, at both workers
+                target = at("/n.json?ns=shop", admin("shop"))
+                assert daemon.request("PUT", target, str(number)).status == 200
+            standby.until_entry("shop/default", 60)
+            assert list(standby.bodies["shop/default"]) == list(range(1, 61))
+            for _ in range(6):
+                reached(daemon, standby.positions)
+        with Tree(daemon, "shop") as tree:
+            put_many(tree, 130)
+        with SmallStandby(daemon, standby.positions) as standby:
+            standby.until_complete()
+            assert list(standby.bodies["shop/default"]) == list(range(61, 191))
