@@ -244,9 +244,11 @@ class TreeService(MultiService):
 
     def _make_office(self, runtime: Runtime) -> Office | None:
         """Return the term of the data directory; None if no standby can follow this daemon."""
-        office = make_office(self._settings, runtime, self._reactor)
+        is_shared = self._context is not None
+        office = make_office(
+            self._settings, runtime, self.catalog, self._reactor, is_shared=is_shared
+        )
         if office is not None:
-            is_shared = self._context is not None
             self._resource.standbys.attach(office, runtime, is_shared=is_shared)
             self.catalog.problem_sources.append(office.problems)
         return office
@@ -563,7 +565,9 @@ def make_election(
     return FileElection(settings.data, name, in_thread, reactor)
 
 
-def make_office(settings: Settings, runtime: Runtime, reactor: Any) -> Office | None:
+def make_office(
+    settings: Settings, runtime: Runtime, catalog: Catalog, reactor: Any, *, is_shared: bool
+) -> Office | None:
     """Return the term of the data directory; None if nothing can follow this daemon."""
     if settings.engine == "memory" or settings.is_cluster:
         return None
@@ -572,7 +576,7 @@ def make_office(settings: Settings, runtime: Runtime, reactor: Any) -> Office | 
     def ask(url: str) -> Awaitable[bytes]:
         return fetch(url) if url.startswith("https://") else fetch_in_the_clear(reactor, url)
 
-    return Office(settings.data, runtime, ask)
+    return Office(settings.data, runtime, catalog, ask, is_shared=is_shared)
 
 
 def make_first(settings: Settings, credentials: Credentials, reactor: Any) -> FirstClient:

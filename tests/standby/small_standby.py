@@ -73,7 +73,9 @@ class SmallStandby(Closing):
         self._connection.request("POST", target, json.dumps(body), headers)
         self._response = self._connection.getresponse()
         self.status = self._response.status
-        self.refusal = None if self.status == 200 else json.loads(self._response.read())
+        self.refusal: Any = None
+        if self.status != 200:
+            self.refusal = json.loads(self._response.read())
 
     def close(self) -> None:
         """Cut the connection."""

@@ -123,7 +123,7 @@ def test_writes_that_wait_for_the_end_of_a_session_come_and_go(first: Daemon, tr
 
     with SmallStandby(first) as standby:
         standby.until_complete()
-        stream = tree.listen(at("/.json", tree.admin, onDisconnect="gone"))
+        stream = tree.listen(at("/.json", tree.admin, onDisconnect={"last": "gone"}))
         with stream:
             line = standby.until(is_about_rows)
             ((key, value),) = line["disconnect"]
@@ -131,7 +131,7 @@ def test_writes_that_wait_for_the_end_of_a_session_come_and_go(first: Daemon, tr
             assert b"gone" in bytes.fromhex(value)
             assert line["seq"] == 0
         assert standby.until(is_about_rows) == {"db": db, "disconnect": [], "seq": 1}
-        assert standby.bodies[db] == {1: "gone"}
+        assert standby.bodies[db] == {1: {"last": "gone"}}
         # Another standby is not sent what is over.
         with SmallStandby(first, standby=ID[::-1]) as late:
             late.until_complete()

@@ -258,6 +258,10 @@ class Catalog:
         database = self._open.get(name)
         return database if database is not None and database.is_open else None
 
+    def find_writing(self) -> list[Database]:
+        """Return the databases of which writes are under way in this process."""
+        return [each for each in self._live() if each.is_writing]
+
     def created_of(self, project: str) -> frozenset[str]:
         """Return the names of the databases of a project that have data, as far as is known."""
         return self.written.of(project, self._files.list_created)

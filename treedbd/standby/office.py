@@ -6,35 +6,50 @@ term. One with a higher term has been promoted, or follows one that was: then th
 writes for good (`superseded`), and its next start is refused. A standby that is promoted also says
 so itself, if it can reach the first. A peer that cannot be reached says nothing: the first goes on.
 
+A standby that is promoted while the first runs has all that this acknowledged, if it receives what
+is in the logs when its notice is answered: the answer waits until the writes that were accepted
+before are durable.
+
 Several processes may serve one data directory. The file of the term has what counts; each change
-is made to what is in it, under a lock, and each process reads it again with every check.
+is made to what is in it, under a lock, and each process reads it again every `LOOK_S`. So the
+answer also waits until the others must have read it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pathlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import attrs
 import orjson
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import READER_FILE
-from treedbd.database.requests import Unavailable
+from treedbd.database.log_reader import write_rows
+from treedbd.database.requests import Outcome, Unavailable, Write
 from treedbd.database.runtime import Problem, Runtime
 from treedbd.errors import OperatorError
 from treedbd.files import open_private
 from treedbd.standby.term import TERM_FILE, Peer, Term, ensure_term, read_term, write_term
+from treedbd.store.engine import Transaction
+
+if TYPE_CHECKING:
+    from treedbd.database.apply import WriteApplier
 
 CHECK_S: Final = 5.0
 """Seconds between two checks."""
+LOOK_S: Final = 0.5
+"""Seconds after which one of several processes reads the file again."""
 ANSWER_S: Final = 3.0
 """Seconds that the peers have to answer."""
 SEEN_S: Final = 3600.0
@@ -80,15 +95,28 @@ class Office:
 
     _log = Logger()
 
-    def __init__(self, folder: pathlib.Path, runtime: Runtime, ask: AskPeer) -> None:
-        """Keep the term of `folder`; `ask` is for the peers. Begin with `load`."""
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        runtime: Runtime,
+        catalog: Catalog,
+        ask: AskPeer,
+        *,
+        is_shared: bool = False,
+    ) -> None:
+        """Keep the term of `folder`, which `catalog` serves; `ask` is for the peers.
+
+        Other processes serve it too if it `is_shared`. Begin with `load`.
+        """
         self.term = Term()
         self.is_standby = False
         self._folder, self._runtime, self._ask = folder, runtime, ask
+        self._catalog, self._is_shared = catalog, is_shared
+        self._asked_at = -CHECK_S
         self._gate = runtime.gate
         self._due: IDelayedCall | None = None
         self._unreachable: set[str] = set()
-        self._is_stopped = False
+        self._is_started = self._is_stopped = False
 
     @property
     def is_superseded(self) -> bool:
@@ -102,7 +130,13 @@ class Office:
             raise Superseded(self._folder, self.term.first_url)
 
     def start(self) -> None:
-        """Check the peers now, before writes are accepted, and again and again."""
+        """Check the peers now, before writes are accepted, and again and again.
+
+        A second call does nothing.
+        """
+        if self._is_started:
+            return
+        self._is_started = True
         if not self.is_standby and any(each.url for each in self.term.peers):
             self._gate.refusal = CHECKING
         Deferred.fromCoroutine(self._check()).addErrback(self._fail)
@@ -134,11 +168,12 @@ class Office:
     async def supersede(self, term: int, url: str | None) -> bool:
         """Refuse writes from now on if a term is higher than this one; return whether it is.
 
-        That is durable when this returns.
+        That is durable when this returns, and so is what was accepted before.
         """
         if term <= self.term.term or self.term.role == "standby":
             return False
         if self.is_superseded:
+            await finish_writes(self._catalog, self._runtime)
             return True
         before = self._gate.refusal
         now_ms = self._runtime.now_ms()
@@ -152,6 +187,9 @@ class Office:
         if not self.is_superseded:
             self._gate.refusal = before  # the term was changed meanwhile
             return False
+        if self._is_shared:
+            await deferLater(self._runtime.clock, 2 * LOOK_S)
+        await finish_writes(self._catalog, self._runtime)
         self._log.critical(
             "This server was superseded: {url} was promoted (term {term}). It refuses writes. "
             "Make it a standby of that one, or run treedb promote --force.",
@@ -207,15 +245,20 @@ class Office:
     def _end_check(self) -> None:
         if self._gate.refusal == CHECKING:
             self._gate.refusal = None
+            self._catalog.run_left()
         if not self._is_stopped:
-            self._due = self._runtime.clock.callLater(CHECK_S, self._check_again)
+            pause = LOOK_S if self._is_shared else CHECK_S
+            self._due = self._runtime.clock.callLater(pause, self._check_again)
 
     def _check_again(self) -> None:
         Deferred.fromCoroutine(self._check()).addErrback(self._fail)
 
     async def _check(self) -> None:
         await self._read_again()
-        if self.term.role == "first" and not self.is_standby:
+        now = self._runtime.clock.seconds()
+        is_first = self.term.role == "first" and not self.is_standby
+        if is_first and now >= self._asked_at + CHECK_S:
+            self._asked_at = now
             asking = [
                 Deferred.fromCoroutine(self._ask_peer(each, each.url))
                 for each in self.term.peers
@@ -257,6 +300,23 @@ class Office:
         if found.id == peer.id:
             first = url if found.role == "first" else found.first_url
             await self.supersede(found.term, first)
+
+
+async def finish_writes(catalog: Catalog, runtime: Runtime) -> None:
+    """Return when all writes of databases that are under way now are durable, or refused."""
+    for database in catalog.find_writing():
+        with contextlib.suppress(Exception):  # then its writes have failed, too
+            await write_rows(database, runtime, _Barrier())
+
+
+@attrs.frozen
+class _Barrier:
+    """Do nothing, after all writes before it."""
+
+    is_local: ClassVar[bool] = True
+
+    def __call__(self, _: WriteApplier, __: Transaction, write: Write) -> Outcome:
+        return Outcome(write.edit, None, None, None)
 
 
 async def _await(awaitable: Awaitable[bytes]) -> bytes:

@@ -528,7 +528,7 @@ class Sender:
         key = stream.asked.standby, stream.asked.project
         before = self._streams.get(key)
         if before is not None:
-            before.end()
+            before.cut_off("client")  # which the standby has left, though that is not seen yet
         self._streams[key] = stream
         stream.when_closed(partial(self._forget, key, stream))
         stream.open(hello)
