@@ -86,6 +86,10 @@ class Pair(Closing):
         with self.at_standby(database) as tree:
             until(lambda: see(tree, path) == value, f"{value!r} at {path}")
 
+    def await_complete(self) -> None:
+        """Wait until the standby has had a state of the first."""
+        until(lambda: ask(self.standby, "GET", "state.json").json["is_complete"], "all data")
+
     def promote(self, *, force: bool = False) -> Response:
         """Promote the standby."""
         return ask(self.standby, "POST", "promote.json", {"force": force})

@@ -60,13 +60,13 @@ def test_a_file_of_other_content_is_refused(tmp_path: pathlib.Path, content: byt
         read_term(tmp_path)
 
 
-def test_a_promotion_begins_a_term_and_a_superseded_first_keeps_its_own() -> None:
+def test_a_promotion_begins_a_term_which_a_superseded_first_knows() -> None:
     standby = Term(3, "ab").to_standby(5, "https://first", 100)
     assert standby == Term(5, "ab", "standby", 100, (), "https://first")
     assert standby.to_standby(5, "https://other", 200).changed_ms == 100
     assert standby.to_first(6, 300) == Term(6, "ab", "first", 300, (), "https://first")
-    superseded = Term(5, "cd").to_superseded("https://new", 400)
-    assert superseded == Term(5, "cd", "superseded", 400, (), "https://new")
+    superseded = Term(5, "cd").to_superseded("https://new", 400, 6)
+    assert superseded == Term(6, "cd", "superseded", 400, (), "https://new")
 
 
 def test_peers_that_were_met_last_are_kept() -> None:

@@ -201,6 +201,11 @@ class Url:
         root = self.to_rules().path.removesuffix(RULES)
         return attrs.evolve(self, path=f"{root}/.inspect/{name}")
 
+    def to_standby(self, name: str) -> Url:
+        """Return the URL of what standbys request of the project whose root this is."""
+        root = self.to_rules().path.removesuffix(RULES)
+        return attrs.evolve(self, path=f"{root}/.standby/{name}")
+
     def to_health(self) -> Url:
         """Return the URL that says which database the root that this is belongs to."""
         return attrs.evolve(self, path=self.path + _HEALTH).with_parameters({"database": "true"})

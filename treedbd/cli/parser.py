@@ -81,6 +81,7 @@ COMMANDS: Final = {
     "archive": _Command("archive", "list the moments of an archive, make a key for one"),
     "compact": _Command("check", "give free space back to the file system", "add_compact_options"),
     "check": _Command("check", "read all databases and report errors"),
+    "promote": _Command("promote", "make a standby the first"),
     "migrate": _Command("migrate", "copy a database from another server, then follow it"),
     "move": _Command("cluster", "move all databases to PostgreSQL, or back", "add_move_options"),
     "cluster": _Command("cluster", "show the daemons and databases of a PostgreSQL"),

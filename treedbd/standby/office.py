@@ -325,7 +325,7 @@ async def _await(awaitable: Awaitable[bytes]) -> bytes:
 
 def _supersede(own: Term, term: int, url: str | None, now_ms: int) -> Term:
     is_older = own.role == "first" and own.term < term
-    return own.to_superseded(url, now_ms) if is_older else own
+    return own.to_superseded(url, now_ms, term) if is_older else own
 
 
 def _parse_answer(content: bytes) -> Term:

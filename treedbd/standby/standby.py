@@ -51,6 +51,8 @@ LAST_S: Final = 5.0
 LOOK_S: Final = 0.05
 SEEN_S: Final = 15.0
 """How often it is stored when this standby last had a state of the first."""
+FIRST_SEEN_S: Final = 1.0
+"""The same before it is stored for the first time."""
 MAX_LAG_S: Final = 60.0
 """A longer lag is a problem of the service."""
 DECIDING: Final = "This server first asks another one whether that was promoted; try again soon."
@@ -184,7 +186,7 @@ class Standby:
         for follower in self._followers:
             if not self._is_stopped:
                 follower.start()
-        self._seen = self._clock.callLater(SEEN_S, self._store_seen)
+        self._seen = self._clock.callLater(FIRST_SEEN_S, self._store_seen)
 
     def _fail(self, failure: Any) -> None:
         self._log.failure("The standby cannot follow.", failure)
@@ -194,7 +196,7 @@ class Standby:
         self._is_stopped = True
         if self._seen is not None and self._seen.active():
             self._seen.cancel()
-            if self.is_following and self._office.term.id:
+            if self.is_following and all(each.is_complete for each in self._followers):
                 await self._note_seen()
         if self._tell_pause is not None:
             self._tell_pause.cancel()
@@ -257,7 +259,12 @@ class Standby:
         return max(0.0, (self._runtime.now_ms() - seen_ms) / 1000) if seen_ms else 0.0
 
     def _store_seen(self) -> None:
-        self._seen = self._clock.callLater(SEEN_S, self._store_seen)
+        is_complete = all(each.is_complete for each in self._followers)
+        self._seen = self._clock.callLater(
+            SEEN_S if is_complete else FIRST_SEEN_S, self._store_seen
+        )
+        if not is_complete:
+            return
         Deferred.fromCoroutine(self._note_seen()).addErrback(lambda _: None)
 
     async def _note_seen(self) -> None:

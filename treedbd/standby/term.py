@@ -98,9 +98,18 @@ class Term:
             self, term=term, role="standby", changed_ms=changed_ms, first_url=first_url
         )
 
-    def to_superseded(self, first_url: str | None, now_ms: int) -> Term:
-        """Return what it is when another one was promoted; its own term stays as it is."""
-        return attrs.evolve(self, role="superseded", changed_ms=now_ms, first_url=first_url)
+    def to_superseded(self, first_url: str | None, now_ms: int, term: int = 0) -> Term:
+        """Return what it is when another one was promoted, in a `term` that is known from then on.
+
+        If this one is promoted again, its term has to be a higher one.
+        """
+        return attrs.evolve(
+            self,
+            term=max(term, self.term),
+            role="superseded",
+            changed_ms=now_ms,
+            first_url=first_url,
+        )
 
 
 def read_term(folder: pathlib.Path) -> Term:
