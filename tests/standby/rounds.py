@@ -55,12 +55,20 @@ class Place(Closing):
         """Return a client."""
         return Tree(self.daemon, PROJECT)
 
-    def numbers(self) -> list[int]:
-        """Return the numbers that it has."""
+    def find_numbers(self) -> list[int] | None:
+        """Return the numbers that it has; None while its database is replaced by a base."""
         with self.tree() as tree:
             found = tree.request("GET", at("/log.json", tree.admin))
+            if found.status == 503:
+                return None
             assert found.status == 200, found
             return sorted(int(each[1:]) for each in found.json or {})
+
+    def numbers(self) -> list[int]:
+        """Return the numbers that it has."""
+        numbers = self.find_numbers()
+        assert numbers is not None
+        return numbers
 
 
 class Writer:
@@ -162,7 +170,7 @@ class Rounds(Closing):
         """Wait until both have the same, and check that it is what was acknowledged."""
         numbers = self.first.numbers()
         assert set(self._known) <= set(numbers), sorted(set(self._known) - set(numbers))[:5]
-        until(lambda: self.standby.numbers() == numbers, "what the first has")
+        until(lambda: self.standby.find_numbers() == numbers, "what the first has")
 
     def _cut(self, writer: Writer) -> None:
         for _ in range(3):
