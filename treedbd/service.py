@@ -267,14 +267,12 @@ class TreeService(MultiService):
             runtime=runtime,
             office=office,
         )
-        resource.writer.lag_ms = standby.lag_ms
+        resource.show_lag(standby.lag_ms)
         resource.standbys.promote, resource.standbys.describe = standby.promote, standby.describe
+        runtime.statistics.find_standby_lag = standby.find_lag_s
         self.catalog.problem_sources.append(standby.problems)
 
-        def show_no_lag() -> None:
-            resource.writer.lag_ms = None
-
-        standby.changed = show_no_lag
+        standby.changed = partial(resource.show_lag, None)
         return standby
 
     def _make_factory(self) -> Http1Factory:

@@ -373,6 +373,10 @@ class Catalog:
             names = self.written.of(project.name, self._files.list_created) | {DEFAULT_DATABASE}
         return [DatabaseName(project.name, name) for name in sorted(names)]
 
+    def check_accepts_writes(self) -> None:
+        """Raise `WrittenElsewhere` if this process accepts no writes, as a standby."""
+        self._runtime.gate.check()
+
     def find_own_problems(self) -> Deferred[list[Problem]]:
         """Find what keeps this process from serving databases as it should; opens none."""
         return self._problem_search.find()

@@ -78,6 +78,7 @@ class Statistics:
         dropped_cursors: readers of change logs whose lag was too long.
         reader_lags: the largest lag of the readers of each name, as the open databases showed it
             last (`reader_lags`).
+        find_standby_lag: returns how many seconds old the data of a standby may be; None elsewhere.
 
     """
 
@@ -100,6 +101,7 @@ class Statistics:
         self.disconnect_refusals = 0
         self.dropped_cursors = 0
         self.reader_lags: Mapping[str, Lag] = {}
+        self.find_standby_lag: Callable[[], float | None] = _find_no_lag
         self._is_measuring = is_measuring
         self._commits: deque[tuple[int, float, float, str]] = deque(maxlen=MAX_NOTED)
 
@@ -281,6 +283,10 @@ def in_own_thread(reactor: Any, work: Callable[[], T], name: str) -> Deferred[T]
 
 def _read_clock() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _find_no_lag() -> None:
+    return None
 
 
 def _send_no_hint(_: DatabaseName) -> None:

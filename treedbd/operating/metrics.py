@@ -336,6 +336,11 @@ METRICS: Final[tuple[Metric, ...]] = (
         "What of each commit is spent waiting for the disk.",
         lambda s: s.statistics.sync_seconds,
     ),
+    _gauge(
+        "treedb_standby_lag_seconds",
+        "How old the data of this standby may be; none of a first.",
+        lambda s: s.statistics.find_standby_lag(),
+    ),
     # Streams.
     _gauge("treedb_streams", "Open streams.", lambda s: len(s.streams)),
     _counter("treedb_events_total", "Events for streams.", lambda s: s.streams.events_sent),

@@ -252,6 +252,10 @@ class Standby:
         """Return the same in milliseconds, for responses."""
         return max(0, int(self.lag_s() * 1000))
 
+    def find_lag_s(self) -> float | None:
+        """Return the same for a metric, None if this is not a standby."""
+        return self.lag_s() if self.is_following else None
+
     def _stored_lag_s(self, term: Term) -> float:
         """Return how old the data is at the start, by when it was last caught up."""
         seen_ms = term.peers[-1].seen_ms if term.peers and term.role == "standby" else 0

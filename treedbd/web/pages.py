@@ -646,6 +646,15 @@ def _find_target(link: str, folder: str) -> str | None:
 
 _HEALTHY: Final = Response(200, b'{"status":"ok"}', (JSON_TYPE,))
 
+
+def _ok(members: Mapping[str, object]) -> Response:
+    """Return that all is well, and what else there is to say."""
+    if not members:
+        return _HEALTHY
+    body = json.dumps({"status": "ok", **members}, separators=(",", ":"))
+    return Response(200, body.encode(), (JSON_TYPE,))
+
+
 _NO_ADMIN: Final = (
     *(BadToken, AuthRequired, NotAdmin, ProviderUnavailable, DeadlinePassed),
     *(IdentifyFailed, ForeignOrigin),
@@ -674,6 +683,7 @@ class Health:
 
     Attributes:
         turns: the turns of the process; None if they are not measured.
+        find_lag_ms: returns how old the data of a standby may be; None for what is not a standby.
         is_ending: whether the server is stopping.
 
     """
@@ -694,6 +704,7 @@ class Health:
         self._authenticator = authenticator
         self._parser = parser
         self.turns: Turns | None = None
+        self.find_lag_ms: Callable[[], int] | None = None
         self.is_ending = False
 
     async def check(self, request: IHttp1Request) -> Response:
@@ -708,6 +719,7 @@ class Health:
             return await self._name_database(caller)
         problems = await self._catalog.find_problems()
         if b"ready" in questions:
+            self._catalog.check_accepts_writes()
             problems = [each for each in problems if _prevents_write(each, caller.name)]
         if not problems:
             return await self._show_turns(caller)
@@ -742,9 +754,9 @@ class Health:
         """Return that all is well; to an admin also how long the turns of the process last."""
         is_unknown = caller.token is None and caller.identity is None
         if self.turns is None or caller.name is None or is_unknown:
-            return _HEALTHY
+            return _ok(self._standby())
         if not await self._is_admin(caller.name.project, caller):
-            return _HEALTHY
+            return _ok(self._standby())
         turns = self.turns.summarise()
         shown = {
             "count": turns.count,
@@ -752,8 +764,12 @@ class Health:
             "p99_ms": _in_ms(turns.p99_s),
             "longest_ms": _in_ms(turns.longest_s),
         }
-        body = json.dumps({"status": "ok", "turns": shown}, separators=(",", ":"))
-        return Response(200, body.encode(), (JSON_TYPE,))
+        return _ok({**self._standby(), "turns": shown})
+
+    def _standby(self) -> dict[str, object]:
+        """Return what a standby says about itself."""
+        find_lag_ms = self.find_lag_ms
+        return {} if find_lag_ms is None else {"role": "standby", "lag_ms": find_lag_ms()}
 
     async def _find_user(self, request: IHttp1Request) -> Identity | None:
         """Return who is logged in; None if that cannot be found out."""

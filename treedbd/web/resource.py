@@ -672,6 +672,10 @@ class TreeResource(Resource):
         """Show the turns of the process to admins who request its health."""
         self._health.turns = turns
 
+    def show_lag(self, find_lag_ms: Callable[[], int] | None) -> None:
+        """Say in each response how old the data may be, in milliseconds; None for no longer."""
+        self.writer.lag_ms = self._health.find_lag_ms = find_lag_ms
+
     def _end_listeners(self, name: DatabaseName) -> None:
         """End the streams and sockets of a database that is deleted."""
         self.streams.revoke(name)
