@@ -12,6 +12,7 @@ from tests.access import Tree, admin, write_secret
 from tests.closing import Closing
 from tests.daemon import Daemon, Response
 from tests.tcp_proxy import TcpProxy
+from treedbd.standby.term import read_term
 
 PROJECT: Final = "shop"
 PATIENCE_S: Final = 60.0
@@ -87,8 +88,13 @@ class Pair(Closing):
             until(lambda: see(tree, path) == value, f"{value!r} at {path}")
 
     def await_complete(self) -> None:
-        """Wait until the standby has had a state of the first."""
-        until(lambda: ask(self.standby, "GET", "state.json").json["is_complete"], "all data")
+        """Wait until it is durable that the standby has had a state of the first."""
+
+        def is_complete() -> bool:
+            peers = read_term(self.standby.data).peers
+            return bool(peers and peers[-1].seen_ms)
+
+        until(is_complete, "all data")
 
     def promote(self, *, force: bool = False) -> Response:
         """Promote the standby."""

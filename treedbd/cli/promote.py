@@ -17,7 +17,7 @@ from treedbd.cli.http_client import (
     reading_answer,
     run_once,
 )
-from treedbd.cli.options import Url, add_flag, add_optional_address, read_stored_settings
+from treedbd.cli.options import Url, add_flag, parse_address, read_stored_settings
 from treedbd.config.settings import Settings
 from treedbd.errors import OperatorError
 from treedbd.standby.replacement import finish_all
@@ -36,7 +36,14 @@ _DESCRIPTION: Final = (
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options to the parser of the command."""
     parser.description = _DESCRIPTION
-    add_optional_address(parser, "the standby, by the URL of a project whose admin the token is")
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        type=parse_address,
+        nargs="?",
+        help="the standby, by the URL of a project whose admin the token is (default: the data "
+        "directory, which no daemon serves)",
+    )
     add_flag(
         parser,
         "--force",

@@ -48,6 +48,7 @@ from treedbd.web.auth.minting import NoSigningSecret
 from treedbd.web.auth.providers import InvalidProvider, Provider
 from treedbd.web.auth.verifier import Verifier
 
+STANDBY_TOKENS: Final = "the file of standby_token_file"
 STANDBY_UID: Final = "standby"
 """The uid of the tokens that a standby makes."""
 STANDBY_TOKEN_S: Final = 86_400.0
@@ -243,15 +244,15 @@ def _read_token(file: pathlib.Path, project: str, *, is_only: bool) -> str:
         with file.open("rb") as opened:
             lines = opened.read(MAX_TOKEN_FILE_BYTES).decode("ascii").splitlines()
     except OSError as error:
-        raise ValueError(f"{file} cannot be read ({error.strerror})") from None
+        raise ValueError(f"{STANDBY_TOKENS} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{file} holds more than tokens") from None
+        raise ValueError(f"{STANDBY_TOKENS} holds more than tokens") from None
     for words in (line.split() for line in lines if not line.startswith("#")):
         if words[:1] == [project] and len(words) == 2:
             return words[1]
         if is_only and len(words) == 1:
             return words[0]
-    raise ValueError(f"{file} has no line with {project} and a token")
+    raise ValueError(f"{STANDBY_TOKENS} has no line with {project} and a token")
 
 
 def _check_nothing_is_shared(contents: Mapping[str, _Contents], location: SettingLocation) -> None:

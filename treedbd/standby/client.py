@@ -280,6 +280,14 @@ class Stream(BodyProtocol):
                 self._ended.addErrback(lambda _: None)
 
 
+_REASONS: Final = {
+    "VerificationError": "its certificate is for another name",
+    "TimeoutError": "it does not answer",
+    "ConnectionDone": "the connection was closed",
+    "ConnectionLost": "the connection was lost",
+}
+
+
 def _reason(error: BaseException | None) -> str:
     """Return why a request failed, as a clause without a full stop."""
     if isinstance(error, FirstFailed):
@@ -288,12 +296,14 @@ def _reason(error: BaseException | None) -> str:
     if causes:
         return _reason(causes[0].value)
     name = type(error).__name__
-    if name == "VerificationError":
-        return "its certificate is for another name"
-    if name == "TimeoutError":
-        return "it does not answer"
+    if name in _REASONS:
+        return _REASONS[name]
+    if name == "Error" and error is not None and error.args and error.args[0]:
+        return f"TLS failed: {error.args[0][0][-1]}"  # of OpenSSL
     text = str(error).strip().rstrip(".")
-    return f"{text} ({name})" if text and "\n" not in text else name
+    if not text or "\n" in text:
+        return name
+    return text if isinstance(error, ValueError) else f"{text} ({name})"  # or of the token
 
 
 @implementer(IAgentEndpointFactory)

@@ -453,11 +453,13 @@ class ProjectFollower:
         data: pathlib.Path,
         describe: Callable[[], dict[str, object]],
         met: Callable[[Hello], Any],
+        completed: Callable[[], None],
     ) -> None:
         """Follow nothing yet.
 
         `describe` returns the members of a request that say who this standby is; `met` is called
-        with what the first says, and returns an awaitable of whether it may delete databases.
+        with what the first says, and returns an awaitable of whether it may delete databases;
+        `completed` as soon as there is a state of the first here.
         """
         self.project, self.first = project, first
         self.catalog, self.runtime, self.data = catalog, runtime, data
@@ -467,7 +469,7 @@ class ProjectFollower:
         self.problem: str | None = "the first has not been reached yet"
         self.is_loading: set[str] = set()
         self.other_streams: set[Stream] = set()
-        self._describe, self._met = describe, met
+        self._describe, self._met, self._completed = describe, met, completed
         self._clock: Any = runtime.clock
         self._databases: dict[str, FollowedDatabase] = {}
         self._skipped: set[str] = set()
@@ -693,7 +695,9 @@ class ProjectFollower:
         """Find the last beat that was caught up with."""
         while self._beats and all(self._has(*each) for each in self._beats[0][1].items()):
             self.caught_up_at = self._beats.popleft()[0]
-            self.is_complete = True
+            if not self.is_complete:
+                self.is_complete = True
+                self._completed()
 
     def _has(self, name: str, head: int) -> bool:
         if name in self._skipped:

@@ -51,8 +51,6 @@ LAST_S: Final = 5.0
 LOOK_S: Final = 0.05
 SEEN_S: Final = 15.0
 """How often it is stored when this standby last had a state of the first."""
-FIRST_SEEN_S: Final = 1.0
-"""The same before it is stored for the first time."""
 MAX_LAG_S: Final = 60.0
 """A longer lag is a problem of the service."""
 DECIDING: Final = "This server first asks another one whether that was promoted; try again soon."
@@ -172,6 +170,7 @@ class Standby:
                 data=self._data,
                 describe=self._describe_request,
                 met=self._meet,
+                completed=self._note_complete,
             )
             self._followers.append(follower)
         Deferred.fromCoroutine(self._take_office()).addErrback(self._fail)
@@ -186,7 +185,6 @@ class Standby:
         for follower in self._followers:
             if not self._is_stopped:
                 follower.start()
-        self._seen = self._clock.callLater(FIRST_SEEN_S, self._store_seen)
 
     def _fail(self, failure: Any) -> None:
         self._log.failure("The standby cannot follow.", failure)
@@ -262,13 +260,15 @@ class Standby:
         seen_ms = seen_ms or term.changed_ms
         return max(0.0, (self._runtime.now_ms() - seen_ms) / 1000) if seen_ms else 0.0
 
+    def _note_complete(self) -> None:
+        """Store at once that all projects have had a state of the first, as it is again later."""
+        if all(each.is_complete for each in self._followers):
+            if self._seen is not None and self._seen.active():
+                self._seen.cancel()
+            self._store_seen()
+
     def _store_seen(self) -> None:
-        is_complete = all(each.is_complete for each in self._followers)
-        self._seen = self._clock.callLater(
-            SEEN_S if is_complete else FIRST_SEEN_S, self._store_seen
-        )
-        if not is_complete:
-            return
+        self._seen = self._clock.callLater(SEEN_S, self._store_seen)
         Deferred.fromCoroutine(self._note_seen()).addErrback(lambda _: None)
 
     async def _note_seen(self) -> None:

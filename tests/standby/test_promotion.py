@@ -1,0 +1,138 @@
+"""`treedb promote`, and what is done then: writes of sessions, a notice to the old first."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+
+from tests.access import admin, at, token
+from tests.command import run_command
+from tests.standby.pair import Pair, ask, see, until
+from treedbd.database.session_owners import OWNER_FILE
+from treedbd.standby.term import read_term
+
+ADMIN = admin("shop")
+
+
+@pytest.fixture
+def pair(tmp_path: pathlib.Path) -> Iterator[Pair]:
+    with Pair(tmp_path) as pair:
+        yield pair
+
+
+def promote(*words: str) -> tuple[int, str, str]:
+    result = run_command("promote", *words, token=ADMIN)
+    return result.status, result.output.decode(), result.errors
+
+
+def test_writes_that_sessions_at_the_old_first_had_kept_are_done(pair: Pair) -> None:
+    offline = quote(json.dumps({"state": "offline"}))
+    with pair.at_first() as first, pair.at_first() as other:
+        first.seed("/ada.json", {"state": "online"})
+        stream = first.listen(f"{at('/ada.json', first.admin)}&onDisconnect={offline}")
+        stream.next()
+        with pair.at_first("eu") as eu:
+            eu.seed("/bob.json", {"state": "online"})
+            second = eu.listen(f"{at('/bob.json', eu.admin)}&onDisconnect={offline}")
+            second.next()
+            pair.await_value("/ada/state", "online")
+            other.seed("/last.json", 1)
+            pair.await_value("/last", 1)
+            until(lambda: noted(pair) == 2, "the owners")
+            pair.await_complete()
+            pair.first.kill()
+    assert see(pair.at_standby(), "/ada/state") == "online"
+    pair.standby.kill()  # what was noted is durable
+    pair.standby.start()
+    status, output, errors = promote(f"{pair.standby.http}?ns=shop")
+    assert status == 0, errors
+    assert "in the term 2" in output
+    assert "may be missing" in errors
+    pair.await_value("/ada/state", "offline")
+    pair.await_value("/bob/state", "offline", "eu")
+    until(lambda: noted(pair) == 0, "the end of the owners")
+
+
+def noted(pair: Pair) -> int:
+    """Return for how many databases writes of sessions at the first are noted at the standby."""
+    files = pair.standby.data.glob(f"{OWNER_FILE}*")
+    return sum(len(each.read_text().splitlines()) for each in files)
+
+
+def test_a_directory_is_promoted_without_a_daemon(pair: Pair) -> None:
+    data = pair.standby.data
+    with pair.at_first() as first:
+        first.seed("/n.json", 1)
+    pair.await_value("/n", 1)
+    pair.await_complete()
+    config = str(pair.standby.folder / "treedb.toml")
+    flags = ("--config", config, "--data", str(data))
+    status, _, errors = promote(*flags)
+    assert status == 1
+    assert "give the URL" in errors
+    pair.standby.stop()
+    status, output, errors = promote(*flags)
+    assert (status, "in the term 2" in output) == (0, True), errors
+    status, _, errors = promote(*flags)
+    assert status == 1
+    assert "is not the directory of a standby" in errors
+    pair.standby.start()  # standby_of is still set
+    with pair.at_standby() as tree:
+        until(lambda: tree.status("PUT", at("/n.json", tree.admin), "2") == 200, "writes")
+    pair.standby.await_line("standby_of is set")
+    with pair.at_first() as old:
+        until(lambda: old.status("PUT", at("/n.json", old.admin), "3") == 503, "the notice")
+    pair.first.stop()
+    old_data = str(pair.first.data)
+    old_config = str(pair.first.folder / "treedb.toml")
+    status, _, errors = promote("--config", old_config, "--data", old_data)
+    assert status == 1
+    assert "superseded" in errors
+    status, output, _ = promote("--config", old_config, "--data", old_data, "--force")
+    assert (status, "in the term 3" in output) == (0, True)
+    assert read_term(pair.first.data).role == "first"
+
+
+def test_an_incomplete_standby_is_promoted_by_force_only(tmp_path: pathlib.Path) -> None:
+    with Pair(tmp_path) as pair:
+        pair.standby.kill()
+        pair.first.kill()
+        for file in pair.standby.data.glob("treedb.term"):
+            file.unlink()
+        pair.standby.start()
+        url = f"{pair.standby.http}?ns=shop"
+        status, _, errors = promote(url)
+        assert status == 1
+        assert "has not received all data" in errors
+        status, output, errors = promote(url, "--force")
+        assert (status, "is the first" in output) == (0, True), errors
+        pair.restart_first()  # it is told
+        with pair.at_first() as old:
+            until(lambda: old.status("PUT", at("/n.json", old.admin), "3") == 503, "the notice")
+        pair.first.await_line("was superseded")
+
+
+def test_tokens_of_a_file_are_used(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"# tokens\nshop {ADMIN}\n")
+    with Pair(tmp_path, standby_token_file=str(file)) as pair:
+        with pair.at_first() as first:
+            first.seed("/n.json", 1)
+        pair.await_value("/n", 1)
+        file.write_text(f"other {ADMIN}\n")
+        pair.proxy.cut()
+        pair.standby.await_line("has no line with shop")
+        file.write_text(token("shop", admin=True, read_only=True) + "\n")
+        pair.standby.await_line("does not follow .*: Permission denied")
+        health = pair.standby.request("GET", f"/.health?ns=shop&auth={ADMIN}")
+        assert health.status == 503
+        assert "does not follow" in str(health.json)
+        file.write_text(ADMIN + "\n")
+        until(lambda: not ask(pair.standby, "GET", "state.json").json["problems"], "the stream")
+        health = pair.standby.request("GET", "/.health")
+        assert health.json["role"] == "standby"
+        assert pair.standby.request("GET", "/.health?ready").status == 503
