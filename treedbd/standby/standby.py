@@ -371,6 +371,7 @@ class Standby:
         }
 
     def _become_first(self) -> None:
+        self._office.start()  # before it is no standby: writes need not wait for the first check
         self.is_following = self._office.is_standby = False
         self._runtime.gate.refusal = None
         self._catalog.run_left()

@@ -378,6 +378,7 @@ DOCUMENTS: Final = (
     "moving-from-firebase.md",
     "embedding.md",
     "operating.md",
+    "standby.md",
     "logging.md",
     "deployment.md",
     "proxies.md",
