@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -286,7 +287,7 @@ def test_a_first_that_was_superseded_refuses_writes_and_does_not_start_again(
             )
             tree.put(at("/a.json", tree.admin), 2)
             shown = ask(daemon, "POST", "superseded.json", {"term": 2, "url": url}).json
-            assert (shown["role"], shown["term"], shown["url"]) == ("superseded", 1, url)
+            assert (shown["role"], shown["term"], shown["url"]) == ("superseded", 2, url)
             refused = tree.request("PUT", at("/a.json", tree.admin), "3")
             assert (refused.status, url in refused.json["message"]) == (503, True)
             assert tree.see("/a.json") == 2
@@ -420,19 +421,66 @@ def test_what_is_in_memory_cannot_be_followed(tmp_path: pathlib.Path) -> None:
         assert daemon.request("GET", "/.standby/term.json").status == 409
 
 
-def test_workers_serve_a_standby_together(tmp_path: pathlib.Path) -> None:
+class Writers:
+    """Write at the same time on connections of their own, until a write is refused.
+
+    Attributes:
+        acknowledged: what was acknowledged.
+
+    """
+
+    def __init__(self, daemon: Daemon, count: int) -> None:
+        self.acknowledged: list[str] = []
+        self._daemon = daemon
+        self._threads = [
+            threading.Thread(target=self._write, args=(number,)) for number in range(count)
+        ]
+        for each in self._threads:
+            each.start()
+
+    def _write(self, writer: int) -> None:
+        with Tree(self._daemon, "shop") as tree:
+            for number in range(100_000):
+                value = f"{writer} {number}"
+                target = at(f"/w{writer}.json", tree.admin)
+                if tree.request("PUT", target, json.dumps(value)).status != 200:
+                    return
+                self.acknowledged.append(value)
+
+    def join(self) -> None:
+        """Wait until all were refused."""
+        for each in self._threads:
+            each.join()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_was_acknowledged_before_the_notice_is_in_the_stream(
+    tmp_path: pathlib.Path, workers: str
+) -> None:
+    db = "shop/default"
+    with serve(tmp_path, "--workers", workers) as daemon, SmallStandby(daemon) as standby:
+        standby.until_complete()
+        writers = Writers(daemon, 6)
+        standby.until(lambda line: line.get("seq", 0) > 100)
+        reached(daemon, standby.positions)
+        assert ask(daemon, "POST", "superseded.json", {"term": 2}).json["role"] == "superseded"
+        writers.join()
+        now = time.time() * 1000
+        standby.until(lambda line: line.get("beat", 0) > now)
+        assert list(standby.bodies[db]) == list(range(1, len(standby.bodies[db]) + 1))
+        assert set(writers.acknowledged) <= set(standby.bodies[db].values())
+
+
+def test_a_standby_of_workers_continues_at_either(tmp_path: pathlib.Path) -> None:
     with serve(tmp_path, "--workers", "2") as daemon:
-        with SmallStandby(daemon) as standby:
-            standby.until_complete()
-            for number in range(60):  # on connections of their own, at both workers
-                target = at("/n.json?ns=shop", admin("shop"))
-                assert daemon.request("PUT", target, str(number)).status == 200
-            standby.until_entry("shop/default", 60)
-            assert list(standby.bodies["shop/default"]) == list(range(1, 61))
-            for _ in range(6):
-                reached(daemon, standby.positions)
         with Tree(daemon, "shop") as tree:
+            put_many(tree, 20)
+            with SmallStandby(daemon) as standby:
+                standby.until_complete()
+                for _ in range(6):  # at both workers
+                    reached(daemon, standby.positions)
             put_many(tree, 130)
-        with SmallStandby(daemon, standby.positions) as standby:
-            standby.until_complete()
-            assert list(standby.bodies["shop/default"]) == list(range(61, 191))
+        for _ in range(4):
+            with SmallStandby(daemon, standby.positions) as again:
+                again.until_complete()
+                assert list(again.bodies["shop/default"]) == list(range(21, 151))

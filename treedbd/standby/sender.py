@@ -242,9 +242,10 @@ class StandbyStream:
         self._failures.pop(name, None)
 
     def _go_on(self) -> None:
+        """Go on in a turn of its own: news comes in the middle of a commit, or of a read."""
         wake, self._wake = self._wake, None
         if wake is not None:
-            wake.callback(None)
+            self._clock.callLater(0, wake.callback, None)
 
     # The transport.
 
