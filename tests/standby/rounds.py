@@ -146,6 +146,11 @@ class Rounds(Closing):
         self._known: list[int] = []
         self._next = 0
 
+    @property
+    def count(self) -> int:
+        """How many numbers were acknowledged and are there."""
+        return len(self._known)
+
     def close(self) -> None:
         """End both."""
         self.first.close()

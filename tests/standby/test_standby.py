@@ -62,7 +62,7 @@ def test_the_lag_is_shown_and_grows_while_the_first_is_silent(pair: Pair) -> Non
         def lag_ms() -> int:
             return int(tree.request("GET", target).headers[LAG])
 
-        until(lambda: lag_ms() < 1500, "a small lag")
+        assert until(lambda: lag_ms() < 1500, "a small lag")
         pair.proxy.block()
         until(lambda: lag_ms() > 2500, "a large lag")
         pair.proxy.unblock()

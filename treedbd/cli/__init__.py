@@ -21,6 +21,7 @@ backup           backup and restore
 archive          archive: moments listed, a key made; restore --to and backup verify with an archive
 path_restore     restore --path: one path brought back into a running database
 check            check and compact
+promote          promote: a standby becomes the first
 migrate          migrate: from a hosted service, or another treedb
 cluster          cluster status and move; what both need of PostgreSQL
 moving           the work of a move, with the driver of PostgreSQL

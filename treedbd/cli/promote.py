@@ -27,7 +27,7 @@ from treedbd.store.engine import CannotOpenStore
 
 _DESCRIPTION: Final = (
     "Make a standby the first: it applies what it has received, and accepts writes from then on. "
-    "Its old first is told, and refuses writes as soon as it can be reached; if it can be reached "
+    "Its old first receives a notice, and refuses writes from then on; if it can be reached "
     "now, nothing that it has acknowledged is lost. Without a URL the data directory of a daemon "
     "that does not run is promoted. Afterwards remove standby_of from its configuration."
 )

@@ -747,11 +747,6 @@ def _check_standby(settings: Settings) -> None:
     """Raise `ConfigError` for a standby that could not follow."""
     location = settings.location.at("standby_of")
     if not settings.standby_of:
-        for name in ("standby_token_file", "standby_ca_file", "standby_url"):
-            if getattr(settings, name):
-                raise settings.location.at(name).error(
-                    "is set, but standby_of is not", "set standby_of, or remove it"
-                )
         return
     if settings.is_cluster:
         raise location.error(

@@ -721,7 +721,7 @@ class ProjectFollower:
             Deferred.fromCoroutine(self.acknowledge())
 
     async def acknowledge(self) -> None:
-        """Tell the first what is durable; if that fails, it is told later."""
+        """Send the first what is durable; if that fails, it is sent later."""
         names, self._reached = self._reached, set()
         positions = {}
         for name in names:

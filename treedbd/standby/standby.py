@@ -3,18 +3,18 @@
 Theory of operation. As long as the daemon is a standby, the gate of all writes is closed
 (`WriteGate`). A promotion does these things in this order:
 
-1. The first is told that it is superseded, if it can be reached. It refuses writes durably from
-   then on, and goes on with its streams. So what it has acknowledged comes to an end, and this
-   standby waits until it has all of it, for some seconds.
+1. The first receives the notice that it is superseded, if it can be reached. It refuses writes
+   durably from then on, and goes on with its streams. So what it has acknowledged comes to an end,
+   and this standby waits until it has all of it, for some seconds.
 2. The streams end; what has come is applied.
 3. The term of this data directory is raised above that of the first, durably.
 4. The gate is opened: writes are accepted.
 5. What sessions at the first had kept for their ends is done: their owners count as dead.
-6. A first that could not be reached is told until it answers, also after a restart.
+6. A first that could not be reached is sent the notice until it answers, also after a restart.
 
 A crash before 3 leaves a standby, which can be promoted again; one after it leaves a first.
 
-A first that does not know what happened and comes back accepts writes until it is told, or asks its
+A first that does not know what happened and comes back accepts writes until the notice, or asks its
 peers: what it has accepted meanwhile is lost when it becomes a standby. So a promotion without its
 consent is for a first that is gone.
 """
@@ -42,12 +42,12 @@ from treedbd.standby.term import Peer, Term
 
 TERM_PATH: Final = "/.standby/term.json"
 SUPERSEDED_PATH: Final = "/.standby/superseded.json"
-TELL_S: Final = 5.0
-"""Seconds between two attempts to tell the old first that it was superseded."""
+NOTICE_S: Final = 5.0
+"""Seconds between two notices to the old first that it was superseded."""
 ASK_S: Final = 3.0
 """Seconds that the first has to answer."""
 LAST_S: Final = 5.0
-"""Seconds that a promotion waits for the last entries of a first that was told."""
+"""Seconds that a promotion waits for the last entries of a first that has the notice."""
 LOOK_S: Final = 0.05
 SEEN_S: Final = 15.0
 """How often it is stored when this standby last had a state of the first."""
@@ -105,8 +105,8 @@ class Standby:
         self._projects = sorted(projects)
         self._followers: list[ProjectFollower] = []
         self._seen: IDelayedCall | None = None
-        self._telling: Deferred[None] | None = None
-        self._tell_pause: Deferred[None] | None = None
+        self._notifying: Deferred[None] | None = None
+        self._notice_pause: Deferred[None] | None = None
         self._is_promoting = self._is_stopped = False
         self._lag_bias_s: float | None = None
         self._began = runtime.clock.seconds()
@@ -155,7 +155,7 @@ class Standby:
             url=self._first.url,
         )
         self._become_first()
-        self._tell_again()
+        self._notify_again()
 
     def _begin(self, term: Term) -> None:
         self.refuse_writes()
@@ -196,8 +196,8 @@ class Standby:
             self._seen.cancel()
             if self.is_following and all(each.is_complete for each in self._followers):
                 await self._note_seen()
-        if self._tell_pause is not None:
-            self._tell_pause.cancel()
+        if self._notice_pause is not None:
+            self._notice_pause.cancel()
         for follower in self._followers:
             await follower.stop()
 
@@ -346,8 +346,8 @@ class Standby:
         lag_ms = self.lag_ms()
         terms = [each.hello.term for each in self._followers if each.hello is not None]
         term = max([self._office.term.term, *terms]) + 1
-        is_told = await self._tell(term)
-        is_current = is_told and await self._wait_for_last()
+        is_notified = await self._notify(term)
+        is_current = is_notified and await self._wait_for_last()
         for follower in self._followers:
             await follower.stop()
         self._followers = []
@@ -361,8 +361,8 @@ class Standby:
             if is_current
             else "What the old first had acknowledged last may be missing.",
         )
-        if not is_told:
-            self._tell_again()
+        if not is_notified:
+            self._notify_again()
         return {
             "term": term,
             "role": "first",
@@ -371,7 +371,7 @@ class Standby:
         }
 
     def _become_first(self) -> None:
-        self._office.start()  # before it is no standby: writes need not wait for the first check
+        self._office.start()  # while it is a standby: writes need not wait for the first check
         self.is_following = self._office.is_standby = False
         self._runtime.gate.refusal = None
         self._catalog.run_left()
@@ -390,8 +390,8 @@ class Standby:
             await deferLater(self._clock, LOOK_S)
         return False
 
-    async def _tell(self, term: int) -> bool:
-        """Tell the old first that it is superseded; return whether it has answered that it is."""
+    async def _notify(self, term: int) -> bool:
+        """Send the old first the notice; return whether it has answered that it is superseded."""
         body = {"term": term, "id": self._office.term.id, "url": self._url}
         try:
             answer = await self._first.ask(
@@ -406,18 +406,18 @@ class Standby:
             return False
         return answer.status == 200
 
-    def _tell_again(self) -> None:
-        self._telling = Deferred.fromCoroutine(self._tell_until_known())
+    def _notify_again(self) -> None:
+        self._notifying = Deferred.fromCoroutine(self._notify_until_known())
 
-    async def _tell_until_known(self) -> None:
-        while not self._is_stopped and not await self._tell(self._office.term.term):
-            self._tell_pause = deferLater(self._clock, TELL_S)
+    async def _notify_until_known(self) -> None:
+        while not self._is_stopped and not await self._notify(self._office.term.term):
+            self._notice_pause = deferLater(self._clock, NOTICE_S)
             try:
-                await self._tell_pause
+                await self._notice_pause
             except Exception:
                 return
             finally:
-                self._tell_pause = None
+                self._notice_pause = None
 
 
 def _seen_ms(term: Term, peer: str) -> int:
