@@ -47,6 +47,7 @@ SMALLEST = {
     "schemathesis_run.py": ("--seconds=1", "--sender=admin"),
     "sockets.py": ("--sockets=20", "--seconds=0.1"),
     "soak.py": ("--minutes=0.1", "--clients=4", "--rate=80", "--samples=4"),
+    "standby.py": ("--rounds=1", "--kinds=cut"),
     "store.py": ("--records=20", "--operations=2", "--rounds=1"),
     "streams.py": ("--listeners=2", "--events=4", "--seconds=0.1", "--rounds=1", "--fan-out=9"),
     "watched_queries.py": ("--items=50", "--seconds=0.1", "--rounds=1", "--most=1"),
@@ -94,6 +95,8 @@ ROWS = [
     ("schemathesis_run.py", r"[0-9]+ requests, no failure", 1),
     ("soak.py", r"level, nothing lost, no traceback, no token", 1),
     ("soak.py", r" *[0-9]+ s +[0-9.]+ MB +[0-9]+ descriptors +[0-9]+ threads +[0-9]+ files", 4),
+    ("standby.py", r"cut +1 rounds, median [0-9.]+ s", 1),
+    ("standby.py", r"1 rounds, nothing lost that was said to be there", 1),
     ("store.py", rf"({STORE_TASKS}) .* {RATIO}", 8),
     ("store.py", rf"bytes on disk .* {RATIO}", 1),
     (

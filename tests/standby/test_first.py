@@ -162,6 +162,15 @@ def db_name(tree: Tree) -> str:
     return tree.host.partition(".")[0]
 
 
+def test_a_stream_is_no_slow_request(first: Daemon, tree: Tree) -> None:
+    with SmallStandby(first) as standby:
+        standby.until_complete()
+    put_many(tree, 1)
+    shown = tree.see("/.inspect/activity.json")
+    assert shown["slowest"]
+    assert not [each for each in shown["slowest"] if each["path"] == "/.standby/stream.json"]
+
+
 # What is held for it.
 
 

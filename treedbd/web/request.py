@@ -102,6 +102,9 @@ KNOWN: Final = frozenset(
 QUERY_MEMBERS: Final = frozenset({*QUERY_PARAMETERS, WHERE, "shallow"})
 """The parameters that choose children: what rules can read of them is in `query`."""
 
+LASTING: Final = frozenset({b"/.standby/stream.json", b"/.standby/base"})
+"""Paths of responses that last as long as streams do: how long says nothing about the service."""
+
 _KNOWN_RAW: Final = {name.encode(): name for name in KNOWN}
 _LOCATING: Final = {name.encode(): name for name in ("ns", METHOD_OVERRIDE)}
 """Parameters that locate a request or choose its method; they count in a malformed query too."""
@@ -1038,7 +1041,8 @@ class RequestParser:
             token=find_token(headers, parameters) if parameters or _TOKEN in headers else None,
             override=_parse_override(parameters),
             wants_explanation=_EXPLAIN in headers and is_true(headers, _EXPLAIN),
-            accepts_events=wants_stream(method, headers, parameters),
+            accepts_events=wants_stream(method, headers, parameters)
+            or (not has_place and location.raw_path in LASTING),
             last_event_id=first(headers, _LAST_ID) if _LAST_ID in headers else None,
             where_children=self._where_children,
             admin_path=None if has_place else location.raw_path,
