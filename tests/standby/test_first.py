@@ -26,6 +26,9 @@ CONFIG: Final = """
 domains = ["db.test"]
 [streams]
 retain_events = 4
+[readers]
+logged_bytes = 2_000_000
+lag_bytes = 4_000_000
 [projects.shop]
 secret_files = ["shop.secret"]
 dialect = "standard"
@@ -178,13 +181,17 @@ def test_the_log_is_held_until_the_standby_has_reached_it(first: Daemon, tree: T
     db = db_of(tree)
     put_many(tree, 3)
     with SmallStandby(first) as standby:
+        standby.until_complete()  # and it ends before it has stored anything
+    put_many(tree, 140)
+    with SmallStandby(first) as standby:
         standby.until_complete()
+        assert list(standby.bodies[db]) == list(range(1, 144))
         held = standby.positions[db]
         assert reached(first, {db: held}) == {"term": 1}
     put_many(tree, 140)  # far more than are retained
     with SmallStandby(first, {db: held}) as standby:
         standby.until_complete()
-        assert list(standby.bodies[db]) == list(range(4, 144))
+        assert list(standby.bodies[db]) == list(range(144, 284))
         reached(first, standby.positions)
     put_many(tree, 140)
     with SmallStandby(first, {db: held}) as standby:
@@ -220,7 +227,7 @@ def test_a_standby_with_another_history_begins_with_a_base(
     db, name = db_of(tree), db_name(tree).partition("--")[0]
     put_many(tree, 150)
     tree.put(at("/more.json", tree.admin), {"a": {"b": "c" * 5000}})
-    with SmallStandby(first, {db: (3, "00" * 16)}) as standby:
+    with SmallStandby(first, {db: (151, "00" * 16)}) as standby:
         standby.until(lambda line: line == {"db": db, "base": True})
         put_many(tree, 2, "late")
         standby.until_complete()
@@ -245,6 +252,45 @@ def rows_of(file: pathlib.Path) -> list[tuple[bytes, bytes]]:
         return list(reader.scan(b"", b"\x06"))
     finally:
         connection.close()
+
+
+def test_an_entry_that_has_lost_its_body_is_replaced_by_a_base(first: Daemon, tree: Tree) -> None:
+    db, name = db_of(tree), db_name(tree).partition("--")[0]
+    with SmallStandby(first) as standby:
+        standby.until_complete()
+        put_many(tree, 2)
+        tree.put(at("/long.json", tree.admin), "x" * 2_500_000)
+        put_many(tree, 1)
+        standby.until(lambda line: line == {"db": db, "base": True})
+        assert list(standby.bodies[db]) == [1, 2]
+        reached_base(first, name)
+        put_many(tree, 1, "last")
+        standby.until_entry(db, 5)
+        assert list(standby.bodies[db]) == [1, 2, 5]
+
+
+def reached_base(daemon: Daemon, name: str) -> None:
+    """Say that a standby has all that there is."""
+    at_end = last_position(daemon, name)
+    reached(daemon, {f"shop/{name}": (at_end.sequence, at_end.op_id.hex())})
+
+
+def test_a_standby_that_was_away_too_long_begins_with_a_base(first: Daemon, tree: Tree) -> None:
+    db, name = db_of(tree), db_name(tree).partition("--")[0]
+    with SmallStandby(first) as standby:
+        standby.until_complete()
+        put_many(tree, 1)
+        standby.until_entry(db, 1)
+        reached(first, standby.positions)
+    for key in "abcd":
+        tree.put(at(f"/{key}.json", tree.admin), key * 1_300_000)
+    put_many(tree, 130)
+    with SmallStandby(first, standby.positions) as again:
+        again.until(lambda line: line == {"db": db, "base": True})
+        reached_base(first, name)
+        again.until(lambda line: line.get("db") == db and "begins" in line)
+        put_many(tree, 1)
+        again.until_entry(db, 136)
 
 
 def test_a_base_that_is_as_old_as_the_cursor_is_recognised(first: Daemon, tree: Tree) -> None:
