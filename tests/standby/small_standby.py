@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -61,12 +62,16 @@ class SmallStandby(Closing):
         url: str | None = None,
         term: int = 1,
         project: str = "shop",
+        receive_bytes: int = 0,
     ) -> None:
-        """Begin at some positions."""
+        """Begin at some positions; with `receive_bytes` the system receives few bytes ahead."""
         self.lines: list[Line] = []
         self.positions: dict[str, Position] = {}
         self.bodies: dict[str, dict[int, Any]] = {}
         self._connection = daemon.connect()
+        if receive_bytes:
+            self._connection.connect()
+            self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         body = {"standby": standby, "url": url, "term": term, "positions": dict(positions or {})}
         headers = {"Authorization": f"Bearer {admin(project)}"}
         target = f"/.standby/stream.json?ns={project}"

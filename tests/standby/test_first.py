@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ domains = ["db.test"]
 retain_events = 4
 [readers]
 logged_bytes = 2_000_000
-lag_bytes = 4_000_000
+lag_bytes = 9_000_000
 [projects.shop]
 secret_files = ["shop.secret"]
 dialect = "standard"
@@ -148,6 +149,8 @@ def test_a_deleted_database_is_named_and_a_new_one_begins(first: Daemon, tree: T
     with SmallStandby(first) as standby:
         standby.until_complete()
         at_three = dict(standby.positions)
+    with SmallStandby(first, at_three) as standby:
+        standby.until_complete()
         deleted = tree.request("DELETE", at(SETTINGS, tree.admin, confirm=db_name(tree)))
         assert deleted.status == 200, deleted
         standby.until(lambda line: line == {"db": db, "deleted": True})
@@ -208,14 +211,18 @@ def test_a_first_that_is_killed_goes_on_where_its_standby_is(tmp_path: pathlib.P
             put_many(tree, 100)
         daemon.kill()
         daemon.start()
-        with SmallStandby(daemon, positions) as standby:
+        with SmallStandby(daemon, positions, receive_bytes=262_144) as standby:
             standby.until_complete()
             assert list(standby.bodies["shop/default"]) == list(range(6, 106))
             with Tree(daemon, "shop") as tree:
-                put_many(tree, 3)
-            assert daemon.stop() == 0
+                for key in "abcdef":  # more than is sent before it is read
+                    tree.put(at(f"/{key}.json", tree.admin), key * 1_300_000)
+            daemon.signal(signal.SIGTERM)
             # A stop that was planned leaves nothing unsent.
-            assert [each["seq"] for each in standby.read() if "entry" in each][-1:] == [108]
+            assert [each["seq"] for each in standby.read() if "entry" in each] == list(
+                range(106, 112)
+            )
+            assert daemon.wait() == 0
 
 
 # Bases.
@@ -282,7 +289,7 @@ def test_a_standby_that_was_away_too_long_begins_with_a_base(first: Daemon, tree
         put_many(tree, 1)
         standby.until_entry(db, 1)
         reached(first, standby.positions)
-    for key in "abcd":
+    for key in "abcdefg":
         tree.put(at(f"/{key}.json", tree.admin), key * 1_300_000)
     put_many(tree, 130)
     with SmallStandby(first, standby.positions) as again:
@@ -290,7 +297,7 @@ def test_a_standby_that_was_away_too_long_begins_with_a_base(first: Daemon, tree
         reached_base(first, name)
         again.until(lambda line: line.get("db") == db and "begins" in line)
         put_many(tree, 1)
-        again.until_entry(db, 136)
+        again.until_entry(db, 139)
 
 
 def test_a_base_that_is_as_old_as_the_cursor_is_recognised(first: Daemon, tree: Tree) -> None:
