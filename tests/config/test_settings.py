@@ -647,3 +647,28 @@ def test_an_endpoint_of_the_console_that_is_listed_too_is_one(tmp_path: pathlib.
     ]
     assert [settings.names_for_console(each) for each in settings.client_endpoints] == [True, True]
     assert not settings.names_for_console(attrs.evolve(settings.listen[0], is_proxied=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('standby_of = "http://db.example.com"', "standby_of"),
+        ('standby_of = "https://db.example.com/path"', "standby_of"),
+        ('standby_of = "db.example.com"', "standby_of"),
+        ('standby_of = "https://user@db.example.com"', "standby_of"),
+        ('standby_of = "https://a"\nengine = "memory"', "standby_of"),
+        ('standby_of = "https://a"\nengine = "postgresql://a/b"', "standby_of"),
+        ('standby_of = "https://a"\nworkers = 2', "standby_of"),
+        ('standby_url = "ftp://a"', "standby_url"),
+    ],
+)
+def test_a_standby_that_could_not_follow_is_an_error(
+    tmp_path: pathlib.Path, text: str, key: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"treedb.toml: {key} "):
+        load(tmp_path, text)
+
+
+def test_the_url_of_a_first_has_tls_or_is_of_this_machine(tmp_path: pathlib.Path) -> None:
+    for url in ("https://db.example.com:8443", "http://127.0.0.1:9000", "http://[::1]:1"):
+        assert load(tmp_path, f'standby_of = "{url}/"').standby_of == url

@@ -241,8 +241,8 @@ class Stream(BodyProtocol):
         self._watch()
         try:
             self._receiver.received(data, self)
-        except Exception:
-            self._end(Failure())
+        except Exception as error:
+            self._end(Failure(FirstFailed(_reason(error))))
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """End it, with an error unless all of the answer was received."""
@@ -303,7 +303,8 @@ def _reason(error: BaseException | None) -> str:
     text = str(error).strip().rstrip(".")
     if not text or "\n" in text:
         return name
-    return text if isinstance(error, ValueError) else f"{text} ({name})"  # or of the token
+    is_sentence = isinstance(error, ValueError) or name == "CannotFollow"
+    return text if is_sentence else f"{text} ({name})"
 
 
 @implementer(IAgentEndpointFactory)

@@ -139,7 +139,11 @@ class LineReceiver:
         if self._size > MAX_LINE_BYTES:
             raise CannotFollow("a line is too long")
         for each in others:
-            self._handle(b"".join(self._pending))
+            line = b"".join(self._pending)
+            try:
+                self._handle(line)
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise CannotFollow("it has sent what is not a line of a stream") from None
             self._pending, self._size = [each], len(each)
 
     def refusal_of(self, status: int) -> str:
@@ -520,13 +524,15 @@ class ProjectFollower:
                 await self._follow()
                 reason = "the first has ended the stream"
             except Exception as error:
-                reason = self._reason_of(self._failure or error)
+                reason = self._reason_of(error)
             self._stream = None
             if not self._meeting.called:
                 self._meeting.callback(False)
             await self._drain()
             if self._is_over:
                 return
+            if self._failure is not None:  # which may be later than the end of the stream
+                reason = self._reason_of(self._failure)
             attempt = 0 if self._clock.seconds() - began > PAUSES[-1] else attempt + 1
             self._note_problem(reason)
             self._pause = deferLater(self._clock, PAUSES[min(attempt, len(PAUSES)) - 1])
@@ -540,9 +546,6 @@ class ProjectFollower:
     def _reason_of(self, error: Exception) -> str:
         if isinstance(error, FirstFailed | CannotFollow):
             return str(error)
-        if isinstance(error, ValueError | LookupError | TypeError):
-            self._log.error("A line of the first cannot be used: {error!r}", error=error)
-            return "it has sent what is not a line of a stream"
         return str(error).rstrip(".") or type(error).__name__
 
     def _note_problem(self, reason: str) -> None:
@@ -655,16 +658,17 @@ class ProjectFollower:
 
     def _greet(self, json: Any) -> None:
         self.hello = hello = Hello(int(json["term"]), str(json["id"]))
-        Deferred.fromCoroutine(self._meet(hello))
+        Deferred.fromCoroutine(self._meet(hello, self._meeting))
 
-    async def _meet(self, hello: Hello) -> None:
+    async def _meet(self, hello: Hello, meeting: Deferred[bool]) -> None:
         try:
             may_delete = await self._met(hello)
         except Exception as error:
-            self._meeting.callback(False)
             self.fail(error)
             return
-        self._meeting.callback(may_delete)
+        if meeting.called:
+            return  # the stream has ended
+        meeting.callback(may_delete)
         if self.problem is not None:
             self._log.info(
                 "The project {project} follows {url}.", project=self.project, url=self.first.url

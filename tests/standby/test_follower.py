@@ -1,0 +1,159 @@
+"""What a standby makes of lines that a first should not send: nothing of it is applied."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+import pytest
+
+from tests.access import Tree
+from tests.closing import Closing
+from tests.daemon import Daemon
+from tests.standby.pair import PROJECT, make_daemon, see, until
+from treedbd.standby.client import Stream
+from treedbd.standby.follower import (
+    MAX_LINE_BYTES,
+    CannotFollow,
+    LineReceiver,
+    parse_line,
+)
+from treedbd.store.engine import LogEntry
+
+ID: Final = "ab" * 16
+
+
+class OtherFirst(Closing):
+    """A program in place of a first, which sends the lines of a script on each stream.
+
+    Attributes:
+        scripts: the lines of the streams to come; the last one is sent again and again.
+        asked: what the streams have been asked for.
+
+    """
+
+    def __init__(self) -> None:
+        self.scripts: list[list[bytes]] = [[]]
+        self.asked: list[Any] = []
+        first = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if "stream" not in self.path:
+                    self._answer(b'{"term":1}')
+                    return
+                first.asked.append(json.loads(body))
+                script = first.scripts.pop(0) if len(first.scripts) > 1 else first.scripts[0]
+                self._answer(b"".join(script))
+
+            def do_GET(self) -> None:
+                self._answer(b"not a base")
+
+            def _answer(self, content: bytes) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        """Stop it."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def line(**members: Any) -> bytes:
+    return json.dumps(members, separators=(",", ":")).encode() + b"\n"
+
+
+def entry(sequence: int, value: Any, op: int = 1, db: str = "shop/default") -> bytes:
+    content = {"time": 1, "method": "put", "path": ["n"], "size": 1, "sent": value}
+    return line(db=db, seq=sequence, op=f"{op:032x}", entry=content)
+
+
+HELLO: Final = line(hello={"term": 1, "id": ID, "now": 1})
+BEGINS: Final = line(db="shop/default", begins=[0, ""])
+
+
+@pytest.fixture(scope="module")
+def first() -> Iterator[OtherFirst]:
+    with OtherFirst() as first:
+        yield first
+
+
+@pytest.fixture(scope="module")
+def standby(first: OtherFirst, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    first.scripts = [[HELLO, BEGINS, entry(1, "one")], [HELLO]]
+    folder: pathlib.Path = tmp_path_factory.mktemp("other")
+    with make_daemon(folder / "standby", standby_of=first.url) as daemon, tree_of(daemon) as tree:
+        until(lambda: see(tree, "/n") == "one", "the first entry")
+        yield daemon
+
+
+def tree_of(daemon: Daemon) -> Tree:
+    return Tree(daemon, PROJECT)
+
+
+def send(first: OtherFirst, *lines: bytes) -> None:
+    """Send lines on the next stream, and wait for the one after it."""
+    before = len(first.asked)
+    first.scripts = [list(lines), [HELLO]]
+    until(lambda: len(first.scripts) == 1 and len(first.asked) > before + 1, "the next stream")
+
+
+def test_what_cannot_be_applied_ends_the_stream_and_changes_nothing(
+    first: OtherFirst, standby: Daemon
+) -> None:
+    other = line(hello={"term": 1, "id": "cd" * 16, "now": 1})
+    for reason, lines in {
+        "not a line of a stream": [HELLO, b"\x00not json\n"],
+        "does not follow": [HELLO, entry(5, "five")],
+        "the base is damaged": [HELLO, line(db="shop/default", base=True)],
+        "no database is deleted here": [other, line(db="shop/default", deleted=True)],
+    }.items():
+        mark = standby.mark()
+        first.scripts = [lines]
+        standby.await_line(reason, mark, 30)
+        assert first.asked[-1]["positions"] == {"shop/default": [1, f"{1:032x}"]}
+        assert "Traceback" not in standby.log_since(mark)
+    with tree_of(standby) as tree:
+        assert see(tree, "/n") == "one"
+
+
+def test_an_entry_is_taken_out_of_its_line_as_it_is() -> None:
+    content = b'{"time":1,"sent":{"a":",\\"entry\\":"}}'
+    text = b'{"db":"shop/a","seq":3,"op":"00ff","entry":' + content + b"}"
+    assert parse_line(text).entry == LogEntry(3, b"\x00\xff", content)
+    assert parse_line(b'{"beat":1,"heads":{}}').entry is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b'{"db":"a/b","seq":1.5,"op":"","entry":{}}', b'{"db":"a/b","seq":1,"entry":1'],
+)
+def test_other_lines_are_errors(text: bytes) -> None:
+    with pytest.raises((ValueError, LookupError, TypeError)):
+        parse_line(text)
+
+
+def test_lines_are_divided_wherever_they_are_cut() -> None:
+    found: list[bytes] = []
+    receiver, stream = LineReceiver(found.append), Stream(None, LineReceiver(found.append))
+    stream.status = 200
+    for piece in (b"a", b"b\nc", b"\n\nd\ne\nf"):
+        receiver.received(piece, stream)
+    assert found == [b"ab", b"c", b"", b"d", b"e"]
+    receiver.received(bytes(MAX_LINE_BYTES - 1), stream)
+    with pytest.raises(CannotFollow, match="too long"):
+        receiver.received(b"xx", stream)
