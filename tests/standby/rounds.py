@@ -4,7 +4,7 @@
 the two daemons meanwhile. After each round these must hold:
 
 - What the standby has shown before is there after its promotion: it had been durable.
-- If the first could be told of the promotion, all that it had acknowledged is there.
+- If the first could receive the notice of the promotion, all that it had acknowledged is there.
 - There is no hole: who has a number has all that were acknowledged before it.
 - A stream at the standby has had each number once, in order, also across its promotion.
 """

@@ -110,7 +110,7 @@ def test_an_incomplete_standby_is_promoted_by_force_only(tmp_path: pathlib.Path)
         assert "has not received all data" in errors
         status, output, errors = promote(url, "--force")
         assert (status, "is the first" in output) == (0, True), errors
-        pair.restart_first()  # it is told
+        pair.restart_first()  # it receives the notice
         with pair.at_first() as old:
             until(lambda: old.status("PUT", at("/n.json", old.admin), "3") == 503, "the notice")
         pair.first.await_line("was superseded")
