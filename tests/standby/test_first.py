@@ -298,6 +298,7 @@ def test_a_standby_that_was_away_too_long_begins_with_a_base(first: Daemon, tree
         again.until(lambda line: line.get("db") == db and "begins" in line)
         put_many(tree, 1)
         again.until_entry(db, 139)
+        assert list(again.bodies[db]) == [139]
 
 
 def test_a_base_that_is_as_old_as_the_cursor_is_recognised(first: Daemon, tree: Tree) -> None:
