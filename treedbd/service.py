@@ -197,8 +197,7 @@ class TreeService(MultiService):
             settings, self._reactor, None if context is None else context.adopt_port
         )
         self._operations = self._make_operations(requests, runtime)
-        self._office = self._make_office(runtime)
-        self._standby = self._make_standby(runtime)
+        self._office, self._standby = self._make_office(runtime)
         self._lock: DirectoryLock | None = None
         self.has_given_up = False
         self._local_access = LocalAccess(
@@ -242,22 +241,25 @@ class TreeService(MultiService):
             resource.inspection.ask_others = process.inspect
         return resource
 
-    def _make_office(self, runtime: Runtime) -> Office | None:
-        """Return the term of the data directory; None if no standby can follow this daemon."""
+    def _make_office(self, runtime: Runtime) -> tuple[Office | None, Standby | None]:
+        """Return the term of the data directory, and what follows the first.
+
+        None if no standby can follow this daemon, and None unless this is a standby.
+        """
         is_shared = self._context is not None
         office = make_office(
             self._settings, runtime, self.catalog, self._reactor, is_shared=is_shared
         )
-        if office is not None:
-            self._resource.standbys.attach(office, runtime, is_shared=is_shared)
-            self.catalog.problem_sources.append(office.problems)
-        return office
+        if office is None:
+            return None, None
+        projects = self._settings.projects
+        self._resource.standbys.attach(office, runtime, projects, is_shared=is_shared)
+        self.catalog.problem_sources.append(office.problems)
+        is_standby = bool(self._settings.standby_of)
+        return office, self._make_standby(office, runtime) if is_standby else None
 
-    def _make_standby(self, runtime: Runtime) -> Standby | None:
-        """Return what follows the first, None unless this is a standby."""
-        settings, office, resource = self._settings, self._office, self._resource
-        if not settings.standby_of or office is None:
-            return None
+    def _make_standby(self, office: Office, runtime: Runtime) -> Standby:
+        settings, resource = self._settings, self._resource
         standby = Standby(
             make_first(settings, self._credentials, self._reactor),
             url=settings.standby_url or None,
@@ -387,13 +389,7 @@ class TreeService(MultiService):
         if self._plan.warning is not None and not self._settings.development:
             self._log.warn("{warning}", warning=self._plan.warning)
         try:
-            if self._standby is not None:
-                self._standby.refuse_writes()
-            self._open_stores()
-            if self._office is not None:
-                self._office.load()
-            if self._standby is not None:
-                self._standby.check()
+            self._open_data()
             self._credentials.load()
         except _CANNOT_START as error:
             self._listening.close()
@@ -406,15 +402,19 @@ class TreeService(MultiService):
         if self._tracer is not None:
             self._tracer.start()
         self._local_access.refusal = None
+        self._start_readers()
+        self._operations.start()
+        self._resource.backups.start()
+        MultiService.startService(self)
+
+    def _start_readers(self) -> None:
+        """Start what reads the logs of this daemon, or of another one."""
         if self._standby is not None:
             self._standby.start()
         elif self._office is not None:
             self._office.start()
         if self._archiver is not None:
             self._archiver.start()
-        self._operations.start()
-        self._resource.backups.start()
-        MultiService.startService(self)
 
     def stopService(self) -> Deferred[None]:
         """Stop in the order that the module states; never fails."""
@@ -472,6 +472,16 @@ class TreeService(MultiService):
         if self._tracer is not None:
             await self._tracer.stop()
         await maybeDeferred(MultiService.stopService, self)
+
+    def _open_data(self) -> None:
+        """Open the stores, and find out whether this daemon is the first."""
+        if self._standby is not None:
+            self._standby.refuse_writes()
+        self._open_stores()
+        if self._office is not None:
+            self._office.load()
+        if self._standby is not None:
+            self._standby.check()
 
     def _open_stores(self) -> None:
         if self._settings.engine == "memory":
@@ -592,7 +602,7 @@ def make_first(settings: Settings, credentials: Credentials, reactor: Any) -> Fi
     def make_creator(host: str) -> IOpenSSLClientConnectionCreator:
         return TrustStore(authorities).creator_for(host)
 
-    return FirstClient(reactor, url, make_creator, token_of)
+    return FirstClient(reactor, url, make_creator, token_of, projects=settings.projects)
 
 
 def make_catalog(

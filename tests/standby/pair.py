@@ -26,6 +26,10 @@ default_project = "shop"
 databases = "*"
 secret_files = ["shop.secret"]
 """
+GAMES: Final = """
+[projects.games]
+secret_files = ["games.secret"]
+"""
 
 
 def until(is_so: Callable[[], Any], what: str = "it") -> Any:
@@ -37,12 +41,13 @@ def until(is_so: Callable[[], Any], what: str = "it") -> Any:
     return found
 
 
-def make_daemon(folder: pathlib.Path, **keys: object) -> Daemon:
-    """Return a daemon with the project, and other keys of the configuration."""
+def make_daemon(folder: pathlib.Path, projects: str = "", **keys: object) -> Daemon:
+    """Return a daemon with the project, other ones, and other keys of the configuration."""
     folder.mkdir()
     write_secret(folder, PROJECT)
+    write_secret(folder, "games")
     more = "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items())
-    return Daemon(folder, config=CONFIG.format(more=more))
+    return Daemon(folder, config=CONFIG.format(more=more) + projects)
 
 
 class Pair(Closing):
@@ -54,13 +59,16 @@ class Pair(Closing):
 
     """
 
-    def __init__(self, folder: pathlib.Path, **keys: object) -> None:
-        """Start both; `keys` are further ones of the standby's configuration."""
-        self.first = make_daemon(folder / "first")
+    def __init__(self, folder: pathlib.Path, *, first_has: str = "", **keys: object) -> None:
+        """Start both; `keys` are further ones of the standby's configuration.
+
+        The first has the projects `first_has`, too.
+        """
+        self.first = make_daemon(folder / "first", first_has)
         self.first.start()
         self.proxy = TcpProxy(self.first.port)
         self.url = f"http://127.0.0.1:{self.proxy.port}"
-        self.standby = make_daemon(folder / "standby", standby_of=self.url, **keys)
+        self.standby = make_daemon(folder / "standby", "", standby_of=self.url, **keys)
         self.standby.start()
 
     def close(self) -> None:

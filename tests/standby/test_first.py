@@ -343,7 +343,7 @@ def test_a_first_that_was_superseded_refuses_writes_and_does_not_start_again(
     with serve(tmp_path) as daemon, Tree(daemon, "shop") as tree:
         tree.put(at("/a.json", tree.admin), 1)
         with SmallStandby(daemon) as standby:
-            standby.until_complete()
+            assert "last" not in standby.until_complete()
             assert (
                 ask(daemon, "POST", "superseded.json", {"term": 1, "url": url}).json["role"]
                 == "first"
@@ -357,11 +357,33 @@ def test_a_first_that_was_superseded_refuses_writes_and_does_not_start_again(
             health = tree.request("GET", at("/.health", tree.admin))
             assert (health.status, url in health.json["message"]) == (503, True)
             standby.until_entry("shop/default", 2)
-            standby.until_complete()  # it goes on: the standby may lack something
+            standby.until(lambda line: line.get("last") is True)  # the standby may lack something
         assert daemon.log.count("This server was superseded") == 1
         daemon.kill()
         ended = daemon.run()
         assert (ended.returncode, "--force" in ended.stderr, url in ended.stderr) == (1, True, True)
+
+
+def test_what_concerns_all_projects_requires_admins_of_all(tmp_path: pathlib.Path) -> None:
+    write_secret(tmp_path, "shop")
+    write_secret(tmp_path, "games")
+    more = '[projects.games]\nsecret_files = ["games.secret"]\n'
+    with Daemon(tmp_path, config=CONFIG + more) as daemon, Tree(daemon, "shop") as tree:
+        tree.put(at("/a.json", tree.admin), 1)
+        notice: dict[str, Any] = {"term": 2, "url": "https://second.test"}
+        others: list[Any] = [{}, {"games": admin("shop")}, {"games": token("games", uid="ada")}]
+        for tokens in others:
+            refused = ask(daemon, "POST", "superseded.json", {**notice, "tokens": tokens})
+            assert (refused.status, "all projects" in refused.json["message"]) == (409, True)
+        with SmallStandby(daemon, url="https://second.test") as standby:
+            standby.until_complete()
+        with SmallStandby(daemon, term=2) as standby:
+            assert (standby.status, standby.refusal["role"]) == (409, "first")
+        assert read_term(daemon.data).peers == ()
+        tree.put(at("/a.json", tree.admin), 2)
+        body = {**notice, "tokens": {"games": admin("games")}}
+        assert ask(daemon, "POST", "superseded.json", body).json["role"] == "superseded"
+        assert tree.request("PUT", at("/a.json", tree.admin), "3").status == 503
 
 
 @contextmanager

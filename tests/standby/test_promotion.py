@@ -11,7 +11,7 @@ import pytest
 
 from tests.access import admin, at, token
 from tests.command import run_command
-from tests.standby.pair import Pair, ask, see, until
+from tests.standby.pair import GAMES, Pair, ask, see, until
 from treedbd.database.session_owners import OWNER_FILE
 from treedbd.standby.term import read_term
 
@@ -61,6 +61,20 @@ def noted(pair: Pair) -> int:
     """Return for how many databases writes of sessions at the first are noted at the standby."""
     files = pair.standby.data.glob(f"{OWNER_FILE}*")
     return sum(len(each.read_text().splitlines()) for each in files)
+
+
+def test_a_first_with_other_projects_steps_down_by_force_only(tmp_path: pathlib.Path) -> None:
+    with Pair(tmp_path, first_has=GAMES) as pair:
+        pair.await_complete()
+        url = f"{pair.standby.http}?ns=shop"
+        status, _, errors = promote(url)
+        assert (status, "refuses to step down: This concerns all projects" in errors) == (1, True)
+        pair.await_value("/a", None)
+        with pair.at_first() as tree:
+            tree.seed("/a.json", 1)  # it goes on
+        status, output, errors = promote(url, "--force")
+        assert (status, "may be missing" in errors) == (0, True)
+        assert "in the term 2" in output
 
 
 def test_a_directory_is_promoted_without_a_daemon(pair: Pair) -> None:

@@ -17,7 +17,14 @@ from treedbd.cli.http_client import (
     reading_answer,
     run_once,
 )
-from treedbd.cli.options import Url, add_flag, parse_address, read_stored_settings
+from treedbd.cli.options import (
+    Url,
+    add_flag,
+    parse_address,
+    read_settings,
+    read_stored_settings,
+)
+from treedbd.cli.token import mint_admin
 from treedbd.config.settings import Settings
 from treedbd.errors import OperatorError
 from treedbd.standby.replacement import finish_all
@@ -28,8 +35,10 @@ from treedbd.store.engine import CannotOpenStore
 _DESCRIPTION: Final = (
     "Make a standby the first: it applies what it has received, and accepts writes from then on. "
     "Its old first receives a notice, and refuses writes from then on; if it can be reached "
-    "now, nothing that it has acknowledged is lost. Without a URL the data directory of a daemon "
-    "that does not run is promoted. Afterwards remove standby_of from its configuration."
+    "now, nothing that it has acknowledged is lost. If the daemon has several projects, --config "
+    "has to name its configuration, with whose secrets the tokens of their admins are made. "
+    "Without a URL the data directory of a daemon that does not run is promoted. Afterwards remove "
+    "standby_of from its configuration."
 )
 
 
@@ -105,7 +114,7 @@ def _check(settings: Settings, term: Term, *, is_forced: bool) -> None:
 
 def _promote(client: HttpClient, arguments: Namespace) -> None:
     url: Url = arguments.url.to_standby("promote.json")
-    body = orjson.dumps({"force": arguments.force})
+    body = orjson.dumps({"force": arguments.force, "tokens": _tokens(arguments)})
     content = client.request("POST", url, body=Body([body], len(body))).content()
     with reading_answer(url):
         answer = parse_json(content, url)
@@ -116,3 +125,11 @@ def _promote(client: HttpClient, arguments: Namespace) -> None:
         print_line("It has all that the old first had acknowledged.")
     else:
         warn(f"What the old first had acknowledged last may be missing: about {lag_s:.1f} s.")
+
+
+def _tokens(arguments: Namespace) -> dict[str, str]:
+    """Return tokens of admins of all projects of a configuration, if one is given."""
+    if arguments.config is None:
+        return {}
+    settings = read_settings(arguments)
+    return {each: mint_admin(settings, each) for each in settings.projects}

@@ -10,7 +10,7 @@ Twisted's client takes about a megabyte of memory, so it is imported at the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from urllib.parse import urlencode
@@ -61,7 +61,8 @@ class Answer:
     @property
     def error(self) -> str:
         """What the first says of an error."""
-        text = self.json.get("error") if isinstance(self.json, dict) else None
+        found = self.json if isinstance(self.json, dict) else {}
+        text = found.get("message", found.get("error"))
         return text if isinstance(text, str) else f"it answered with the status {self.status}"
 
 
@@ -87,10 +88,23 @@ class FirstClient:
         url: str,
         make_creator: MakeCreator,
         token_of: Callable[[str], str],
+        *,
+        projects: Iterable[str],
     ) -> None:
-        """`token_of` returns a token of an admin of a project; it raises `FirstFailed`."""
+        """`token_of` returns a token of an admin of one of `projects`; it raises ValueError."""
         self.url: Final = url.rstrip("/")
+        self._projects = sorted(projects)
         self._reactor, self._make_creator, self._token_of = reactor, make_creator, token_of
+
+    def tokens(self) -> dict[str, str]:
+        """Return the tokens of all projects, for what concerns the whole server.
+
+        Raises `FirstFailed`.
+        """
+        try:
+            return {each: self._token_of(each) for each in self._projects}
+        except ValueError as error:
+            raise FirstFailed(_reason(error)) from None
 
     async def ask(
         self,

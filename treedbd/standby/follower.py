@@ -440,6 +440,8 @@ class ProjectFollower:
     Attributes:
         hello: what the first has said of itself; None before.
         is_complete: whether a beat was caught up with, so that there was a state of the first here.
+        caught_up_at: when the newest state was received that is here, in seconds of the clock.
+        has_last: whether that is the last one of a first which was superseded.
         problem: why there is no stream, a clause; None if there is one.
         is_loading: the databases whose bases are being loaded.
 
@@ -483,8 +485,9 @@ class ProjectFollower:
         self._reached: set[str] = set()
         self._acknowledging: IDelayedCall | None = None
         self._heads: dict[str, int] = {}
-        self._beats: deque[tuple[float, dict[str, int]]] = deque()
+        self._beats: deque[tuple[float, dict[str, int], bool]] = deque()
         self.caught_up_at: float | None = None
+        self.has_last = False
         self._is_over = False
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
@@ -567,8 +570,13 @@ class ProjectFollower:
     async def _follow(self) -> None:
         """Follow one stream to its end; raise `FirstFailed` or what ended it."""
         self._beats.clear()
+        self.has_last = False
         self._meeting = Deferred()
-        body = {**self._describe(), "positions": await self._read_positions()}
+        body = {
+            **self._describe(),
+            "tokens": self.first.tokens(),
+            "positions": await self._read_positions(),
+        }
         receiver = LineReceiver(self._receive)
         stream = await self.first.open("POST", STREAM_PATH, self.project, body, receiver)
         self._stream = stream
@@ -609,7 +617,7 @@ class ProjectFollower:
         elif "rules" in json:
             Deferred.fromCoroutine(self._put_rules(json["rules"]))
         elif "heads" in json:
-            self._receive_beat(json["heads"])
+            self._receive_beat(json["heads"], is_last=json.get("last") is True)
 
     def _receive_for_database(self, line: Line) -> None:
         project, _, name = str(line.json["db"]).partition("/")
@@ -690,15 +698,15 @@ class ProjectFollower:
 
     # Beats, and what is acknowledged.
 
-    def _receive_beat(self, heads: Any) -> None:
+    def _receive_beat(self, heads: Any, *, is_last: bool) -> None:
         found = {str(db).partition("/")[2]: int(head) for db, head in heads.items()}
-        self._beats.append((self._clock.seconds(), found))
+        self._beats.append((self._clock.seconds(), found, is_last))
         self._look_at_beats()
 
     def _look_at_beats(self) -> None:
         """Find the last beat that was caught up with."""
         while self._beats and all(self._has(*each) for each in self._beats[0][1].items()):
-            self.caught_up_at = self._beats.popleft()[0]
+            self.caught_up_at, _, self.has_last = self._beats.popleft()
             if not self.is_complete:
                 self.is_complete = True
                 self._completed()

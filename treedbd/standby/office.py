@@ -90,6 +90,7 @@ class Office:
     Attributes:
         term: what is known of it.
         is_standby: whether this process follows a first; then it checks no peers.
+        is_finished: whether this was superseded, and all that was ever accepted is in the logs.
 
     """
 
@@ -109,7 +110,7 @@ class Office:
         Other processes serve it too if it `is_shared`. Begin with `load`.
         """
         self.term = Term()
-        self.is_standby = False
+        self.is_standby = self.is_finished = False
         self._folder, self._runtime, self._ask = folder, runtime, ask
         self._catalog, self._is_shared = catalog, is_shared
         self._asked_at = -CHECK_S
@@ -173,7 +174,7 @@ class Office:
         if term <= self.term.term or self.term.role == "standby":
             return False
         if self.is_superseded:
-            await finish_writes(self._catalog, self._runtime)
+            await self._finish()
             return True
         before = self._gate.refusal
         now_ms = self._runtime.now_ms()
@@ -187,9 +188,7 @@ class Office:
         if not self.is_superseded:
             self._gate.refusal = before  # the term was changed meanwhile
             return False
-        if self._is_shared:
-            await deferLater(self._runtime.clock, 2 * LOOK_S)
-        await finish_writes(self._catalog, self._runtime)
+        await self._finish()
         self._log.critical(
             "This server was superseded: {url} was promoted (term {term}). It refuses writes. "
             "Make it a standby of that one, or run treedb promote --force.",
@@ -197,6 +196,13 @@ class Office:
             term=term,
         )
         return True
+
+    async def _finish(self) -> None:
+        """Return when all that was accepted before this was superseded is in the logs."""
+        if self._is_shared and not self.is_finished:
+            await deferLater(self._runtime.clock, 2 * LOOK_S)
+        await finish_writes(self._catalog, self._runtime)
+        self.is_finished = self.is_superseded
 
     def problems(self) -> list[Problem]:
         """Return what is wrong for the health of the service."""
@@ -235,6 +241,7 @@ class Office:
             self._gate.refusal = refusal_of(term)
         elif was == "superseded" and term.role == "first":
             self._gate.refusal = None
+            self.is_finished = False
 
     # Peers.
 
@@ -280,6 +287,8 @@ class Office:
         await self._runtime.run_in_thread(read)
         if found and found[0].id and found[0] != self.term:
             self._take(found[0])
+            if self.is_superseded:
+                await self._finish()
 
     async def _ask_peer(self, peer: Peer, url: str) -> None:
         """Ask one peer; a failure says nothing, and is logged once."""

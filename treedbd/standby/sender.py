@@ -15,7 +15,8 @@ entries after it follow.
 
 Each second the standby receives the time and how far the logs reach: when it has applied that much,
 it shows the state of that moment. Before all databases were looked at once, it receives a sign of
-life in place of that.
+life in place of that. After the daemon was superseded, and all that it has ever accepted is in its
+logs, the lines with the time say that they are about the last state (`"last": true`).
 
 Nothing is done for standbys when a database is written but that the name of the database is noted
 (`Runtime.news`), and nothing at all if no standby is connected.
@@ -54,6 +55,7 @@ from treedbd.limits import MIB
 from treedbd.loop import do_nothing
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN, RuleSet
+from treedbd.standby.office import Office
 from treedbd.standby.positions import (
     MoveCursor,
     PlaceCursor,
@@ -152,13 +154,14 @@ class StandbyStream:
         request: IHttp1Request,
         catalog: Catalog,
         runtime: Runtime,
+        office: Office,
         is_shared: bool,
     ) -> None:
         """Send nothing yet. Other processes write the databases too if it `is_shared`."""
         self.asked: Final = asked
         self.is_open = False
         self._request, self._catalog, self._runtime = request, catalog, runtime
-        self._is_shared = is_shared
+        self._office, self._is_shared = office, is_shared
         self._clock = runtime.clock
         self.last_sent = runtime.clock.seconds()
         self.sent_bytes = 0
@@ -172,7 +175,7 @@ class StandbyStream:
         self._at_end: Callable[[], None] = do_nothing
         self._is_paused = False
         self._has_rules = False
-        self._is_complete = False
+        self._is_complete = self._is_last = False
         self._rules: RuleSet | None = None
         self._wake: Deferred[None] | None = None
         self._beating: IDelayedCall | None = None
@@ -469,9 +472,20 @@ class StandbyStream:
         self._send_rules()
         if self._is_paused:
             return  # what it would say is not read in time
-        time_ms = self._runtime.now_ms()
+        self._look_for_last()
         heads = self._find_heads() if self._is_complete and not self._failures else None
-        self._write_line({"alive": True} if heads is None else {"beat": time_ms, "heads": heads})
+        line: dict[str, object] = {"beat": self._runtime.now_ms(), "heads": heads}
+        if self._is_last:
+            line["last"] = True
+        self._write_line({"alive": True} if heads is None else line)
+
+    def _look_for_last(self) -> None:
+        """Read all logs once more when nothing is written any longer: other processes wrote too."""
+        if self._office.is_finished and not self._is_last:
+            for name in self._feeds:
+                self._waiting.setdefault(name)
+            self._go_on()
+        self._is_last = self._office.is_finished
 
     def _find_heads(self) -> dict[str, int] | None:
         """Return the numbers of the last entries that have changed since the last time.

@@ -35,7 +35,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Problem, Runtime
 from treedbd.errors import OperatorError
-from treedbd.standby.client import FirstClient, FirstFailed
+from treedbd.standby.client import Answer, FirstClient, FirstFailed
 from treedbd.standby.follower import CannotFollow, Hello, ProjectFollower
 from treedbd.standby.office import Office
 from treedbd.standby.term import Peer, Term
@@ -46,8 +46,8 @@ NOTICE_S: Final = 5.0
 """Seconds between two notices to the old first that it was superseded."""
 ASK_S: Final = 3.0
 """Seconds that the first has to answer."""
-LAST_S: Final = 5.0
-"""Seconds that a promotion waits for the last entries of a first that has the notice."""
+LAST_S: Final = 10.0
+"""Seconds that a promotion waits for all data, and for the last of a first that has the notice."""
 LOOK_S: Final = 0.05
 SEEN_S: Final = 15.0
 """How often it is stored when this standby last had a state of the first."""
@@ -331,23 +331,25 @@ class Standby:
         """
         if not self.is_following or self._is_promoting:
             raise CannotPromote("This server is not a standby, or is being promoted already.")
-        if not (self.is_complete or is_forced):
-            raise CannotPromote(
-                "This standby has not received all data of the first yet, and would serve less "
-                "than that has: promote another one, or force it."
-            )
         self._is_promoting = True
         try:
-            return await self._promote()
+            if not (is_forced or await self._wait_for(lambda: self.is_complete)):
+                raise CannotPromote(
+                    "This standby has not received all data of the first yet, and would serve less "
+                    "than that has: promote another one, or force it."
+                )
+            return await self._promote(is_forced)
         finally:
             self._is_promoting = False
 
-    async def _promote(self) -> dict[str, Any]:
+    async def _promote(self, is_forced: bool) -> dict[str, Any]:
         lag_ms = self.lag_ms()
         terms = [each.hello.term for each in self._followers if each.hello is not None]
         term = max([self._office.term.term, *terms]) + 1
-        is_notified = await self._notify(term)
-        is_current = is_notified and await self._wait_for_last()
+        is_notified = await self._notify_before(term, is_forced)
+        is_current = is_notified and await self._wait_for(
+            lambda: all(each.has_last for each in self._followers)
+        )
         for follower in self._followers:
             await follower.stop()
         self._followers = []
@@ -377,24 +379,37 @@ class Standby:
         self._catalog.run_left()
         self.changed()
 
-    async def _wait_for_last(self) -> bool:
-        """Wait until all is here that the first had; return whether it is."""
-        asked_at = self._clock.seconds()
-        while self._clock.seconds() < asked_at + LAST_S:
-            if all((each.caught_up_at or 0.0) > asked_at for each in self._followers):
-                return True
-            if any(each.problem is not None for each in self._followers):
+    async def _wait_for(self, is_so: Callable[[], bool]) -> bool:
+        """Wait for something that comes by the streams; return whether it has come."""
+        end_at = self._clock.seconds() + LAST_S
+        while not is_so():
+            is_cut_off = any(each.problem is not None for each in self._followers)
+            if is_cut_off or self._clock.seconds() > end_at:
                 return False
-            for each in self._followers:
-                each.lag_s(asked_at)
             await deferLater(self._clock, LOOK_S)
-        return False
+            self.lag_s()  # which looks at what has come
+        return True
 
-    async def _notify(self, term: int) -> bool:
-        """Send the old first the notice; return whether it has answered that it is superseded."""
-        body = {"term": term, "id": self._office.term.id, "url": self._url}
+    async def _notify_before(self, term: int, is_forced: bool) -> bool:
+        """Send the notice before the promotion; return whether the old first has stepped down.
+
+        Raises `CannotPromote` if that refuses to, unless forced.
+        """
+        answer = await self._notify(term)
+        if answer is not None and answer.status == 409 and not is_forced:
+            raise CannotPromote(f"{self._first.url} refuses to step down: {answer.error}")
+        return answer is not None and answer.status == 200
+
+    async def _notify(self, term: int) -> Answer | None:
+        """Send the old first the notice; return its answer, None if there is none."""
         try:
-            answer = await self._first.ask(
+            body = {
+                "term": term,
+                "id": self._office.term.id,
+                "url": self._url,
+                "tokens": self._first.tokens(),
+            }
+            return await self._first.ask(
                 "POST", SUPERSEDED_PATH, self._projects[0], body, timeout_s=ASK_S
             )
         except FirstFailed as error:
@@ -403,14 +418,16 @@ class Standby:
                 url=self._first.url,
                 error=error,
             )
-            return False
-        return answer.status == 200
+            return None
 
     def _notify_again(self) -> None:
         self._notifying = Deferred.fromCoroutine(self._notify_until_known())
 
     async def _notify_until_known(self) -> None:
-        while not self._is_stopped and not await self._notify(self._office.term.term):
+        while not self._is_stopped:
+            answer = await self._notify(self._office.term.term)
+            if answer is not None and answer.status == 200:
+                return
             self._notice_pause = deferLater(self._clock, NOTICE_S)
             try:
                 await self._notice_pause

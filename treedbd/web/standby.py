@@ -9,7 +9,7 @@ daemon is the first, and in which term: that is how daemons find out that one wa
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -36,6 +36,7 @@ from treedbd.standby.sender import (
 from treedbd.store.engine import CannotOpenStore
 from treedbd.tree.types import InvalidData, InvalidQuery
 from treedbd.web.auth.identity import Identity, ReadOnlyToken, require_admin
+from treedbd.web.auth.jwt import BadToken
 from treedbd.web.request import DataRequest, PayloadTooLarge, find_parameter
 from treedbd.web.response import JSON_TYPE, Response, counted_address_of, json_response
 from treedbd.web.rules import explain_without_rules
@@ -56,6 +57,10 @@ _NOT_HERE: Final = (
     "A standby can follow a daemon that keeps its data in files; with PostgreSQL, use the standbys "
     "of PostgreSQL."
 )
+_NOT_OF_ALL: Final = (
+    "This concerns all projects of the server: tokens must have that of an admin of each other "
+    "project."
+)
 
 
 class ListedStream(StandbyStream):
@@ -68,6 +73,7 @@ class ListedStream(StandbyStream):
         request: IHttp1Request,
         catalog: Catalog,
         runtime: Runtime,
+        office: Office,
         is_shared: bool,
         data: DataHandlers,
         name: DatabaseName,
@@ -75,7 +81,12 @@ class ListedStream(StandbyStream):
     ) -> None:
         """`name` is the database that the request addresses, `identity` that of the standby."""
         super().__init__(
-            asked, request=request, catalog=catalog, runtime=runtime, is_shared=is_shared
+            asked,
+            request=request,
+            catalog=catalog,
+            runtime=runtime,
+            office=office,
+            is_shared=is_shared,
         )
         self.name: Final = name
         self.identity: Final = identity
@@ -134,10 +145,17 @@ class StandbyHandlers:
         self._sender: Sender | None = None
         self._runtime: Runtime | None = None
         self._is_shared = False
+        self._projects: frozenset[str] = frozenset()
 
-    def attach(self, office: Office, runtime: Runtime, *, is_shared: bool) -> None:
-        """Allow standbys to follow; other processes write the databases too if it `is_shared`."""
+    def attach(
+        self, office: Office, runtime: Runtime, projects: Iterable[str], *, is_shared: bool
+    ) -> None:
+        """Allow standbys to follow; other processes write the databases too if it `is_shared`.
+
+        What concerns the whole server requires tokens of admins of all `projects`.
+        """
         self.office, self._runtime, self._is_shared = office, runtime, is_shared
+        self._projects = frozenset(projects)
         self._sender = Sender(self._catalog, runtime)
 
     async def stream(
@@ -151,17 +169,16 @@ class StandbyHandlers:
         if office.is_standby:
             raise CannotBeFollowed(f"This is a standby of {office.term.first_url}: follow that.")
         json = _read_json(request)
-        asked, url, term = _parse_request(json, database), _parse_url(json), _parse_term(json)
-        if term > office.term.term:
-            return await self._yield_to(office, asked.standby, term)
-        await office.meet(asked.standby, url)
-        if not _is_connected(request):
-            return None
+        asked = _parse_request(json, database)
+        refusal = await self._meet(asked.standby, json, wanted, database)
+        if refusal is not None or not _is_connected(request):
+            return refusal
         stream = ListedStream(
             asked,
             request=request,
             catalog=self._catalog,
             runtime=runtime,
+            office=office,
             is_shared=self._is_shared,
             data=self._data,
             name=database.name,
@@ -217,6 +234,7 @@ class StandbyHandlers:
             return explain_without_rules(wanted, identity)
         office = self._followed()[0]
         json = _read_json(request)
+        await self._require_all(json, wanted, database)
         await office.supersede(_parse_term(json), _parse_url(json))
         return json_response(wanted, office.describe())
 
@@ -233,6 +251,7 @@ class StandbyHandlers:
         is_forced = json.get("force", False)
         if not isinstance(is_forced, bool):
             raise InvalidData("force must be true or false.")
+        await self._require_all(json, wanted, database)
         return json_response(wanted, await self.promote(is_forced))
 
     async def state(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
@@ -260,12 +279,56 @@ class StandbyHandlers:
             raise ReadOnlyToken
         return identity
 
-    async def _yield_to(self, office: Office, standby: str, term: int) -> Response:
+    async def _require_all(
+        self, json: dict[str, Any], wanted: DataRequest, database: Database
+    ) -> None:
+        """Raise `CannotBeFollowed` if `tokens` lacks that of an admin of another project."""
+        if not await self._is_admin_of_all(json, wanted, database):
+            raise CannotBeFollowed(_NOT_OF_ALL)
+
+    async def _is_admin_of_all(
+        self, json: dict[str, Any], wanted: DataRequest, database: Database
+    ) -> bool:
+        """Return whether `tokens` in a body has those of admins of all other projects."""
+        tokens = json.get("tokens", {})
+        if not isinstance(tokens, dict):
+            raise InvalidData("tokens must be an object.")
+        for project in sorted(self._projects - {database.name.project}):
+            token = tokens.get(project)
+            if not isinstance(token, str):
+                return False
+            try:
+                found = await self._authenticator.identify(
+                    project, token, None, wanted.timeout_s, None
+                )
+            except BadToken:
+                return False
+            if not found.is_admin or found.is_read_only:
+                return False
+        return True
+
+    async def _meet(
+        self, standby: str, json: dict[str, Any], wanted: DataRequest, database: Database
+    ) -> Response | None:
+        """Remember a standby; return the refusal of one that has followed a later first.
+
+        Only an admin of all projects is believed what concerns all of them.
+        """
+        office = self._followed()[0]
+        url, term = _parse_url(json), _parse_term(json)
+        is_of_all = await self._is_admin_of_all(json, wanted, database)
+        if term > office.term.term:
+            return await self._yield_to(office, standby if is_of_all else None, term)
+        if is_of_all:
+            await office.meet(standby, url)
+        return None
+
+    async def _yield_to(self, office: Office, standby: str | None, term: int) -> Response:
         """Refuse a standby that has followed a later first; one that followed this one is known."""
         if any(each.id == standby for each in office.term.peers):
             await office.supersede(term, None)
         problem = "The standby has followed a first that was promoted after this one."
-        body = {"error": problem, **office.describe()}
+        body = {"error": "conflict", "message": problem, **office.describe()}
         return Response(409, orjson.dumps(body), (JSON_TYPE,))
 
     def _find_name(self, request: IHttp1Request, database: Database) -> DatabaseName:
