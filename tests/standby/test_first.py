@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import pathlib
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,12 +19,14 @@ import pytest
 
 from tests.access import DATABASES, Tree, admin, at, token, write_secret
 from tests.daemon import Daemon
+from tests.standby.pair import until
 from tests.standby.small_standby import ID, SmallStandby, ask, reached
 from treedbd.archive.bases import load
 from treedbd.database.log_reader import LogPosition
 from treedbd.standby.term import Peer, Term, read_term, write_term
 from treedbd.store.sqlite.file import connect_reader
 from treedbd.store.sqlite.reader import SqliteReader
+from treedbd.web.standby import BASES_AT_ONCE
 
 CONFIG: Final = """
 domains = ["db.test"]
@@ -299,6 +304,26 @@ def test_a_standby_that_was_away_too_long_begins_with_a_base(first: Daemon, tree
         put_many(tree, 1)
         again.until_entry(db, 139)
         assert list(again.bodies[db]) == [139]
+
+
+def test_bases_are_read_a_few_at_a_time(first: Daemon, tree: Tree) -> None:
+    name = db_name(tree).partition("--")[0]
+    for key in "ab":  # more than fits into buffers
+        tree.put(at(f"/{key}.json", tree.admin), os.urandom(5_000_000).hex())
+    headers = {"Authorization": f"Bearer {admin('shop')}"}
+
+    def ask_again() -> int:
+        return ask(first, "GET", "base", db=name).status
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(BASES_AT_ONCE):
+            connection = stack.enter_context(contextlib.closing(first.connect()))
+            connection.connect()
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.request("GET", f"/.standby/base?ns=shop&db={name}", None, headers)
+            assert connection.getresponse().status == 200
+        assert ask_again() == 503
+    until(lambda: ask_again() == 200, "the end of those that were cut off")
 
 
 def test_a_base_that_is_as_old_as_the_cursor_is_recognised(first: Daemon, tree: Tree) -> None:

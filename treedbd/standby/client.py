@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import attrs
 import orjson
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
@@ -40,6 +40,8 @@ ANSWER_S: Final = 10.0
 """Seconds until the head of an answer must have come."""
 SILENCE_S: Final = 15.0
 """A stream without a byte for so long is over: a first sends a line each second."""
+BASES_AT_ONCE: Final = 2
+"""Bases that are fetched at once: each takes a process of the first, and a thread here."""
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 _HOLDS_BYTES: Final = 4096
 
@@ -79,6 +81,7 @@ class FirstClient:
 
     Attributes:
         url: its address, without a slash at the end.
+        bases: is acquired by what fetches a base.
 
     """
 
@@ -94,6 +97,7 @@ class FirstClient:
         """`token_of` returns a token of an admin of one of `projects`; it raises ValueError."""
         self.url: Final = url.rstrip("/")
         self._projects = sorted(projects)
+        self.bases: Final = DeferredSemaphore(BASES_AT_ONCE)
         self._reactor, self._make_creator, self._token_of = reactor, make_creator, token_of
 
     def tokens(self) -> dict[str, str]:

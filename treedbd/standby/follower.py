@@ -372,7 +372,9 @@ class FollowedDatabase:
         """Fetch a base, and put it in the place of the database."""
         self._follower.is_loading.add(self._name.database)
         try:
-            header = await self._load()
+            header = await self._follower.first.bases.run(
+                lambda: Deferred.fromCoroutine(self._load())
+            )
             self.position = None
             self._noted_owners.clear()
             put = partial(put_in_place, new_file_of(self._follower.data, self._name))
@@ -386,6 +388,8 @@ class FollowedDatabase:
 
     async def _load(self) -> bases.BaseHeader:
         data, name = self._follower.data, self._name
+        if self._follower.is_ending:
+            raise CannotFollow("the stream has ended")
         download = download_of(data, name)
         try:
             with open(create_private(download), "wb") as file:
@@ -637,6 +641,11 @@ class ProjectFollower:
         if self._is_full and self._stream is not None:
             self._stream.pause()
         database.add(line)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing more is fetched for the present stream."""
+        return self._is_over or self._failure is not None
 
     @property
     def _is_full(self) -> bool:

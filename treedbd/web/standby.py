@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.log_reader import LogPosition
-from treedbd.database.requests import UnknownDatabase
+from treedbd.database.requests import Unavailable, UnknownDatabase
 from treedbd.database.runtime import Runtime
 from treedbd.http1.parser import CutOff, Header, parse_coding
 from treedbd.http1.request import IHttp1Request, read_body, size_of_body
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES: Final = 16 * MIB
 """Bytes of what a standby says about itself."""
 MAX_URL_CHARACTERS: Final = 2048
+BASES_AT_ONCE: Final = 8
+"""Bases that are read at once, each by a process."""
 MAX_TERM: Final = 2**53
 _ID: Final = re.compile("[0-9a-f]{8,64}")
 _MAX_SEQUENCE: Final = 2**62
@@ -146,6 +148,7 @@ class StandbyHandlers:
         self._runtime: Runtime | None = None
         self._is_shared = False
         self._projects: frozenset[str] = frozenset()
+        self._bases = 0
 
     def attach(
         self, office: Office, runtime: Runtime, projects: Iterable[str], *, is_shared: bool
@@ -215,10 +218,17 @@ class StandbyHandlers:
             file = self._catalog.file_of(name)
         except CannotOpenStore:
             raise UnknownDatabase(name, is_project_known=True) from None
+        if self._bases >= BASES_AT_ONCE:
+            raise Unavailable("As many bases are being read as may be; try again later.")
+        self._bases += 1
+        request.notifyFinish().addBoth(self._forget_base)
         headers = self._data.context.writer.common_headers(request, no_store=True)
         request.start(200, (_BASE, *headers))
         BaseStream(request, self._data.context.clock).open(file, db_of(name), runtime.now_ms())
         return None
+
+    def _forget_base(self, _: object) -> None:
+        self._bases -= 1
 
     async def term(self, _: IHttp1Request) -> Response:
         """Say which term this is."""
