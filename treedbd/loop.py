@@ -50,6 +50,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 T = TypeVar("T")
 
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 BUCKETS_S: Final = (
     *(0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
@@ -478,6 +479,11 @@ def network_of(address: str) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return f"{IPv6Address(int(parsed) & _NETWORK)}/64"
+
+
+def seconds_since_boot() -> float:
+    """Return seconds of a clock that no one sets, and that runs while the machine is suspended."""
+    return time.clock_gettime(_CLOCK)
 
 
 def do_nothing(*_: object) -> None:

@@ -22,9 +22,9 @@ from tests.closing import Closing
 from tests.examples import examples
 from tests.postgresql import PostgresqlServers
 from tests.system import wait_until
-from treedbd.cluster.election import BELIEF_S, LeaseElection, seconds_since_boot
+from treedbd.cluster.election import BELIEF_S, LeaseElection
 from treedbd.database.election import POLL_S
-from treedbd.loop import do_nothing
+from treedbd.loop import do_nothing, seconds_since_boot
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql import schema
 from treedbd.store.postgresql.cluster import READER_LEASE_S, ReaderLeases
@@ -40,7 +40,8 @@ import sys
 from twisted.internet import reactor
 from twisted.internet.task import LoopingCall
 from treedbd.cluster.connections import ClusterConnections
-from treedbd.cluster.election import LeaseElection, seconds_since_boot
+from treedbd.cluster.election import LeaseElection
+from treedbd.loop import seconds_since_boot
 from treedbd.store.postgresql.connection import PostgresqlSettings
 settings = PostgresqlSettings(sys.argv[1], patience_s=2.0)
 connections = ClusterConnections(settings, reactor, retain=10, is_strict=True)

@@ -14,7 +14,7 @@ import pytest
 from tests.access import Tree
 from tests.closing import Closing
 from tests.daemon import Daemon
-from tests.standby.pair import PROJECT, make_daemon, see, until
+from tests.standby.pair import LAG, PROJECT, make_daemon, see, until
 from treedbd.standby.client import Stream
 from treedbd.standby.follower import (
     MAX_LINE_BYTES,
@@ -110,6 +110,16 @@ def send(first: OtherFirst, *lines: bytes) -> None:
     before = len(first.asked)
     first.scripts = [list(lines), [HELLO]]
     until(lambda: len(first.scripts) == 1 and len(first.asked) > before + 1, "the next stream")
+
+
+def test_the_lag_counts_from_when_a_state_was_sent_not_from_when_it_came(
+    first: OtherFirst, standby: Daemon
+) -> None:
+    hello = line(hello={"term": 1, "id": ID, "now": 10_000_000})
+    send(first, hello, line(beat=10_000_000 - 3_600_000, heads={}))
+    with tree_of(standby) as tree:
+        response = tree.request("GET", f"/n.json?auth={tree.admin}")
+    assert int(response.headers[LAG]) > 3_600_000
 
 
 def test_what_cannot_be_applied_ends_the_stream_and_changes_nothing(

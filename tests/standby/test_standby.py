@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.access import Tree, at
+from tests.ops import scrape
 from tests.standby.pair import LAG, PROJECT, Pair, ask, make_daemon, see, until
 from treedbd.standby.replacement import FOLDER
 
@@ -16,7 +17,8 @@ OPEN = {".read": True, ".write": True}
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with Pair(tmp_path_factory.mktemp("pair")) as pair:
+    listen = ["tcp:0:interface=127.0.0.1"]
+    with Pair(tmp_path_factory.mktemp("pair"), ops_listen=listen) as pair:
         yield pair
 
 
@@ -65,6 +67,7 @@ def test_the_lag_is_shown_and_grows_while_the_first_is_silent(pair: Pair) -> Non
         assert until(lambda: lag_ms() < 1500, "a small lag")
         pair.proxy.block()
         until(lambda: lag_ms() > 2500, "a large lag")
+        assert scrape(pair.standby).get("treedb_standby_lag_seconds") > 2.5
         pair.proxy.unblock()
         until(lambda: lag_ms() < 1500, "a small lag again")
 
@@ -116,6 +119,23 @@ def test_events_of_a_stream_are_the_same_and_go_on_after_a_promotion(
             assert refused.status == 503
         pair.first.kill()
         assert "superseded" in pair.first.run().stderr
+
+
+def test_a_promotion_fetches_what_was_written_while_the_first_was_cut_off(
+    tmp_path: pathlib.Path,
+) -> None:
+    with Pair(tmp_path) as pair, pair.at_first() as first:
+        first.seed("/n.json", 1)
+        pair.await_value("/n", 1)
+        pair.await_complete()
+        pair.proxy.block()
+        pair.proxy.cut()
+        until(lambda: ask(pair.standby, "GET", "state.json").json["problems"], "the cut")
+        first.seed("/n.json", 2)
+        pair.proxy.unblock()
+        assert pair.promote().json["is_current"] is True
+        with pair.at_standby() as tree:
+            assert tree.see("/n.json") == 2
 
 
 def test_an_old_first_comes_back_as_a_standby_of_the_new_one(tmp_path: pathlib.Path) -> None:

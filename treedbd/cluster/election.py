@@ -6,7 +6,6 @@ the lease is in PostgreSQL (`store.postgresql.cluster.ReaderLeases`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -15,6 +14,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from treedbd.cluster.connections import ClusterConnections
 from treedbd.database.election import PolledElection
+from treedbd.loop import seconds_since_boot
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.cluster import READER_LEASE_S, ReaderLease, ReaderLeases
 
@@ -22,12 +22,6 @@ T = TypeVar("T")
 
 BELIEF_S: Final = READER_LEASE_S - 1.0
 """Seconds for which a daemon counts as elected after it began a renewal that was confirmed."""
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def seconds_since_boot() -> float:
-    """Return seconds of a clock that no one sets, and that runs while the machine is suspended."""
-    return time.clock_gettime(_CLOCK)
 
 
 class LeaseElection(PolledElection):

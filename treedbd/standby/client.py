@@ -108,7 +108,7 @@ class FirstClient:
         try:
             return {each: self._token_of(each) for each in self._projects}
         except ValueError as error:
-            raise FirstFailed(_reason(error)) from None
+            raise FirstFailed(reason_of(error)) from None
 
     async def ask(
         self,
@@ -163,7 +163,7 @@ class FirstClient:
             raise
         except Exception as error:
             stream.abort()
-            raise FirstFailed(_reason(error)) from None
+            raise FirstFailed(reason_of(error)) from None
         stream.begin(response)
         return stream
 
@@ -222,7 +222,7 @@ class Stream(BodyProtocol):
         except FirstFailed:
             raise
         except Exception as error:
-            raise FirstFailed(_reason(error)) from None
+            raise FirstFailed(reason_of(error)) from None
         finally:
             self.abort()
 
@@ -260,7 +260,7 @@ class Stream(BodyProtocol):
         try:
             self._receiver.received(data, self)
         except Exception as error:
-            self._end(Failure(FirstFailed(_reason(error))))
+            self._end(Failure(FirstFailed(reason_of(error))))
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """End it, with an error unless all of the answer was received."""
@@ -268,7 +268,7 @@ class Stream(BodyProtocol):
         if reason is None or reason.check(response_done):
             self._end(None)
         else:
-            self._end(Failure(FirstFailed(_reason(reason.value))))
+            self._end(Failure(FirstFailed(reason_of(reason.value))))
 
     def _watch(self) -> None:
         """End it if nothing comes for long."""
@@ -306,13 +306,13 @@ _REASONS: Final = {
 }
 
 
-def _reason(error: BaseException | None) -> str:
+def reason_of(error: BaseException | None) -> str:
     """Return why a request failed, as a clause without a full stop."""
     if isinstance(error, FirstFailed):
         return str(error)
     causes = getattr(error, "reasons", None)  # of `ResponseFailed`
     if causes:
-        return _reason(causes[0].value)
+        return reason_of(causes[0].value)
     name = type(error).__name__
     if name in _REASONS:
         return _REASONS[name]

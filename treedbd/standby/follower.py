@@ -23,6 +23,7 @@ loaded, checked, and put in the place of the old file, whole or not at all (`rep
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -55,6 +56,7 @@ from treedbd.database.runtime import Runtime, in_own_thread
 from treedbd.database.session_owners import note_dead_owner
 from treedbd.files import create_private
 from treedbd.limits import MIB
+from treedbd.loop import seconds_since_boot
 from treedbd.names import DatabaseName, parse_label
 from treedbd.rules.document import InvalidRules
 from treedbd.standby.client import Answer, FirstClient, FirstFailed, Stream
@@ -66,7 +68,7 @@ from treedbd.store.rules_versions import Origin
 STREAM_PATH: Final = "/.standby/stream.json"
 REACHED_PATH: Final = "/.standby/reached.json"
 BASE_PATH: Final = "/.standby/base"
-PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to begin a stream again; the last one repeats."""
 REACHED_S: Final = 1.0
 """Seconds between two acknowledgements."""
@@ -444,7 +446,7 @@ class ProjectFollower:
     Attributes:
         hello: what the first has said of itself; None before.
         is_complete: whether a beat was caught up with, so that there was a state of the first here.
-        caught_up_at: when the newest state was received that is here, in seconds of the clock.
+        caught_up_at: when the first sent the newest state that is here, in seconds since boot.
         has_last: whether that is the last one of a first which was superseded.
         problem: why there is no stream, a clause; None if there is one.
         is_loading: the databases whose bases are being loaded.
@@ -492,6 +494,7 @@ class ProjectFollower:
         self._beats: deque[tuple[float, dict[str, int], bool]] = deque()
         self.caught_up_at: float | None = None
         self.has_last = False
+        self._asked_at = self._ahead_s = 0.0
         self._is_over = False
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
@@ -515,10 +518,19 @@ class ProjectFollower:
             await self._running
         await self._drain()
 
-    def lag_s(self, now: float) -> float | None:
-        """Return how many seconds old the data may be; None before it was ever caught up with."""
+    def hurry(self) -> None:
+        """Try at once to follow again, if there is no stream."""
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def lag_s(self) -> float | None:
+        """Return how many seconds old the data may be; None before it was ever caught up with.
+
+        That is since the first has sent what is here, as far as the clocks of the two can be
+        compared: never less, but more by the time of a request.
+        """
         self._look_at_beats()
-        return None if self.caught_up_at is None else now - self.caught_up_at
+        return None if self.caught_up_at is None else seconds_since_boot() - self.caught_up_at
 
     # One stream after the other.
 
@@ -526,7 +538,7 @@ class ProjectFollower:
         attempt = 0
         while not self._is_over:
             self._failure = None
-            began = self._clock.seconds()
+            before = self.caught_up_at
             try:
                 await self._follow()
                 reason = "the first has ended the stream"
@@ -540,15 +552,12 @@ class ProjectFollower:
                 return
             if self._failure is not None:  # which may be later than the end of the stream
                 reason = self._reason_of(self._failure)
-            attempt = 0 if self._clock.seconds() - began > PAUSES[-1] else attempt + 1
+            attempt = 1 if self.caught_up_at != before else attempt + 1
             self._note_problem(reason)
             self._pause = deferLater(self._clock, PAUSES[min(attempt, len(PAUSES)) - 1])
-            try:
+            with contextlib.suppress(CancelledError):  # by `stop` or `hurry`
                 await self._pause
-            except CancelledError:
-                return
-            finally:
-                self._pause = None
+            self._pause = None
 
     def _reason_of(self, error: Exception) -> str:
         if isinstance(error, FirstFailed | CannotFollow):
@@ -582,6 +591,7 @@ class ProjectFollower:
             "positions": await self._read_positions(),
         }
         receiver = LineReceiver(self._receive)
+        self._asked_at = seconds_since_boot()
         stream = await self.first.open("POST", STREAM_PATH, self.project, body, receiver)
         self._stream = stream
         await stream.finished()
@@ -621,7 +631,7 @@ class ProjectFollower:
         elif "rules" in json:
             Deferred.fromCoroutine(self._put_rules(json["rules"]))
         elif "heads" in json:
-            self._receive_beat(json["heads"], is_last=json.get("last") is True)
+            self._receive_beat(json)
 
     def _receive_for_database(self, line: Line) -> None:
         project, _, name = str(line.json["db"]).partition("/")
@@ -675,6 +685,7 @@ class ProjectFollower:
 
     def _greet(self, json: Any) -> None:
         self.hello = hello = Hello(int(json["term"]), str(json["id"]))
+        self._compare_clocks(self._asked_at, float(json["now"]))
         Deferred.fromCoroutine(self._meet(hello, self._meeting))
 
     async def _meet(self, hello: Hello, meeting: Deferred[bool]) -> None:
@@ -707,10 +718,22 @@ class ProjectFollower:
 
     # Beats, and what is acknowledged.
 
-    def _receive_beat(self, heads: Any, *, is_last: bool) -> None:
-        found = {str(db).partition("/")[2]: int(head) for db, head in heads.items()}
-        self._beats.append((self._clock.seconds(), found, is_last))
+    def _receive_beat(self, json: Any) -> None:
+        heads = {str(db).partition("/")[2]: int(head) for db, head in json["heads"].items()}
+        sent_at = min(seconds_since_boot(), self._here(json["beat"]))
+        self._beats.append((sent_at, heads, json.get("last") is True))
         self._look_at_beats()
+
+    def _here(self, time_ms: float) -> float:
+        """Return a time of the clock of the first by that of this process, or an earlier one."""
+        return time_ms / 1000 + self._ahead_s
+
+    def _compare_clocks(self, asked_at: float, answered_ms: float) -> None:
+        """Know how far the clock here is ahead of that of the first, or less.
+
+        It answered later than it was asked, so that is at least the difference of the two.
+        """
+        self._ahead_s = asked_at - answered_ms / 1000
 
     def _look_at_beats(self) -> None:
         """Find the last beat that was caught up with."""
@@ -752,6 +775,7 @@ class ProjectFollower:
         if not positions:
             return
         body = {**self._describe(), "positions": positions}
+        asked_at = seconds_since_boot()
         try:
             answer: Answer = await self.first.ask("POST", REACHED_PATH, self.project, body)
         except FirstFailed:
@@ -759,6 +783,8 @@ class ProjectFollower:
         else:
             if answer.status != 200:
                 self._reached |= names
+            else:
+                self._compare_clocks(asked_at, float(answer.json["now"]))
 
 
 def _pass_on(result: bool, waiting: Deferred[bool]) -> bool:

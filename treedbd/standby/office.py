@@ -40,6 +40,7 @@ from treedbd.database.requests import Outcome, Unavailable, Write
 from treedbd.database.runtime import Problem, Runtime
 from treedbd.errors import OperatorError
 from treedbd.files import open_private
+from treedbd.standby.client import reason_of
 from treedbd.standby.term import TERM_FILE, Peer, Term, ensure_term, read_term, write_term
 from treedbd.store.engine import Transaction
 
@@ -118,6 +119,7 @@ class Office:
         self._due: IDelayedCall | None = None
         self._unreachable: set[str] = set()
         self._is_started = self._is_stopped = False
+        self._announced = 0
 
     @property
     def is_superseded(self) -> bool:
@@ -189,6 +191,9 @@ class Office:
             self._gate.refusal = before  # the term was changed meanwhile
             return False
         await self._finish()
+        if self._announced == term:
+            return True
+        self._announced = term
         self._log.critical(
             "This server was superseded: {url} was promoted (term {term}). It refuses writes. "
             "Make it a standby of that one, or run treedb promote --force.",
@@ -302,7 +307,7 @@ class Office:
                 self._log.warn(
                     "The standby {url} cannot be asked whether it was promoted ({error}).",
                     url=url,
-                    error=str(error) or type(error).__name__,
+                    error=reason_of(error),
                 )
             return
         self._unreachable.discard(peer.id)

@@ -52,7 +52,7 @@ from treedbd.errors import in_one_line
 from treedbd.http1.parser import CutOff
 from treedbd.http1.request import IHttp1Request
 from treedbd.limits import MIB
-from treedbd.loop import do_nothing
+from treedbd.loop import do_nothing, seconds_since_boot
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN, RuleSet
 from treedbd.standby.office import Office
@@ -474,7 +474,7 @@ class StandbyStream:
             return  # what it would say is not read in time
         self._look_for_last()
         heads = self._find_heads() if self._is_complete and not self._failures else None
-        line: dict[str, object] = {"beat": self._runtime.now_ms(), "heads": heads}
+        line: dict[str, object] = {"beat": clock_ms(), "heads": heads}
         if self._is_last:
             line["last"] = True
         self._write_line({"alive": True} if heads is None else line)
@@ -528,6 +528,8 @@ class StandbyStream:
 class Sender:
     """The streams of the standbys that are connected, and how far each standby is."""
 
+    _log = Logger()
+
     def __init__(self, catalog: Catalog, runtime: Runtime) -> None:
         """Send the databases of `catalog`."""
         self._catalog, self._runtime = catalog, runtime
@@ -547,6 +549,7 @@ class Sender:
         self._streams[key] = stream
         stream.when_closed(partial(self._forget, key, stream))
         stream.open(hello)
+        self._log.info("The standby {id} follows the project {project}.", id=key[0], project=key[1])
 
     def _forget(self, key: tuple[str, str], stream: StandbyStream) -> None:
         if self._streams.get(key) is stream:
@@ -583,6 +586,11 @@ class Sender:
                 await write_rows(database, self._runtime, task)
         finally:
             self._catalog.release(database)
+
+
+def clock_ms() -> int:
+    """Return milliseconds by which a standby finds out how old a line is; nobody sets the clock."""
+    return int(seconds_since_boot() * 1000)
 
 
 def _read(database: Database, work: Callable[[ReadView], T]) -> T:

@@ -35,6 +35,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Problem, Runtime
 from treedbd.errors import OperatorError
+from treedbd.loop import seconds_since_boot
 from treedbd.standby.client import Answer, FirstClient, FirstFailed
 from treedbd.standby.follower import CannotFollow, Hello, ProjectFollower
 from treedbd.standby.office import Office
@@ -46,7 +47,7 @@ NOTICE_S: Final = 5.0
 """Seconds between two notices to the old first that it was superseded."""
 ASK_S: Final = 3.0
 """Seconds that the first has to answer."""
-LAST_S: Final = 10.0
+LAST_S: Final = 20.0
 """Seconds that a promotion waits for all data, and for the last of a first that has the notice."""
 LOOK_S: Final = 0.05
 SEEN_S: Final = 15.0
@@ -109,7 +110,7 @@ class Standby:
         self._notice_pause: Deferred[None] | None = None
         self._is_promoting = self._is_stopped = False
         self._lag_bias_s: float | None = None
-        self._began = runtime.clock.seconds()
+        self._began = seconds_since_boot()
         self.changed: Callable[[], None] = _do_nothing
 
     # The start.
@@ -239,11 +240,10 @@ class Standby:
 
     def lag_s(self) -> float:
         """Return how many seconds old the data may be."""
-        now = self._clock.seconds()
-        lags = [each.lag_s(now) for each in self._followers]
+        lags = [each.lag_s() for each in self._followers]
         known = [each for each in lags if each is not None]
         if len(known) < len(lags) or not lags:
-            known.append((self._lag_bias_s or 0.0) + now - self._began)
+            known.append((self._lag_bias_s or 0.0) + seconds_since_boot() - self._began)
         return max(known)
 
     def lag_ms(self) -> int:
@@ -333,7 +333,7 @@ class Standby:
             raise CannotPromote("This server is not a standby, or is being promoted already.")
         self._is_promoting = True
         try:
-            if not (is_forced or await self._wait_for(lambda: self.is_complete)):
+            if not (is_forced or await self._wait_for_all()):
                 raise CannotPromote(
                     "This standby has not received all data of the first yet, and would serve less "
                     "than that has: promote another one, or force it."
@@ -347,9 +347,7 @@ class Standby:
         terms = [each.hello.term for each in self._followers if each.hello is not None]
         term = max([self._office.term.term, *terms]) + 1
         is_notified = await self._notify_before(term, is_forced)
-        is_current = is_notified and await self._wait_for(
-            lambda: all(each.has_last for each in self._followers)
-        )
+        is_current = is_notified and await self._wait_for_last()
         for follower in self._followers:
             await follower.stop()
         self._followers = []
@@ -379,16 +377,32 @@ class Standby:
         self._catalog.run_left()
         self.changed()
 
-    async def _wait_for(self, is_so: Callable[[], bool]) -> bool:
-        """Wait for something that comes by the streams; return whether it has come."""
-        end_at = self._clock.seconds() + LAST_S
-        while not is_so():
-            is_cut_off = any(each.problem is not None for each in self._followers)
-            if is_cut_off or self._clock.seconds() > end_at:
-                return False
+    async def _wait_for_all(self) -> bool:
+        """Wait for data that is on its way; return whether it is complete."""
+
+        def is_cut_off() -> bool:
+            return any(each.problem is not None for each in self._followers)
+
+        await self._wait_until(lambda: self.is_complete or is_cut_off())
+        return self.is_complete
+
+    async def _wait_for_last(self) -> bool:
+        """Wait for what a first has left that has stepped down; return whether all is here."""
+
+        def has_last() -> bool:
+            return all(each.has_last for each in self._followers)
+
+        for each in self._followers:
+            each.hurry()
+        await self._wait_until(has_last)
+        return has_last()
+
+    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for something that comes by the streams, up to `LAST_S`."""
+        end_at = seconds_since_boot() + LAST_S
+        while not is_so() and seconds_since_boot() < end_at:
             await deferLater(self._clock, LOOK_S)
             self.lag_s()  # which looks at what has come
-        return True
 
     async def _notify_before(self, term: int, is_forced: bool) -> bool:
         """Send the notice before the promotion; return whether the old first has stepped down.

@@ -31,6 +31,7 @@ from treedbd.standby.sender import (
     Sender,
     StandbyRequest,
     StandbyStream,
+    clock_ms,
     db_of,
 )
 from treedbd.store.engine import CannotOpenStore
@@ -190,7 +191,7 @@ class StandbyHandlers:
         headers = self._data.context.writer.common_headers(request, no_store=True)
         request.start(200, (_LINES, *headers))
         request.has_own_timeout = True
-        hello = {**office.describe(), "now": runtime.now_ms(), "project": asked.project}
+        hello = {**office.describe(), "now": clock_ms(), "project": asked.project}
         sender.open(stream, hello)
         return None
 
@@ -203,7 +204,7 @@ class StandbyHandlers:
             return explain_without_rules(wanted, identity)
         office, sender, _runtime = self._followed()
         await sender.reached(_parse_request(_read_json(request), database))
-        return json_response(wanted, {"term": office.term.term})
+        return json_response(wanted, {"term": office.term.term, "now": clock_ms()})
 
     async def base(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
