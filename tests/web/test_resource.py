@@ -42,6 +42,13 @@ RESERVED_PATHS = [
     "/.settings/database.json",
     "/.settings/cursors.json",
     "/.settings/tokens.json",
+    "/.standby/base",
+    "/.standby/promote.json",
+    "/.standby/reached.json",
+    "/.standby/state.json",
+    "/.standby/stream.json",
+    "/.standby/superseded.json",
+    "/.standby/term.json",
     "/.inspect/caller.json",
     "/.inspect/databases.json",
     "/.inspect/activity.json",
@@ -57,6 +64,10 @@ POSTED = [
     "/.settings/rules/trial.json",
     "/.settings/backup.json",
     "/.settings/tokens.json",
+    "/.standby/promote.json",
+    "/.standby/reached.json",
+    "/.standby/stream.json",
+    "/.standby/superseded.json",
 ]
 TREE_PATHS = [
     "/.json",
@@ -114,6 +125,9 @@ class RecordingResource(TreeResource):
 
     async def long_poll(self, request: IHttp1Request) -> None:
         self._record("long_poll", request)
+
+    async def standby_term(self, request: IHttp1Request) -> None:
+        self._record("standby_term", request)
 
     async def admin(self, request: IHttp1Request, endpoint: str) -> None:
         self._record(endpoint, request)

@@ -589,7 +589,7 @@ class Sender:
 
 
 def clock_ms() -> int:
-    """Return milliseconds by which a standby finds out how old a line is; nobody sets the clock."""
+    """Return milliseconds since boot, by which a standby finds out how old a line is."""
     return int(seconds_since_boot() * 1000)
 
 
