@@ -513,7 +513,8 @@ class StandbyStream:
     def _send_last(self) -> None:
         """Send what is left of open databases, up to a bound."""
         size = 0
-        for name in list(self._waiting):
+        serving = [] if self._serving is None else [self._serving]
+        for name in [*serving, *self._waiting]:
             database, feed = self._catalog.find_open(name), self._feeds.get(name)
             if database is None or feed is None or feed.base_ms is not None:
                 continue
