@@ -273,7 +273,6 @@ class TreeService(MultiService):
         resource.standbys.promote, resource.standbys.describe = standby.promote, standby.describe
         runtime.statistics.find_standby_lag = standby.find_lag_s
         self.catalog.problem_sources.append(standby.problems)
-
         standby.changed = partial(resource.show_lag, None)
         return standby
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 from twisted.internet.defer import Deferred
 
-from treedbd.database.log_reader import LogPosition
+from treedbd.database.log_reader import LogPosition, end_of
 from treedbd.database.requests import Caller, EntryRefused, Outcome, Task, Write
 from treedbd.loop import pause
 from treedbd.store import changelog
 from treedbd.store.bulk import BulkPatch, BulkWriter
 from treedbd.store.disconnect_rows import DisconnectRow, list_owners
-from treedbd.store.engine import LogEntry, ReadView, Transaction
+from treedbd.store.engine import LogEntry, Transaction
 from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.tree.edit import ANY_LENGTH, Edit, Resolver, make_remove
 from treedbd.tree.event import EVENT_BYTES, Commit
@@ -41,13 +41,6 @@ _PIECE_BYTES: Final = 65_536
 _NOTHING: Final = make_remove(Place(ROOT))
 _ANONYMOUS: Final = Caller(None)
 _UNREADABLE: Final = (InvalidData, InvalidPath, ValueError, LookupError, TypeError)
-
-
-def end_of(view: ReadView) -> LogPosition:
-    """Return the position of the last entry of a log."""
-    sequence = view.sequence()
-    last = next(view.entries(sequence - 1), None) if sequence else None
-    return LogPosition(sequence, b"" if last is None else last.op_id)
 
 
 def read_end(database: Database) -> LogPosition:

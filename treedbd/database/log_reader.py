@@ -249,7 +249,7 @@ class _Begin:
         if len(present) >= MAX_CURSORS and self.name not in [each.name for each in present]:
             raise TooManyCursors
         last = transaction.sequence()
-        at = _earliest(transaction, last) if self.is_early else _end(transaction, last)
+        at = _earliest(transaction, last) if self.is_early else end_of(transaction)
         cursor = Cursor(
             name=self.name,
             sequence=at.sequence,
@@ -292,7 +292,9 @@ class RemoveCursor:
         return _changed(write)
 
 
-def _end(view: ReadView, last: int) -> LogPosition:
+def end_of(view: ReadView) -> LogPosition:
+    """Return the position of the last entry of a log."""
+    last = view.sequence()
     entry = next(view.entries(last - 1), None) if last else None
     return LogPosition(last, b"" if entry is None else entry.op_id)
 

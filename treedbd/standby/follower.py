@@ -27,6 +27,7 @@ import contextlib
 import pathlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import IO, Any, Final
 
@@ -228,17 +229,12 @@ class FollowedDatabase:
         """Return the position, which is read if it is not known; raise `Unavailable`."""
         if self.position is None:
             database = self._catalog.find(self._name)
-            try:
-                await self._acquire(database)
+            async with self._opened(database):
                 self.position = read_end(database)
-            finally:
-                self._catalog.release(database)
         return self.position
 
-    async def _acquire(self, database: Database) -> None:
-        acquiring = self._catalog.acquire(database, OPEN_S, is_write=True)
-        if acquiring is not None:
-            await acquiring
+    def _opened(self, database: Database) -> AbstractAsyncContextManager[None]:
+        return self._catalog.opened(database, OPEN_S, is_write=True)
 
     async def _run(self) -> None:
         try:
@@ -262,8 +258,7 @@ class FollowedDatabase:
                 self._follower.done(line)
             return
         database = self._catalog.find(self._name)
-        try:
-            await self._acquire(database)
+        async with self._opened(database):
             while self._queue and self._queue[0].entry is not None:
                 while self._queue and (entry := self._queue[0].entry) is not None:
                     line = self._queue.popleft()
@@ -271,8 +266,6 @@ class FollowedDatabase:
                     writing = replay(database, ApplyEntry(entry))
                     writing.addCallbacks(self._applied, self._failed, (line, entry), {}, (line,))
                 await self._wait_for_entries()  # the database stays open until they are durable
-        finally:
-            self._catalog.release(database)
 
     def _applied(self, _: Outcome, line: Line, entry: LogEntry) -> None:
         self.position = LogPosition(entry.sequence, entry.op_id)
@@ -325,11 +318,8 @@ class FollowedDatabase:
         sequence, op_id = int(position[0]), bytes.fromhex(position[1])
         if self._name not in self._catalog.written:
             database = self._catalog.find(self._name)
-            try:
-                await self._acquire(database)
+            async with self._opened(database):
                 await replay(database, CreateDatabase())
-            finally:
-                self._catalog.release(database)
         if await self.read_position() != LogPosition(sequence, op_id):
             raise CannotFollow(f"the first continues {self._name.label} elsewhere")
 
@@ -354,11 +344,8 @@ class FollowedDatabase:
         owners = {row.key.split(b"/")[0][2:].decode("ascii") for row in rows}
         await self._note_owners(owners)
         database = self._catalog.find(self._name)
-        try:
-            await self._acquire(database)
+        async with self._opened(database):
             await replay(database, ReplaceDisconnectRows(rows))
-        finally:
-            self._catalog.release(database)
 
     async def _note_owners(self, owners: Iterable[str]) -> None:
         """Record durably where owners that are elsewhere have writes, for a promotion."""
@@ -419,11 +406,8 @@ class FollowedDatabase:
 
     async def _find_owners(self) -> None:
         database = self._catalog.find(self._name)
-        try:
-            await self._acquire(database)
+        async with self._opened(database):
             await self._note_owners(read_owners(database))
-        finally:
-            self._catalog.release(database)
 
 
 def _load_base(download: pathlib.Path, target: pathlib.Path) -> bases.BaseHeader:

@@ -338,17 +338,12 @@ class StandbyStream:
     async def _serve(self, name: DatabaseName) -> None:
         """Send what is new of a database."""
         database = self._catalog.find(name)
-        acquiring = self._catalog.acquire(database, OPEN_S)
-        try:
-            if acquiring is not None:
-                await acquiring
+        async with self._catalog.opened(database, OPEN_S):
             feed = self._feeds.get(name) or await self._begin(database)
             if feed.base_ms is not None:
                 self._look_for_base(database, feed)
             if feed.base_ms is None:
                 await self._send_entries(database, feed)
-        finally:
-            self._catalog.release(database)
 
     async def _begin(self, database: Database) -> Feed:
         """Place the cursor where the standby is in a database, or at the end for a base."""
@@ -578,15 +573,10 @@ class Sender:
         if name.database not in self._catalog.created_of(name.project):
             return
         database = self._catalog.find(name)
-        acquiring = self._catalog.acquire(database, OPEN_S, is_write=True)
-        try:
-            if acquiring is not None:
-                await acquiring
+        async with self._catalog.opened(database, OPEN_S, is_write=True):
             task = MoveCursor(cursor, self._runtime.now_ms(), position)
             while not task.is_done:
                 await write_rows(database, self._runtime, task)
-        finally:
-            self._catalog.release(database)
 
 
 def clock_ms() -> int:

@@ -35,7 +35,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Problem, Runtime
 from treedbd.errors import OperatorError
-from treedbd.loop import seconds_since_boot
+from treedbd.loop import do_nothing, seconds_since_boot
 from treedbd.standby.client import Answer, FirstClient, FirstFailed
 from treedbd.standby.follower import CannotFollow, Hello, ProjectFollower
 from treedbd.standby.office import Office
@@ -111,7 +111,7 @@ class Standby:
         self._is_promoting = self._is_stopped = False
         self._lag_bias_s: float | None = None
         self._began = seconds_since_boot()
-        self.changed: Callable[[], None] = _do_nothing
+        self.changed: Callable[[], None] = do_nothing
 
     # The start.
 
@@ -453,7 +453,3 @@ class Standby:
 
 def _seen_ms(term: Term, peer: str) -> int:
     return next((each.seen_ms for each in term.peers if each.id == peer), 0)
-
-
-def _do_nothing() -> None:
-    pass
