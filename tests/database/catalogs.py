@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -18,7 +20,7 @@ from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import Caller, Outcome, ProjectSpec, Write
 from treedbd.database.runtime import OtherProcesses, Problem, RunInThread, Runtime
 from treedbd.database.session_owners import MemoryOwner, SessionOwner
-from treedbd.limits import MIB
+from treedbd.limits import MIB, ReaderLimits
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.store.directory_lock import DirectoryLock
@@ -46,6 +48,8 @@ def make_catalog(
     accept_loss: bool = False,
     owner: SessionOwner | None = None,
     others: OtherProcesses | None = None,
+    readers: ReaderLimits | None = None,
+    first_cursors: Mapping[str, bool] = MappingProxyType({}),
 ) -> tuple[Catalog, TurnClock]:
     """Return a catalog that has found its databases, and its clock."""
     clock = TurnClock()
@@ -62,6 +66,8 @@ def make_catalog(
             lambda size: next(_ids).to_bytes(size, "big"),
             run_in_thread,
             owner=owner or MemoryOwner(),
+            readers=readers or ReaderLimits(),
+            first_cursors=first_cursors,
         ),
         retain_events=10,
         others=others,

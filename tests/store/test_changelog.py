@@ -14,7 +14,10 @@ from treedbd.store.changelog import (
     MAX_DECODED_NODES,
     TRIM_EVERY,
     NotRetained,
+    Origin,
+    Writer,
     append,
+    cut_body,
     decode,
     describe_entry,
     encode,
@@ -202,3 +205,23 @@ def test_an_entry_without_its_body_has_memory_of_its_own_size() -> None:
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken < len(kept) * (length + 100)
+
+
+def test_where_a_write_came_from_is_in_its_entry_only_if_it_is_known() -> None:
+    edit = make_put(PLACE, {"n": 1})
+    plain = encode(edit, NOW, writer=Writer("ada"))
+    assert b"from" not in plain
+    assert describe_entry(LogEntry(1, b"", plain)).writer == Writer("ada")
+    for origin in (Origin("2001:db8::1", None, "socket"), Origin("", 'a","sent":1', "local")):
+        content = encode(edit, NOW, writer=Writer("ada", origin=origin))
+        assert describe_entry(LogEntry(1, b"", content)).writer == Writer("ada", origin=origin)
+        assert_same(decode(content), edit)
+        assert cut_body(content)[1] == b'{"n":1}'
+
+
+@pytest.mark.parametrize("sent", [b'["a"]', b'["a",1,"http"]', b"[]", b'{"a":1}', b'"a"'])
+def test_an_entry_with_another_origin_is_damaged(sent: bytes) -> None:
+    content = encode(make_put(PLACE, 1), NOW)
+    damaged = content.replace(b'"size"', b'"from":' + sent + b',"size"')
+    with pytest.raises(ValueError, match=r"entry|came from"):
+        describe_entry(LogEntry(1, b"", damaged))

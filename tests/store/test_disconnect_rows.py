@@ -8,6 +8,7 @@ import pytest
 
 from treedbd.loop import in_steps
 from treedbd.store import disconnect_rows
+from treedbd.store.changelog import Origin
 from treedbd.store.disconnect_rows import (
     DisconnectEntry,
     add_entry,
@@ -65,6 +66,15 @@ def test_what_was_set_is_read_back_with_its_identity_and_server_values() -> None
     rows.add(edit)
     (row,) = list_rows(rows.transaction, OWNER, SESSION)
     assert row.entry() == DisconnectEntry({"uid": "ada"}, False, edit)
+
+
+def test_what_is_audited_is_read_back_with_its_origin() -> None:
+    transaction = MemoryEngine().begin()
+    edit, origin = make_put(Place(("a",)), 1), Origin("203.0.113.7", "t1", "socket")
+    entry = DisconnectEntry(None, True, edit, origin)
+    assert add_entry(transaction, OWNER, SESSION, entry, lambda _: None)
+    (row,) = list_rows(transaction, OWNER, SESSION)
+    assert row.entry() == entry
 
 
 def test_the_order_is_that_of_setting_beyond_any_number_of_digits() -> None:

@@ -51,7 +51,7 @@ from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads
 from treedbd.store import changelog
 from treedbd.store.bulk import BulkPatch, BulkWriter
-from treedbd.store.cursors import Cursor, CursorKeeper
+from treedbd.store.cursors import Cursor, CursorKeeper, put_cursor
 from treedbd.store.engine import DamagedRow, DiskFull, Engine, ReadView, StoreFailed, Transaction
 from treedbd.store.indexes import (
     ChildIndex,
@@ -279,9 +279,26 @@ class WriteApplier:
         if len(entry) > kept:
             pause()
         sequence = changelog.append(transaction, op_id, entry, retain, kept, self._cursors.held)
+        if sequence == 1:
+            self._put_first_cursors(transaction)
         if counted is not None:
             counted.record(sequence)
         return sequence, op_id, len(entry)
+
+    def _put_first_cursors(self, transaction: Transaction) -> None:
+        """Hold the log for its readers from the first entry on: they may come later."""
+        now = self._runtime.now_ms()
+        for name, is_whole in self._runtime.first_cursors.items():
+            cursor = Cursor(
+                name=name,
+                sequence=0,
+                op_id=b"",
+                is_whole=is_whole,
+                bytes_read=0,
+                created_ms=now,
+                moved_ms=now,
+            )
+            put_cursor(transaction, cursor)
 
     def _print_large(
         self, transaction: Transaction, large: LargeBody, applied: AppliedBody
@@ -333,10 +350,10 @@ class WriteApplier:
 
 def _writer_of(caller: Caller) -> changelog.Writer:
     """Return who wrote, as the change log names it."""
-    if caller.auth is None and not caller.is_admin:
+    if caller.auth is None and not caller.is_admin and caller.origin is None:
         return changelog.ANONYMOUS
     uid = caller.auth.get("uid") if isinstance(caller.auth, dict) else None
-    return changelog.Writer(uid if isinstance(uid, str) else None, caller.is_admin)
+    return changelog.Writer(uid if isinstance(uid, str) else None, caller.is_admin, caller.origin)
 
 
 def check_condition(nodes: Nodes, condition: Condition | HashCondition, kept: KeptReads) -> None:

@@ -484,6 +484,10 @@ class Catalog:
             return name.database in project.databases
         return name.database in self.written.of(name.project, self._files.list_created)
 
+    def has_data(self, name: DatabaseName) -> bool:
+        """Return whether a database has data, as far as is known."""
+        return name in self.written or name.database in self.created_of(name.project)
+
     def delete(self, name: DatabaseName, *, is_local: bool = False) -> Deferred[None]:
         """Delete a database with all that is in it; fires when that is durable.
 

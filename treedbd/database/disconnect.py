@@ -208,7 +208,8 @@ class DisconnectWrites:
     def make_run(self, row: DisconnectRow) -> Write:
         """Return the write that does what was kept, and forgets it; raise `DamagedRow`."""
         entry = row.entry()
-        caller = Caller(entry.auth, entry.is_admin)
+        origin = None if entry.origin is None else entry.origin._replace(means="end")
+        caller = Caller(entry.auth, entry.is_admin, origin)
         return self._make_write(RunEntry(row), entry.edit, caller)
 
     # Setting and cancelling.
@@ -469,7 +470,8 @@ class SetEntry:
     def __call__(self, applier: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Raise what refuses the write at present, or what the session may not have."""
         applier.judge(transaction, write)
-        entry = DisconnectEntry(write.caller.auth, write.caller.is_admin, write.edit)
+        caller = write.caller
+        entry = DisconnectEntry(caller.auth, caller.is_admin, write.edit, caller.origin)
         is_stored = add_entry(transaction, self.owner, self.session, entry, self._check)
         return Outcome(write.edit, None, None, None, has_changed_rows=is_stored)
 

@@ -19,6 +19,7 @@ the database was replaced: then the reader has to begin again, with all data.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
@@ -30,7 +31,7 @@ from treedbd.database.requests import Caller, Outcome, TooManyCursors, Write
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CURSORS
 from treedbd.loop import paused
 from treedbd.store.changelog import READ_AT_ONCE, is_whole, read_some
-from treedbd.store.cursors import Cursor, put_cursor, read_cursor, read_cursors
+from treedbd.store.cursors import Cursor, put_cursor, read_count, read_cursor, read_cursors
 from treedbd.store.cursors import remove_cursor as remove_row
 from treedbd.store.engine import DamagedRow, LogEntry, ReadView, Transaction
 from treedbd.tree.edit import make_remove
@@ -104,9 +105,9 @@ class LogReader:
     async def begin(self, *, is_early: bool = False) -> None:
         """Begin at the end of the log; the cursor is durable when this returns.
 
-        If it `is_early`, begin before the newest `EARLY_ENTRIES`, or those of them that are there
-        and whole: so a new database is read from its first entry. Raises `TooManyCursors`, and what
-        `Database.write` errbacks with.
+        If it `is_early`, begin before the newest `EARLY_ENTRIES`, or those of them that are there,
+        and whole if the reader is: so a new database is read from its first entry. Raises
+        `TooManyCursors`, and what `Database.write` errbacks with.
         """
         task = _Begin(self._name, self._is_whole, self._runtime.now_ms(), is_early=is_early)
         self._forget_reached()
@@ -249,13 +250,15 @@ class _Begin:
         if len(present) >= MAX_CURSORS and self.name not in [each.name for each in present]:
             raise TooManyCursors
         last = transaction.sequence()
-        at = _earliest(transaction, last) if self.is_early else end_of(transaction)
+        at = end_of(transaction)
+        if self.is_early:
+            at = _earliest(transaction, last, is_whole_needed=self.is_whole)
         cursor = Cursor(
             name=self.name,
             sequence=at.sequence,
             op_id=at.op_id,
             is_whole=self.is_whole,
-            bytes_read=0,
+            bytes_read=_bytes_up_to(transaction, at.sequence),
             created_ms=self.now_ms,
             moved_ms=self.now_ms,
         )
@@ -299,13 +302,26 @@ def end_of(view: ReadView) -> LogPosition:
     return LogPosition(last, b"" if entry is None else entry.op_id)
 
 
-def _earliest(view: ReadView, last: int) -> LogPosition:
-    """Return a position after which all entries are there and whole, which are a bounded number."""
+def _bytes_up_to(view: ReadView, sequence: int) -> int:
+    """Return the bytes of entries up to a number, as `cursors.Count` counts them."""
+    count = read_count(view)
+    if count is None:
+        return 0
+    entries = takewhile(lambda entry: entry.sequence <= count.sequence, view.entries(sequence))
+    return count.bytes - sum(len(entry.content) for entry in entries)
+
+
+def _earliest(view: ReadView, last: int, *, is_whole_needed: bool) -> LogPosition:
+    """Return a position after which all entries are there, and whole if that is needed.
+
+    They are a bounded number.
+    """
     at: LogPosition | None = None
     for entry in paused(view.entries(max(0, last - EARLY_ENTRIES)), READ_AT_ONCE):
-        if at is None and entry.sequence == 1 and is_whole(entry.content):
+        is_enough = not is_whole_needed or is_whole(entry.content)
+        if at is None and entry.sequence == 1 and is_enough:
             at = LogPosition()
-        elif at is None or not is_whole(entry.content):
+        elif at is None or not is_enough:
             at = LogPosition(entry.sequence, entry.op_id)
     return at or LogPosition(last)
 

@@ -21,6 +21,7 @@ from treedbd.limits import (
     WAITING_DRAFTS,
 )
 from treedbd.names import DEFAULT_DATABASE, CreatorName, DatabaseName, DialectName
+from treedbd.store.changelog import Origin
 from treedbd.store.engine import CannotCreateStore, Transaction
 from treedbd.traces import Trace
 from treedbd.tree.edit import Edit
@@ -311,10 +312,14 @@ class ProjectSpec:
 
 @attrs.frozen
 class Caller:
-    """The sender of a request: rules read `auth`; for an admin they are not evaluated."""
+    """The sender of a request: rules read `auth`; for an admin they are not evaluated.
+
+    `origin` is where the request came from, None unless it is a write and writes are audited.
+    """
 
     auth: Json
     is_admin: bool = False
+    origin: Origin | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen

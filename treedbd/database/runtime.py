@@ -326,6 +326,8 @@ class Runtime:
         entry_bytes: the most bytes of an entry of a change log; a longer one is kept without its
             body, or with it for a while, up to `followed_bytes`, for other processes to follow.
         readers: what a change log keeps for its readers.
+        first_cursors: the readers of change logs that a database has from its first write on, and
+            whether they need whole entries.
         news: called with each database in the turn in which this process knows that it was written,
             by those who read change logs.
         watched_fields: the most fields by which the watched queries of one path order and select.
@@ -350,6 +352,7 @@ class Runtime:
     entry_bytes: int = StreamLimits().retain_entry_bytes
     followed_bytes: int = 0
     readers: ReaderLimits = attrs.field(factory=ReaderLimits)
+    first_cursors: Mapping[str, bool] = attrs.field(factory=dict)
     news: list[Callable[[DatabaseName], None]] = attrs.field(factory=list)
     watched_fields: int = Limits().watched_fields_per_path
     send_hint: Callable[[DatabaseName], None] = _send_no_hint

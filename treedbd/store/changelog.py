@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 import orjson
@@ -48,9 +48,10 @@ MAX_DECODED_NODES: Final = 10_000
 """Members and items of a body that are brought into normal form at once."""
 _SENT: Final = b',"sent":'
 _NODE_MARKS: Final = (b",", b"{", b"[")
-_KINDS: Final[tuple[tuple[str, type[str | int]], ...]] = (
+_KINDS: Final[tuple[tuple[str, type[Any]], ...]] = (
     *(("uid", str), ("rules", str), ("size", int), ("pushed", int)),
     *(("is_admin", bool), ("is_priority", bool), ("is_printed", bool)),
+    ("from", list),
 )
 """The kinds of the members that an entry may have."""
 
@@ -63,12 +64,32 @@ class NotRetained:
     place: Place
 
 
+class Origin(NamedTuple):
+    """Where a request came from; it is logged for the audit only.
+
+    Attributes:
+        address: that of the client, empty if it has none.
+        token: the id of its token, None without one; never the token.
+        means: `http`; `socket` for the real-time protocol; `end` for a write that was set for the
+            end of a session; `local` for the program that embeds the service.
+
+    """
+
+    address: str
+    token: str | None
+    means: str
+
+
 @attrs.frozen
 class Writer:
-    """Who wrote: the uid of the caller, None without one; an admin has no uid of its own."""
+    """Who wrote: the uid of the caller, None without one; an admin has no uid of its own.
+
+    `origin` is None unless writes are audited.
+    """
 
     uid: str | None = None
     is_admin: bool = False
+    origin: Origin | None = None
 
 
 ANONYMOUS: Final = Writer()
@@ -102,6 +123,8 @@ def encode(
         entry["uid"] = writer.uid
     if writer.is_admin:
         entry["is_admin"] = True
+    if writer.origin is not None:
+        entry["from"] = list(writer.origin)
     if rules:
         entry["rules"] = rules
     if pushed > now:
@@ -143,13 +166,30 @@ def describe_entry(entry: LogEntry) -> LoggedEntry:
     return LoggedEntry(
         sequence=entry.sequence,
         time=int(json["time"]),
-        writer=Writer(json.get("uid"), json.get("is_admin", False)),
+        writer=_writer_in(json),
         method=json["method"],
         place=Place(tuple(json["path"]), json.get("is_priority", False)),
         size=json.get("size"),
         has_body="sent" in json,
         sent=json.get("sent"),
     )
+
+
+def _writer_in(json: dict[str, Any]) -> Writer:
+    sent = json.get("from")
+    return Writer(
+        uid=json.get("uid"),
+        is_admin=json.get("is_admin", False),
+        origin=None if sent is None else parse_origin(sent),
+    )
+
+
+def parse_origin(json: Json) -> Origin:
+    """Return what an entry says of where its request came from; raise ValueError."""
+    match json:
+        case [str(address), str() | None as token, str(means)]:
+            return Origin(address, token, means)
+    raise ValueError("This does not say where a request came from.")
 
 
 def count_nodes(content: bytes) -> int:
@@ -327,6 +367,12 @@ def without_body(content: bytes) -> bytes:
     """
     at = content.find(_SENT)
     return content if at < 0 else content[:at] + b"}"
+
+
+def cut_body(content: bytes) -> tuple[bytes, bytes | None]:
+    """Return an entry without its body, and its body as JSON; None if it has none."""
+    at = content.find(_SENT)
+    return (content, None) if at < 0 else (content[:at] + b"}", content[at + len(_SENT) : -1])
 
 
 def _parse_entry(content: bytes) -> dict[str, Any]:

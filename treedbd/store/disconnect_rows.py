@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from treedbd.loop import paused
+from treedbd.store.changelog import Origin, parse_origin
 from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.store.rows import seal, unseal
@@ -40,6 +41,7 @@ class DisconnectEntry:
     auth: Json
     is_admin: bool
     edit: Edit
+    origin: Origin | None = None
 
     @property
     def size(self) -> int:
@@ -49,7 +51,7 @@ class DisconnectEntry:
     def encode(self) -> bytes:
         """Return the JSON that is stored."""
         path, is_priority = self.edit.place
-        json: Json = {
+        json: dict[str, Json] = {
             "auth": self.auth,
             "is_admin": self.is_admin,
             "method": self.edit.method,
@@ -57,6 +59,8 @@ class DisconnectEntry:
             "is_priority": is_priority,
             "sent": self.edit.sent,
         }
+        if self.origin is not None:
+            json["from"] = list(self.origin)
         return compact(json)
 
 
@@ -195,4 +199,5 @@ def _from_json(json: Any) -> DisconnectEntry:
         edit = make_patch(path, sent, _ANY_LENGTH)
     else:
         edit = make_put(Place(path, json["is_priority"]), sent, _ANY_LENGTH)
-    return DisconnectEntry(json["auth"], json["is_admin"], edit)
+    origin = parse_origin(json["from"]) if "from" in json else None
+    return DisconnectEntry(json["auth"], json["is_admin"], edit, origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import time
@@ -37,6 +38,7 @@ from treedbd.web.auth.verifier import (
     MAX_CACHED_TOKENS,
     Authenticator,
     Verifier,
+    identity_of,
 )
 from treedbd.web.request import find_token
 
@@ -778,3 +780,22 @@ def test_the_token_of_lan_replaces_owner() -> None:
         with pytest.raises(BadToken) as refused:
             lan.verify(token, NOW)
         assert token not in str(refused.value)
+
+
+def test_a_token_has_an_id_that_names_it_and_is_not_it() -> None:
+    for jti, shown in (
+        ("order-7", True),
+        ("x" * 128, True),
+        ("x" * 129, False),
+        ("a b", False),
+        ("", False),
+        ("sha256:0011", False),
+        (7, False),
+        ("é", False),
+    ):
+        token = mint(SECRET, {"uid": "ada", "jti": jti}, now=NOW)
+        found = verify(verifier(SECRET), token).token_id
+        digest = "sha256:" + hashlib.sha256(token.encode()).hexdigest()[:16]
+        assert found == (jti if shown else digest)
+    assert verify(verifier(SECRET, emulator=True), "owner").token_id == "owner"
+    assert identity_of({"uid": "ada"}).token_id is None

@@ -5,6 +5,7 @@ Nothing is verified here; `verifier` does that. Rules are not evaluated here eit
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -74,8 +75,9 @@ class Identity:
     in seconds since 1970, leeway included, None for never. `source` is the fingerprint of the
     secret or provider that verified the token; `ANONYMOUS` and `OWNER` have sources of their own,
     and so have those whom the program that embeds the service names. An admin who `is_read_only`
-    may write nothing, also with another `auth`. `uid` is that of a user, None for an admin and for
-    a caller without one.
+    may write nothing, also with another `auth`. `token_id` names its token to operators without
+    being one: the `jti`, or a digest; None without a token. `uid` is that of a user, None for an
+    admin and for a caller without one.
     """
 
     is_admin: bool
@@ -83,6 +85,7 @@ class Identity:
     expires_at: float | None = None
     source: str = attrs.field(default="", repr=False)
     is_read_only: bool = False
+    token_id: str | None = attrs.field(default=None, eq=False)
     uid: str | None = attrs.field(init=False, eq=False, repr=False)
 
     @uid.default
@@ -94,9 +97,22 @@ class Identity:
 
 
 ANONYMOUS: Final = Identity(False, None, source="anonymous")
-OWNER: Final = Identity(True, None, source="emulator")
+OWNER: Final = Identity(True, None, source="emulator", token_id="owner")  # noqa: S106 - a name
 HOST_SOURCE: Final = "application"
 """The source of identities that the embedding program names."""
+_NAME: Final = re.compile(r"(?!sha256:)[!-~]{1,128}")
+_DIGEST_DIGITS: Final = 16
+
+
+def name_token(text: str, claims: Claims) -> str:
+    """Return the id of a token: its `jti` (RFC 7519, section 4.1.7), or a digest of all of it.
+
+    A `jti` that is not a short word of ASCII, or looks like a digest, is not used.
+    """
+    jti = claims.get("jti")
+    if isinstance(jti, str) and _NAME.fullmatch(jti):
+        return jti
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]
 
 
 @attrs.frozen

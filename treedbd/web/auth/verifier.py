@@ -47,6 +47,7 @@ from treedbd.web.auth.identity import (
     auth_of_provider_token,
     auth_of_service_token,
     is_read_only,
+    name_token,
     override_auth,
 )
 from treedbd.web.auth.jwt import (
@@ -332,6 +333,7 @@ class Verifier:
             _end_of(life),
             self._secrets[secret],
             is_read_only=is_admin and is_read_only(token.claims),
+            token_id=name_token(text, token.claims),
         )
         return self._cache(text, _Verified(identity, life))
 
@@ -352,7 +354,8 @@ class Verifier:
             provider.uid_prefix,
             [each.uid_prefix for each in self._providers],
         )
-        identity = Identity(False, auth, _end_of(life), _provider_source(provider))
+        named = name_token(text, token.claims)
+        identity = Identity(False, auth, _end_of(life), _provider_source(provider), token_id=named)
 
         def finish(key: PublicKey | None) -> Identity:
             if key is None:
@@ -429,7 +432,10 @@ def unsigned_identity(text: str) -> Identity | None:
     if token.algorithm.lower() != _NO_ALGORITHM or token.signature:
         return None
     return Identity(
-        False, auth_of_provider_token(token.claims, SERVICE_PROVIDER), source="unsigned"
+        False,
+        auth_of_provider_token(token.claims, SERVICE_PROVIDER),
+        source="unsigned",
+        token_id="unsigned",  # noqa: S106 - a name
     )
 
 
