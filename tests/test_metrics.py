@@ -339,6 +339,7 @@ MOVES: dict[str, Callable[[MeteredDaemon], None]] = {
 ELSEWHERE = {
     # tests/archive/test_archiver.py: a write may be in the archive before the lag is read.
     *("treedb_archive_lag_seconds", "treedb_archive_last_base_timestamp_seconds"),
+    "treedb_audit_lag_seconds",  # tests/audit/test_auditor.py
     "treedb_waiting_writes",  # tests/database/test_statistics.py
     "treedb_log_cursors_dropped_total",  # tests/test_log_readers.py
     "treedb_processes",  # with two workers, below

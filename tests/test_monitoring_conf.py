@@ -26,6 +26,7 @@ FIRES: dict[str, dict[str, str]] = {
     "TreedbDown": {"up{%s}": "0x180"},
     "TreedbCannotWrite": {"treedb_write_problems{%s}": "1x180"},
     "TreedbUnhealthy": {"treedb_problems{%s}": "1x180", "treedb_write_problems{%s}": "0x180"},
+    "TreedbAuditLags": {"treedb_audit_lag_seconds{%s}": "90x180"},
     "TreedbServerErrors": {
         'treedb_requests_total{%s, status="500"}': "0+60x180",
         'treedb_requests_total{%s, status="200"}': "0+600x180",

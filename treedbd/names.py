@@ -14,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
@@ -166,3 +166,19 @@ def _parse_network(text: str) -> Network:
             f'"{text}" is neither an address, a network such as 10.0.0.0/8, nor "{UNIX}"'
         ) from None
     raise InvalidProxy(f'"{text}" has bits beyond its prefix; the network is {network}')
+
+
+class Origin(NamedTuple):
+    """Where a request came from; it is logged for the audit only.
+
+    Attributes:
+        address: that of the client, empty if it has none.
+        token: the id of its token, None without one; never the token.
+        means: `http`; `socket` for the real-time protocol; `end` for a write that was set for the
+            end of a session; `local` for the program that embeds the service.
+
+    """
+
+    address: str
+    token: str | None
+    means: str

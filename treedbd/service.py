@@ -27,6 +27,7 @@ into the files that a process may open.
 from __future__ import annotations
 
 import os
+import pathlib
 import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -47,6 +48,9 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.reflect import namedAny
 
+from treedbd.audit.accesses import AccessRecorder
+from treedbd.audit.auditor import READER, Auditor
+from treedbd.audit.series import AuditSeries
 from treedbd.config.certificate import ServerContext
 from treedbd.config.credentials import Credentials
 from treedbd.config.endpoints import Endpoint
@@ -100,6 +104,7 @@ from treedbd.store.sqlite.shared import MORE_IF_SHARED
 from treedbd.traces import Tracer
 from treedbd.tree.event import EVENT_BYTES
 from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
+from treedbd.web.audit import RequestAudit
 from treedbd.web.auth.fetch import (
     BadAuthority,
     TrustStore,
@@ -190,12 +195,11 @@ class TreeService(MultiService):
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         requests = RequestCounts(settings.projects, any_project=settings.development)
         self.activity: Final = make_activity(settings, self._reactor, context, requests)
-        login = None if identify is None else HostLogin(identify, self._reactor)
-        self._resource = self._make_resource(requests, login)
+        self._resource = self._make_resource(requests, identify)
         self._factory = self._make_factory()
-        self._listening = Listening(
-            settings, self._reactor, None if context is None else context.adopt_port
-        )
+        adopt = None if context is None else context.adopt_port
+        self._listening = Listening(settings, self._reactor, adopt)
+        self.auditor: Final = self._make_auditor(runtime)
         self._operations = self._make_operations(requests, runtime)
         self._office, self._standby = self._make_office(runtime)
         self._lock: DirectoryLock | None = None
@@ -222,8 +226,26 @@ class TreeService(MultiService):
         )
         return archiver
 
-    def _make_resource(self, requests: RequestCounts, login: HostLogin | None) -> TreeResource:
+    def _make_auditor(self, runtime: Runtime) -> Auditor | None:
+        """Return what audits writes; None if nothing does."""
+        settings, reactor = self._settings, self._reactor
+        folder = settings.audit.directory
+        if folder is None:
+            return None
+        return Auditor(
+            folder,
+            _make_series(settings, reactor),
+            body_bytes=settings.audit.body_bytes,
+            catalog=self.catalog,
+            runtime=runtime,
+            election=make_election(READER, settings, reactor, self._cluster),
+            run_in_thread=partial(deferToThreadPool, reactor, reactor.getThreadPool()),
+        )
+
+    def _make_resource(self, requests: RequestCounts, identify: Identify | None) -> TreeResource:
         settings, process = self._settings, self._context
+        self._recorder = recorder = make_recorder(settings, self._reactor)
+        audit = None if recorder is None else RequestAudit(recorder, self._authenticator)
         context = make_context(
             settings=settings,
             authenticator=self._authenticator,
@@ -231,7 +253,8 @@ class TreeService(MultiService):
             wall_clock=time.time,
             counts=None if process is None else process.counts,
             levels=None if process is None else process.levels,
-            login=login,
+            login=None if identify is None else HostLogin(identify, self._reactor),
+            audit=audit,
         )
         refused = requests.note_refusal if settings.ops_listen else None
         resource = TreeResource(context, self.catalog, self.activity, refused)
@@ -312,6 +335,7 @@ class TreeService(MultiService):
                 queries=self._resource.data.missing_indexes,
                 server=self._factory,
                 archive=None if self._archiver is None else self._archiver.counts,
+                auditor=self.auditor,
             ),
             catalog=self.catalog,
             activity=self.activity,
@@ -414,6 +438,38 @@ class TreeService(MultiService):
             self._office.start()
         if self._archiver is not None:
             self._archiver.start()
+        self._start_audit()
+
+    def _start_audit(self) -> None:
+        if self.auditor is None or self._recorder is None:
+            return
+        end_listeners = self.catalog.end_listeners
+
+        def leave(name: DatabaseName) -> None:
+            end_listeners(name)
+            if self.auditor is not None:
+                self.auditor.leave(name)
+
+        self.catalog.end_listeners = leave
+        self.catalog.problem_sources.append(self._find_audit_problems)
+        self._recorder.start()
+        self.auditor.start()
+
+    async def _stop_audit(self) -> None:
+        """Audit what is left; if the disk does not respond in time, the next process does."""
+        if self.auditor is None or self._recorder is None:
+            return
+        stopping = [
+            Deferred.fromCoroutine(each) for each in (self.auditor.stop(), self._recorder.stop())
+        ]
+        both = DeferredList(stopping, consumeErrors=True)
+        await both.addTimeout(AUDIT_SECONDS, self._reactor, lambda _, __: [])
+
+    def _find_audit_problems(self) -> list[Problem]:
+        problems = [] if self.auditor is None else self.auditor.problems()
+        if self._recorder is not None and self._recorder.problem is not None:
+            problems.append(Problem("", None, self._recorder.problem, refuses_writes=False))
+        return problems
 
     def stopService(self) -> Deferred[None]:
         """Stop in the order that the module states; never fails."""
@@ -462,6 +518,7 @@ class TreeService(MultiService):
         self._credentials.close()
         if self._archiver is not None:
             await self._archiver.stop()
+        await self._stop_audit()
         await self._close_stores(end_at - self._reactor.seconds())
         self._operations.close_at_once()
         if self._cluster is not None:
@@ -539,6 +596,7 @@ def make_runtime(
         entry_bytes=settings.streams.retain_entry_bytes,
         followed_bytes=EVENT_BYTES if context or cluster else 0,
         readers=settings.readers,
+        first_cursors={} if settings.audit.directory is None else {READER: False},
         watched_fields=settings.limits.watched_fields_per_path,
         send_hint=do_nothing if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),
@@ -633,6 +691,32 @@ def _measure_rules(settings: Settings, reactor: Any) -> MeasureRules | None:
     return SlowRulesLog(least_ms / 1000, reactor.seconds).measure if least_ms else None
 
 
+def _make_series(settings: Settings, reactor: Any) -> Callable[[pathlib.Path], AuditSeries]:
+    return partial(
+        AuditSeries,
+        file_bytes=settings.audit.file_bytes,
+        keep_s=settings.audit.keep_s,
+        now_ms=lambda: int(time.time() * 1000),
+        seconds=reactor.seconds,
+    )
+
+
+def make_recorder(settings: Settings, reactor: Any) -> AccessRecorder | None:
+    """Return what records requests for the audit; None if there is none."""
+    folder = settings.audit.directory
+    if folder is None:
+        return None
+    return AccessRecorder(
+        folder,
+        _make_series(settings, reactor),
+        reads=settings.audit.reads,
+        denied=settings.audit.denied,
+        run_in_thread=partial(deferToThreadPool, reactor, reactor.getThreadPool()),
+        clock=reactor,
+        now_ms=lambda: int(time.time() * 1000),
+    )
+
+
 def make_activity(
     settings: Settings, reactor: Any, context: WorkerContext | None, requests: RequestCounts
 ) -> Activity:
@@ -705,6 +789,8 @@ DRAIN_SECONDS: Final = 5.0
 STREAMS_SECONDS: Final = 1.5
 """After these, streams and sockets end even if requests are under way."""
 DRAIN_POLL_S: Final = 0.02
+AUDIT_SECONDS: Final = 1.5
+"""How long a stop waits for what is left to be audited."""
 WRITTEN_SECONDS: Final = 2.0
 """How long the writes of streams and sockets that end may take."""
 

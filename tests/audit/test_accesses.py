@@ -16,8 +16,8 @@ from treedbd.audit import accesses
 from treedbd.audit.accesses import MAX_PATH, WRITE_S, AccessRecorder
 from treedbd.audit.chain import verify
 from treedbd.audit.series import list_files, list_series
-from treedbd.names import DatabaseName
-from treedbd.store.changelog import Origin, Writer
+from treedbd.names import DatabaseName, Origin
+from treedbd.store.changelog import Writer
 
 NAME = DatabaseName("shop", "eu")
 ADA = Writer("ada", origin=Origin("203.0.113.7", "t1", "http"))

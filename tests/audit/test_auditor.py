@@ -21,8 +21,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.election import SoleElection
 from treedbd.database.requests import Caller, ProjectSpec, Write
 from treedbd.limits import ReaderLimits
-from treedbd.names import DatabaseName
-from treedbd.store.changelog import Origin
+from treedbd.names import DatabaseName, Origin
 from treedbd.store.cursors import read_cursor
 from treedbd.tree.edit import make_patch, make_put, make_remove
 from treedbd.tree.types import Place

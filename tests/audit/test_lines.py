@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from treedbd.audit.lines import last_write, print_begin, print_write
-from treedbd.names import DatabaseName
-from treedbd.store.changelog import Origin, Writer, encode
+from treedbd.names import DatabaseName, Origin
+from treedbd.store.changelog import Writer, encode
 from treedbd.store.engine import LogEntry
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.types import Place

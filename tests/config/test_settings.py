@@ -13,6 +13,7 @@ import pytest
 
 from treedbd.config.settings import (
     ArchiveSettings,
+    AuditSettings,
     HttpSettings,
     LogSettings,
     ProjectSettings,
@@ -479,6 +480,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
             RateLimits,
             ReaderLimits,
             ArchiveSettings,
+            AuditSettings,
             HttpSettings,
             LogSettings,
             RealtimeSettings,
@@ -489,7 +491,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
         for field in attrs.fields(kind)
     }
     sections = {"limits", "streams", "rules", "http", "log", "tracing", "rates", "realtime"}
-    sections |= {"projects", "providers", "readers", "archive"}
+    sections |= {"projects", "providers", "readers", "archive", "audit"}
     assert fields - keys - sections == {
         "accept_loss",
         "development",
@@ -672,3 +674,15 @@ def test_a_standby_that_could_not_follow_is_an_error(
 def test_the_url_of_a_first_has_tls_or_is_of_this_machine(tmp_path: pathlib.Path) -> None:
     for url in ("https://db.example.com:8443", "http://127.0.0.1:9000", "http://[::1]:1"):
         assert load(tmp_path, f'standby_of = "{url}/"').standby_of == url
+
+
+def test_the_audit_has_a_directory_of_its_own_and_needs_data(tmp_path: pathlib.Path) -> None:
+    audit = '[audit]\ndirectory = "audit"\n'
+    assert load(tmp_path, audit).audit.directory == tmp_path / "audit"
+    assert load(tmp_path, '[audit]\ndirectory = ""\n').audit.directory is None
+    for text, problem in (
+        (f'data = "."\n{audit}', "is in the data directory"),
+        (f'engine = "memory"\n{audit}', "in memory is not audited"),
+    ):
+        with pytest.raises(ConfigError, match=rf"audit\.directory.*{problem}"):
+            load(tmp_path, text)

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tree.value_view import ValueView
+from treedbd.names import Origin
 from treedbd.store.changelog import (
     FOLLOWED,
     MAX_DECODED_NODES,
     TRIM_EVERY,
     NotRetained,
-    Origin,
     Writer,
     append,
     cut_body,

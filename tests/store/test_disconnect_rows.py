@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from treedbd.loop import in_steps
+from treedbd.names import Origin
 from treedbd.store import disconnect_rows
-from treedbd.store.changelog import Origin
 from treedbd.store.disconnect_rows import (
     DisconnectEntry,
     add_entry,

@@ -36,6 +36,7 @@ RESERVED_PATHS = [
     "/.settings/rules.json",
     "/.settings/rules/trial.json",
     "/.settings/rules/versions.json",
+    "/.settings/audit.json",
     "/.settings/log.json",
     "/.settings/compact.json",
     "/.settings/backup.json",

@@ -10,7 +10,7 @@ for that. Its members, of which those that do not apply are left out:
     uid, admin  the caller
     from        the address of the client, as the request log shows it; null without one
     token_id    which token, never the token (`web.auth.identity.name_token`)
-    means       http, socket, end or local (`changelog.Origin`)
+    means       http, socket, end or local (`names.Origin`)
     method, path, size, data
     error       the code of the error of a denied write
     status      of the response to a request for a setting
@@ -28,8 +28,8 @@ import attrs
 import orjson
 
 from treedbd.audit.series import show_time
-from treedbd.names import DatabaseName
-from treedbd.store.changelog import Origin, Writer, cut_body
+from treedbd.names import DatabaseName, Origin
+from treedbd.store.changelog import Writer, cut_body
 from treedbd.store.engine import LogEntry
 from treedbd.tree.path import format_path
 from treedbd.tree.types import PRIORITY

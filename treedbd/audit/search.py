@@ -29,6 +29,13 @@ _LATE: Final = timedelta(days=7)
 _POSITION: Final = re.compile(r"([a-z0-9-]{1,40})\.([0-9]{1,12})\.([0-9]{1,15})")
 
 
+class NoAudit(Exception):
+    """Writes are not audited."""
+
+    def __init__(self) -> None:
+        super().__init__("Writes are not audited: no directory is set for that (audit.directory).")
+
+
 class BadTime(ValueError):
     """A text that is not a time."""
 

@@ -17,6 +17,7 @@ console          console: the console, opened in a browser
 token            token: a token for a project
 init             init: the files that a daemon needs
 serve            serve: the daemon in the foreground
+audit            audit verify and export: audit files, without a daemon
 backup           backup and restore
 archive          archive: moments listed, a key made; restore --to and backup verify with an archive
 path_restore     restore --path: one path brought back into a running database

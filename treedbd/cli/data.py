@@ -8,7 +8,8 @@ object.
 `ls` prints the keys of the children of a path, `tree` a path and what is below it, down to a depth,
 with sizes and counts. Both read children in pages: any number of them in bounded memory.
 
-`log` prints for admins who has written where and when, one JSON object a line.
+`log` prints for admins who has written where and when, one JSON object a line. With
+a search it prints what the audit has, too.
 
 `transaction` replaces a value by what an expression of jq makes of it. The value is read with its
 entity tag and written only if it still has it; if another client has changed it meanwhile, all of
@@ -40,6 +41,8 @@ from urllib.parse import unquote
 import attrs
 import orjson
 
+from treedbd.audit.search import Search, parse_time
+from treedbd.cli.audit import add_search_options, search_of
 from treedbd.cli.exit import (
     DONE,
     CommandFailed,
@@ -125,6 +128,12 @@ _SHOWN_CHARACTERS: Final = 60
 POLL_S: Final = 1.0
 """How long `--follow` waits when there is nothing new."""
 PAGE_ENTRIES: Final = 1000
+_NOT_FOUND: Final = 404
+_AUDITED: Final = (
+    *("seq", "time", "uid", "method", "path", "size", "admin"),
+    *("from", "token_id", "means", "data"),
+)
+"""The members of an audited write that `log` prints, in their order."""
 _EXACT: Final = 2**53
 _MAX_EXACT_BYTES: Final = 268_435_456
 
@@ -649,6 +658,7 @@ def add_log_options(parser: ArgumentParser, _: str) -> None:
     )
     summary = "print what was written, as far as it was kept"
     parser.add_argument("--data", dest="with_data", action="store_true", help=summary)
+    add_search_options(parser)
     add_flag(parser, "--follow", "go on with new writes until Ctrl-C")
     add_network_options(parser)
     add_config_option(parser)
@@ -660,12 +670,19 @@ def _log(client: HttpClient, arguments: Namespace) -> None:
     if arguments.follow:
         signal.signal(signal.SIGINT, _end)
     after, left = arguments.after, arguments.limit
+    search, printed = search_of(arguments), set[int]()
+    is_search = search != Search()
+    if is_search:
+        after = after or 0
+        printed = _print_audited(client, url, search, after, left)
+        left -= len(printed)
     while left > 0 or arguments.follow:
-        count = min(left, PAGE_ENTRIES) if left > 0 else PAGE_ENTRIES
+        count = min(left, PAGE_ENTRIES) if left > 0 and not is_search else PAGE_ENTRIES
         entries = _read_log(client, url, after, count, with_data=arguments.with_data)
-        for entry in entries:
+        found = [each for each in entries if each["seq"] not in printed and _is_in(search, each)]
+        for entry in found if arguments.follow else found[:left]:
             write_out(orjson.dumps(entry) + b"\n")
-        left -= len(entries)
+        left -= len(found)
         if entries:
             after = entries[-1]["seq"]
         elif arguments.follow:
@@ -673,6 +690,39 @@ def _log(client: HttpClient, arguments: Namespace) -> None:
             time.sleep(POLL_S)
         else:
             return
+
+
+def _is_in(search: Search, entry: dict[str, Any]) -> bool:
+    return search.finds(entry | {"time": parse_time(entry["time"])})
+
+
+def _print_audited(client: HttpClient, url: Url, search: Search, after: int, most: int) -> set[int]:
+    """Print the writes that the audit has, and return their numbers; none without an audit."""
+    given = {name: value for name, value in attrs.asdict(search).items() if value is not None}
+    printed, begin = set[int](), None
+    while len(printed) < most:
+        parameters = {**given, "limitToFirst": str(PAGE_ENTRIES)}
+        if begin is not None:
+            parameters["startAfter"] = begin
+        address = url.to_settings("audit.json").with_parameters(parameters)
+        response = client.send("GET", address)
+        if response.status == _NOT_FOUND:
+            response.close()
+            break
+        if not response.is_success:
+            raise CommandFailed(response.read_error())
+        page = parse_json(response.content(), address)
+        with reading_answer(address):
+            lines = [each for each in page["lines"] if each["kind"] == "write"]
+            for line in [each for each in lines if each["seq"] > after][: most - len(printed)]:
+                shown = {name: line[name] for name in _AUDITED if name in line}
+                shown["time"] = line["time"].replace("Z", "+00:00")
+                write_out(orjson.dumps(shown) + b"\n")
+                printed.add(line["seq"])
+            begin = page["next"]
+        if begin is None:
+            break
+    return printed
 
 
 def _read_log(

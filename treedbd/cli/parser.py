@@ -74,6 +74,7 @@ COMMANDS: Final = {
     "cursors": _Command("cursors", "show how far the readers of change logs are"),
     "top": _Command("top", "show what clients do with the databases of a project"),
     "log": _Command("data", "print who has written what, and when", "add_log_options"),
+    "audit": _Command("audit", "verify and print the audit files: who has done what"),
     "backup": _Command("backup", "save all databases while the daemon runs"),
     "restore": _Command(
         "backup", "make a data directory of a backup or an archive", "add_restore_options"

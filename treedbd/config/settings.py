@@ -54,8 +54,10 @@ from treedbd.config.values import (
 from treedbd.files import read_installation
 from treedbd.limits import (
     DEFAULT_PROJECT_DATABASES,
+    KIB,
     MAX_LABEL_CHARACTERS,
     MAX_UID_PREFIX_CHARACTERS,
+    MIB,
     PROJECT_RATES,
     Limits,
     RateLimits,
@@ -470,7 +472,7 @@ def _trusted_proxies(raw: object, location: SettingLocation) -> TrustedProxies:
         raise location.error(f"holds a bad entry ({error})") from None
 
 
-def _backups(raw: object, location: SettingLocation) -> pathlib.Path | None:
+def _folder_or_none(raw: object, location: SettingLocation) -> pathlib.Path | None:
     return None if raw == "" else folder(raw, location)
 
 
@@ -492,6 +494,23 @@ def _daemon_url(raw: object, location: SettingLocation) -> str:
             "this machine"
         )
     return url
+
+
+@attrs.frozen
+class AuditSettings:
+    """`[audit]`: who wrote what, in files of `directory`; None for no audit.
+
+    A file has about `file_bytes`, and is kept for `keep_s` seconds. Lines of writes have bodies of
+    at most `body_bytes`. With `reads` those of admins are recorded too, and with `denied` writes
+    that were denied.
+    """
+
+    directory: pathlib.Path | None = key(None, _folder_or_none)
+    keep_s: float = key(400 * 86_400.0, seconds(100 * 365 * 86_400))
+    file_bytes: int = key(32 * MIB, integer(64 * KIB, 2**40))
+    body_bytes: int = key(0, integer(0, 64 * KIB))
+    reads: bool = key(False, boolean)
+    denied: bool = key(False, boolean)
 
 
 def _default_project(raw: object, location: SettingLocation) -> str:
@@ -524,7 +543,7 @@ class Settings:
     trusted_proxies: TrustedProxies = key(NO_PROXIES, _trusted_proxies)
     default_project: str = key("", _default_project)
     data: pathlib.Path = key(pathlib.Path("/var/lib/treedb"), folder)
-    backups: pathlib.Path | None = key(None, _backups)
+    backups: pathlib.Path | None = key(None, _folder_or_none)
     backups_kept: int = key(7, integer(1, 9999))
     engine: str = key("sqlite", read_engine)
     reads: ReadsName = key("strict", one_of("strict", "local"))
@@ -541,6 +560,7 @@ class Settings:
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
     readers: ReaderLimits = key(ReaderLimits(), table(ReaderLimits))
     archive: ArchiveSettings = key(ArchiveSettings(), table(ArchiveSettings))
+    audit: AuditSettings = key(AuditSettings(), table(AuditSettings))
     http: HttpSettings = key(HttpSettings(), table(HttpSettings))
     log: LogSettings = key(LogSettings(), table(LogSettings))
     tracing: TracingSettings = key(TracingSettings(), table(TracingSettings))
@@ -729,6 +749,7 @@ def _check(settings: Settings) -> None:
     _check_standby(settings)
     _check_backups(settings)
     _check_archive(settings)
+    _check_audit(settings)
     _check_proxies(settings)
     _check_log(settings)
     settings.tracing.check_libraries(settings.location.at("tracing"))
@@ -808,6 +829,20 @@ def _check_archive(settings: Settings) -> None:
             raise location.at("to").error(f"is in {what}", "choose another directory")
         if other is not None and other.resolve().is_relative_to(place):
             raise location.at("to").error(f"contains {what}", "choose another directory")
+
+
+def _check_audit(settings: Settings) -> None:
+    """Raise `ConfigError` for a directory of the audit that cannot be used."""
+    directory = settings.audit.directory
+    if directory is None:
+        return
+    location = settings.location.at("audit").at("directory")
+    if settings.engine == "memory":
+        raise location.error(
+            "is set, but what is in memory is not audited", 'remove it, or set engine = "sqlite"'
+        )
+    if directory.resolve().is_relative_to(settings.data.resolve()):
+        raise location.error("is in the data directory", "choose another directory")
 
 
 def _check_endpoints(

@@ -20,8 +20,7 @@ from treedbd.limits import (
     RULES_VERSIONS,
     WAITING_DRAFTS,
 )
-from treedbd.names import DEFAULT_DATABASE, CreatorName, DatabaseName, DialectName
-from treedbd.store.changelog import Origin
+from treedbd.names import DEFAULT_DATABASE, CreatorName, DatabaseName, DialectName, Origin
 from treedbd.store.engine import CannotCreateStore, Transaction
 from treedbd.traces import Trace
 from treedbd.tree.edit import Edit

@@ -235,8 +235,11 @@ class LocalRequest:
         content: the body.
         contender: identifies a transaction among those that write at the same time; None otherwise.
         trace: always None: the span is that of the program.
+        is_local: always true: it has no client.
 
     """
+
+    is_local: Final = True
 
     def __init__(self, method: bytes, body: bytes, contender: int | None) -> None:
         self.method: Final = method

@@ -29,7 +29,7 @@ from treedbd.database.database import Database
 from treedbd.database.requests import SHUTTING_DOWN, PermissionDenied, Unavailable
 from treedbd.database.resume import MissedNotification, Resumption
 from treedbd.database.watchers import Notification, ReadGrant, Subscription
-from treedbd.embedding.requests import LocalAccess, TooLargeToRead, text_of, wait_for
+from treedbd.embedding.requests import LocalAccess, LocalRequest, TooLargeToRead, text_of, wait_for
 from treedbd.http1.content import ContentReader, WaitingBytes, WaitingBytesRefused
 from treedbd.names import DatabaseName
 from treedbd.store.nodes import Nodes
@@ -318,7 +318,11 @@ class WatchQueue:
 
     def _begin_watching(self, database: Database) -> None:
         wanted, path = self._wanted, self._wanted.place.path
-        request = admit(self._access.resource.data, wanted, database, self.identity, None)
+        data = self._access.resource.data
+        request = admit(data, wanted, database, self.identity, None)
+        if data.context.audit is not None and data.context.audit.reads:
+            local: Any = LocalRequest(wanted.method, b"", None)
+            data.context.audit.read(local, wanted, self.name, self.identity)
         self._grant = database.make_grant(request, self.revoke, self.overflow)
         self._subscription = database.subscribe(path, self._query, self)
         source = first_source(database, path, self._query, self._subscription)

@@ -49,6 +49,7 @@ from prometheus_client.utils import floatToGoString
 
 import twisted
 from treedbd import __version__
+from treedbd.audit.auditor import Auditor
 from treedbd.counting import SECONDS, Histogram
 from treedbd.database.answers import AnswerPool
 from treedbd.database.data_directory import BACKUP_NOTE, measure_all
@@ -140,6 +141,7 @@ class Sources:
 
     Attributes:
         archive: what is counted of the archive; None without one.
+        auditor: audits writes; None if nothing does.
         facts: the values that were measured last.
         turns: the turns of the event loop; None if they are not counted.
         process: the metrics of the process by name, as they were measured last.
@@ -154,6 +156,7 @@ class Sources:
     queries: MissingIndexes
     server: Http1Factory
     archive: ArchiveCounts | None = None
+    auditor: Auditor | None = None
     turns: Turns | None = None
     facts: Facts = attrs.field(factory=Facts)
     process: Mapping[str, float] = attrs.field(factory=dict)
@@ -451,6 +454,12 @@ METRICS: Final[tuple[Metric, ...]] = (
         "treedb_write_problems",
         "Those of the problems that refuse writes.",
         lambda s: s.facts.write_problems,
+    ),
+    _gauge(
+        "treedb_audit_lag_seconds",
+        "Age of the oldest write that is not audited yet, 0 if all are; without an audit no value.",
+        lambda s: None if s.auditor is None else s.auditor.lag_s(),
+        combine=max,
     ),
     _fact(
         "treedb_last_backup_timestamp_seconds",

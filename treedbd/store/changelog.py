@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import attrs
 import orjson
 
 from treedbd.limits import KIB
+from treedbd.names import Origin
 from treedbd.store import cursors
 from treedbd.store.cursors import Held
 from treedbd.store.engine import LogEntry, ReadView, Transaction
@@ -62,22 +63,6 @@ class NotRetained:
 
     method: Method
     place: Place
-
-
-class Origin(NamedTuple):
-    """Where a request came from; it is logged for the audit only.
-
-    Attributes:
-        address: that of the client, empty if it has none.
-        token: the id of its token, None without one; never the token.
-        means: `http`; `socket` for the real-time protocol; `end` for a write that was set for the
-            end of a session; `local` for the program that embeds the service.
-
-    """
-
-    address: str
-    token: str | None
-    means: str
 
 
 @attrs.frozen

@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from treedbd.loop import paused
-from treedbd.store.changelog import Origin, parse_origin
+from treedbd.names import Origin
+from treedbd.store.changelog import parse_origin
 from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.store.rows import seal, unseal

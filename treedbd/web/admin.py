@@ -9,19 +9,33 @@ continues after its last number.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import pathlib
+from collections.abc import Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from treedbd import __version__
+from treedbd.audit.search import (
+    MAX_PAGE_LINES,
+    BadPosition,
+    BadTime,
+    NoAudit,
+    Page,
+    Search,
+    find_page,
+    parse_time,
+)
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
+from treedbd.database.requests import Unavailable
 from treedbd.errors import in_one_line
 from treedbd.http1.parser import parse_coding
 from treedbd.http1.request import IHttp1Request, read_body, size_of_body
 from treedbd.limits import KIB, MAX_TOKEN_REQUEST_BYTES, MIB
+from treedbd.names import DatabaseName
 from treedbd.store.changelog import LoggedEntry, describe_entry
 from treedbd.store.engine import LogEntry
 from treedbd.store.nodes import Nodes
@@ -34,7 +48,14 @@ from treedbd.web.auth.identity import ANONYMOUS, Identity, ReadOnlyToken, TokenR
 from treedbd.web.auth.jwt import LEEWAY_S
 from treedbd.web.auth.minting import MadeToken, TokenRequest, parse_token_request
 from treedbd.web.listeners import SocketRegistry
-from treedbd.web.request import DataRequest, Dialect, Parameters, PayloadTooLarge, parse_choice
+from treedbd.web.request import (
+    DataRequest,
+    Dialect,
+    Parameters,
+    PayloadTooLarge,
+    find_single_parameter,
+    parse_choice,
+)
 from treedbd.web.response import Response, json_response, text_response
 from treedbd.web.rules import RulesHandlers, explain_without_rules
 from treedbd.web.write import decode
@@ -80,6 +101,8 @@ class AdminHandlers:
         self._catalog = catalog
         self._slices = context.reads.slices
         self._authenticator = context.authenticator
+        self._audit_folder = context.settings.audit.directory
+        self._reactor: Any = context.clock
         self._is_development = context.settings.development
         of_rules = RulesHandlers(data, catalog)
         self.rules: Final = of_rules.rules
@@ -143,6 +166,27 @@ class AdminHandlers:
             steps = print_log(database, wanted.parameters, layout)
             return text_response(wanted, await self._slices.run(steps))
 
+    async def audit(
+        self, request: IHttp1Request, wanted: DataRequest, database: Database
+    ) -> Response:
+        """List what the audit files of this machine have of a database."""
+        await self._data.identify_admin(wanted, database, "Access to the audit")
+        if wanted.wants_explanation:
+            return explain_without_rules(wanted)
+        folder, parameters = self._audit_folder, wanted.parameters
+        if folder is None:
+            raise NoAudit
+        search = parse_search(request.uri, database.name)
+        begin, limit = parameters.get("startAfter"), parse_limit(parameters, "limitToFirst")
+        most = min(limit or DEFAULT_ENTRIES, MAX_PAGE_LINES)
+        page = await deferToThreadPool(
+            self._reactor,
+            self._reactor.getThreadPool(),
+            lambda: _find_page(folder, search, begin, most),
+        )
+        layout = wanted.dialect if wanted.print == "pretty" else None
+        return text_response(wanted, await self._slices.run(_print_page(page, layout)))
+
     async def compact(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """Give free space of a database back to the file system."""
         admin = await self._data.identify_admin(wanted, database, "Compacting a database")
@@ -169,6 +213,7 @@ class AdminHandlers:
             "uid": identity.uid,
             "admin": identity.is_admin,
             "read_only": identity.is_read_only,
+            "token_id": identity.token_id,
             "expires": None if ends is None else _show_time(ends - LEEWAY_S),
             "version": __version__,
             "development": self._is_development,
@@ -196,6 +241,48 @@ class AdminHandlers:
         refreshing = self._catalog.refresh(database.name.project)
         if refreshing is not None:
             await refreshing
+
+
+def parse_search(uri: bytes, name: DatabaseName) -> Search:
+    """Return the search in the query of a target, in one database; raise `InvalidQuery`."""
+    since, until = find_single_parameter(uri, "since"), find_single_parameter(uri, "until")
+    try:
+        return Search(
+            since=None if since is None else parse_time(since),
+            until=None if until is None else parse_time(until),
+            path=find_single_parameter(uri, "path"),
+            uid=find_single_parameter(uri, "uid"),
+            project=name.project,
+            database=name.database,
+        )
+    except BadTime as error:
+        raise InvalidQuery(str(error)) from None
+
+
+def _find_page(folder: pathlib.Path, search: Search, begin: str | None, most: int) -> Page:
+    """Return a page of the audit; none of it was written yet if there is no directory."""
+    try:
+        return find_page(folder, search, begin, most)
+    except FileNotFoundError:
+        return Page([], None)
+    except BadPosition as error:
+        raise InvalidQuery(f"startAfter: {error}") from None
+    except OSError as error:
+        raise Unavailable(f"The audit cannot be read: {error.strerror}.") from None
+
+
+def _print_page(page: Page, layout: Dialect | None) -> Generator[None, None, bytes]:
+    """Print a page in steps."""
+    chunks: Iterable[bytes] = (
+        b'{"lines":[',
+        *(b"," + line if at else line for at, line in enumerate(page.lines)),
+        b'],"next":' + compact(page.next) + b"}",
+    )
+    printed = []
+    for chunk in chunks if layout is None else layout.indent(chunks):
+        printed.append(chunk)
+        yield
+    return b"".join(printed)
 
 
 def _read_small_body(request: IHttp1Request, limit: int) -> bytes:
@@ -302,6 +389,9 @@ def _show_entry(entry: LoggedEntry, *, with_body: bool) -> Json:
     }
     if entry.writer.is_admin:
         shown["admin"] = True
+    origin = entry.writer.origin
+    if origin is not None:
+        shown |= {"from": origin.address or None, "token_id": origin.token, "means": origin.means}
     if with_body:
         shown["kept"] = entry.has_body
         shown["data"] = entry.sent

@@ -24,6 +24,7 @@ from treedbd.web.response import Cors, ResponseWriter
 
 if TYPE_CHECKING:
     from treedbd.config.settings import Settings
+    from treedbd.web.audit import RequestAudit
 
 
 @attrs.frozen(eq=False)
@@ -32,8 +33,8 @@ class WebContext:
 
     `wall_clock` returns the seconds since 1970. `counts` counts the connections and streams of all
     processes that serve the same clients, None if there is one process. `guard` refuses pages of
-    other sites, `users` finds the users of the program that embeds the service, and `rates` bounds
-    what callers do; each is None if the service has no such thing.
+    other sites, `users` finds the users of the program that embeds the service, `rates` bounds what
+    callers do, and `audit` records who writes; each is None if the service has no such thing.
     """
 
     settings: Settings
@@ -47,6 +48,7 @@ class WebContext:
     guard: OriginGuard | None
     users: Users | None
     rates: Rates | None
+    audit: RequestAudit | None = None
 
 
 class Users:
@@ -86,12 +88,13 @@ def make_context(
     counts: Counting | None = None,
     levels: Levelling | None = None,
     login: HostLogin | None = None,
+    audit: RequestAudit | None = None,
 ) -> WebContext:
     """Return the context of a service with these settings.
 
     `wall_clock` returns the seconds since 1970. `counts` and `levels` are shared by the processes
     that serve the same clients. `login` names the sender of a request, before its token is
-    considered; None if only tokens identify senders.
+    considered; None if only tokens identify senders. `audit` records who writes, if anything does.
     """
     reads = SharedReads(settings.limits, clock)
     cors = Cors(settings.http.cors_origins)
@@ -107,4 +110,5 @@ def make_context(
         guard=make_guard(settings),
         users=None if login is None else Users(login, settings.http.cors_origins),
         rates=make_rates(settings, levels, authenticator, clock.seconds),
+        audit=audit,
     )

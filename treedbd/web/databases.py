@@ -90,7 +90,9 @@ class DatabaseHandlers:
             "can_create": spec.databases is None and count < spec.databases_max,
         }
 
-    async def database(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
+    async def database(
+        self, request: IHttp1Request, wanted: DataRequest, database: Database
+    ) -> Response:
         """Create a database, or delete it."""
         deadline = self._clock.seconds() + wanted.timeout_s
         is_deletion = wanted.method == b"DELETE"
@@ -111,7 +113,9 @@ class DatabaseHandlers:
             await before_deadline(deleting, deadline, self._clock, "the database was deleted")
             self._log.info("The database {label} is deleted by an admin.", label=name.label)
         else:
-            caller = Caller(identity.auth, identity.is_admin)
+            audit = self._data.context.audit
+            origin = None if audit is None else audit.origin(request, identity)
+            caller = Caller(identity.auth, identity.is_admin, origin)
             await self._create(database, caller, deadline, wanted.timeout_s)
             self._log.info("The database {label} is created by an admin.", label=name.label)
         return json_response(wanted, {"name": name.label})

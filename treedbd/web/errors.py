@@ -15,6 +15,7 @@ import attrs
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from treedbd.audit.search import NoAudit
 from treedbd.counting import HeldBytesRefused
 from treedbd.database.backup_folder import BackupUnderWay, NoBackups
 from treedbd.database.requests import (
@@ -102,6 +103,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     UnknownVersion: (404, "not_found"),
     CannotUpgrade: (404, "not_found"),
     NoBackups: (404, "not_found"),
+    NoAudit: (404, "not_found"),
     MethodNotAllowed: (405, "method_not_allowed"),
     RulesManagedByFile: (409, "conflict"),
     NoSigningSecret: (409, "conflict"),

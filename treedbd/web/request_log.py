@@ -475,7 +475,9 @@ MAX_PARAMETERS: Final = 64
 """Parameters of a request that are examined."""
 MAX_UNKNOWN: Final = 4
 """Unknown parameters of a request that are named."""
-_OTHER_PARAMETERS: Final = frozenset({b"/.health", b"/.ws", b"/.lp", b"/.inspect/requests.json"})
+_OTHER_PARAMETERS: Final = frozenset(
+    {b"/.health", b"/.ws", b"/.lp", b"/.inspect/requests.json", b"/.settings/audit.json"}
+)
 """Paths whose requests have parameters of their own."""
 _ENDED: Final = {OK: "stream ended after", SWITCHING: "WebSocket closed after"}
 """How the line of a stream or WebSocket begins at its end, by its status."""

@@ -267,6 +267,7 @@ class DataHandlers:
         self.gate: Final = writes.gate
         self._shared_reads = context.reads
         self.missing_indexes: Final = MissingIndexes()
+        self._audit = context.audit if context.audit is not None and context.audit.reads else None
 
     async def get(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
@@ -279,6 +280,8 @@ class DataHandlers:
         if wanted.accepts_events:
             check_stream(wanted.parameters, wanted.place)
         identity = await self.identify(wanted, database)
+        if self._audit is not None:
+            self._audit.read(request, wanted, database.name, identity)
         if wanted.accepts_events:
             kind = ChangesStream if names_changes(wanted.parameters) else Stream
             stream = kind(
@@ -334,6 +337,8 @@ class DataHandlers:
         identity = self.recall(wanted, database)
         if identity is None:
             return None
+        if self._audit is not None:
+            self._audit.read(request, wanted, database.name, identity)
         if read is None or question.identity is not identity or request.trace is not None:
             read = self._make_read(wanted, identity, request.trace)
             if request.trace is None:
@@ -637,6 +642,9 @@ class TreeResource(Resource):
         self.shared_reads, self.rates, self.writer = context.reads, context.rates, context.writer
         self._health = Health(catalog, context.authenticator, self._parser, self._users)
         self._refuse = ErrorSender(self._parser, self.writer, catalog.dialect, refused)
+        self._audit = context.audit
+        if self._audit is not None:
+            self._refuse.watchers.append(self._audit.refused)
         self.console_files: Final = Console(context)
         self._front_page = FrontPage(settings, self._parser, catalog, self.console_files)
         self._documents = Documents(context.clock)
@@ -754,6 +762,7 @@ class TreeResource(Resource):
     @app.route("/.inspect/connections.json", methods=READ_METHODS, endpoint="connections")
     @app.route("/.inspect/databases.json", methods=READ_METHODS, endpoint="databases")
     @app.route("/.inspect/requests.json", methods=READ_METHODS, endpoint="requests")
+    @app.route("/.settings/audit.json", methods=READ_METHODS, endpoint="audit")
     @app.route("/.settings/compact.json", methods=["POST", "OPTIONS"], endpoint="compact")
     @app.route("/.settings/log.json", methods=READ_METHODS, endpoint="log")
     @app.route("/.settings/rules.json", methods=["GET", "HEAD", "PUT", "OPTIONS"], endpoint="rules")
@@ -980,6 +989,8 @@ class TreeResource(Resource):
             if self.inspection.recorder.is_recording:
                 self.inspection.recorder.opened(request)
             return
+        if handler is not None and self._audit is not None:
+            self._audit.settings(request, wanted, question.name, response.status)
         may_store = is_public and wanted.token is None
         may_refuse = wanted.method not in _ECHOING
         try:
@@ -1002,7 +1013,12 @@ class TreeResource(Resource):
     async def serve(self, request: Any, name: DatabaseName, wanted: DataRequest) -> Response | None:
         """Return the response to the embedding program; None if it has cancelled its `request`."""
         self._moment.of = None  # that was of another request
-        return await self._handle(request, wanted, self.find(name), None)
+        try:
+            return await self._handle(request, wanted, self.find(name), None)
+        except Exception as error:
+            if self._audit is not None:
+                self._audit.refuse(request, wanted, name, error)
+            raise
 
     async def _handle(
         self,

@@ -594,7 +594,11 @@ class Stream:
         edit = parse_on_disconnect(wanted.parameters, wanted.place.path, limits)
         read = self._admit()
         database.check_read(read)
-        writes = StreamWrites(database, edit, read.caller, data.streams.track)
+        caller = read.caller
+        if data.context.audit is not None:
+            origin = data.context.audit.origin(self.request, self.identity)
+            caller = attrs.evolve(caller, origin=origin)
+        writes = StreamWrites(database, edit, caller, data.streams.track)
         store = writes.judge if self.request.method == b"HEAD" else writes.store
         await store(data.now_ms(), limits.disconnect_writes_per_connection)
         self._writes = writes

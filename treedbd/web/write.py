@@ -46,6 +46,7 @@ from treedbd.http1.content import SMALL_BYTES, Content, JoinedContent
 from treedbd.http1.parser import Coding, decode_body, decode_pieces, parse_coding
 from treedbd.http1.request import IHttp1Request
 from treedbd.limits import KIB, MAX_DEPTH, MIB, Limits
+from treedbd.names import Origin
 from treedbd.rules.evaluate import explanation
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put, make_remove
@@ -304,7 +305,7 @@ class _BegunWrite:
     """A write whose caller is known.
 
     `now` is its time in milliseconds since 1970, `deadline` in seconds of the clock. It has a
-    `contender` if it has a condition.
+    `contender` if it has a condition, and an `origin` if writes are audited.
     """
 
     contender: int | None
@@ -313,6 +314,7 @@ class _BegunWrite:
     identity: Identity
     now: int
     deadline: float
+    origin: Origin | None = None
 
     def check_rights(self) -> None:
         """Raise `PermissionDenied` if the caller may write nothing here, whatever the body."""
@@ -330,7 +332,7 @@ class _BegunWrite:
         return Write(
             edit=edit,
             now=self.now,
-            caller=Caller(identity.auth, is_admin),
+            caller=Caller(identity.auth, is_admin, self.origin),
             condition=condition,
             deadline=self.deadline,
             wants_echo=wanted.print != "silent" and not is_push,
@@ -357,6 +359,7 @@ class WriteHandlers:
         self._data = data
         self._clock = clock = context.clock
         self._now_ms = data.now_ms
+        self._audit = context.audit
         self.methods: Final = {
             b"PUT": self.put,
             b"POST": self.post,
@@ -415,6 +418,7 @@ class WriteHandlers:
             identity=identity,
             now=now,
             deadline=deadline,
+            origin=None if self._audit is None else self._audit.origin(request, identity),
         )
         if method is None:
             return await self._do(begun, make_remove(place))

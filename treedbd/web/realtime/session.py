@@ -43,6 +43,7 @@ from treedbd.loop import do_nothing
 from treedbd.names import DatabaseName
 from treedbd.rules.evaluate import Verdict, explanation
 from treedbd.rules.ruleset import format_explanation
+from treedbd.tree.path import format_path
 from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity, ReadOnlyToken
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
@@ -91,6 +92,7 @@ class RealtimeContext:
         hashes: the hashes of values that clients listen to.
         guard: refuses pages of other sites; None if nothing does.
         rates: bounds what callers do; None if nothing does.
+        audit: records who writes; None if nothing does.
         now_ms: returns the time in milliseconds since 1970.
         explains_denials: whether every client is sent the reason of a denial, and not only an admin
             who overrides `auth`.
@@ -110,6 +112,7 @@ class RealtimeContext:
         self.authenticator: Final = web.authenticator
         self.guard: Final = web.guard
         self.rates: Final = web.rates
+        self.audit: Final = web.audit
         self.reads: Final = web.reads
         self.slices: Final = web.reads.slices
         self.gate: Final = data.gate
@@ -404,7 +407,9 @@ class RealtimeSession:
 
     def _become(self, identity: Identity, *, is_overridden: bool = False) -> None:
         self.identity = identity
-        self.caller = Caller(identity.auth, identity.is_admin)
+        audit = self.context.audit
+        origin = None if audit is None else audit.origin(self.request, identity, "socket")
+        self.caller = Caller(identity.auth, identity.is_admin, origin)
         self.can_expire = identity.expires_at is not None
         self._is_overridden = is_overridden
 
@@ -556,6 +561,8 @@ class RealtimeSession:
 
     def _answer_failed(self, request: RealtimeRequest, error: Exception) -> None:
         self._note_denial(error)
+        if request.action in _WRITING_ACTIONS:
+            self._audit_denial(request.body.get("p"), error)
         self.answer(request.number, *status_of(error))
 
     async def _write_long(self, long: LongWrite) -> None:
@@ -595,12 +602,26 @@ class RealtimeSession:
 
     def _listen(self, request: RealtimeRequest) -> _Awaited:
         """Listen, after the answers to all writes before; the value shows these."""
+        self._audit_read(request)
         return _after(self._writes.pending, lambda: self._listens.listen(request))
 
     def _unlisten(self, request: RealtimeRequest) -> _Awaited:
         return _after(self._writes.pending, lambda: self._listens.unlisten(request))
 
+    def _audit_read(self, request: RealtimeRequest) -> None:
+        audit, path = self.context.audit, request.body.get("p")
+        if audit is None or not audit.reads or not isinstance(path, str):
+            return
+        if self.identity.is_admin or self._is_overridden:
+            audit.read_by_message(self.request, self.name, self.identity, path)
+
+    def _audit_denial(self, path: object, error: BaseException | None) -> None:
+        audit = self.context.audit
+        if audit is not None and isinstance(path, str):
+            audit.denied_by_message(self.request, self.name, self.identity, path, error)
+
     def _get(self, request: RealtimeRequest) -> _Awaited:
+        self._audit_read(request)
         return _after(self._writes.pending, lambda: self._listens.get(request))
 
     def _sign_in(self, request: RealtimeRequest) -> _Awaited:
@@ -676,6 +697,8 @@ class RealtimeSession:
         `write` is the write that the rules may have denied. Then `answered` is called as above.
         """
         database = self.database
+        if write is not None:
+            self._audit_denial(format_path(write.edit.place.path), error)
 
         def answer() -> None:
             if write is not None:

@@ -1,0 +1,144 @@
+"""What handlers give the audit: where writes come from, and the requests that are recorded.
+
+A write is audited from the change log; here its caller gets the `Origin` that is logged with it.
+Denied writes, reads of admins, and what admins set are recorded as requests (`audit.accesses`).
+What is recorded is the path as admins see it elsewhere, without what may be a token in it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from treedbd.audit.accesses import AccessRecorder
+from treedbd.database.requests import PermissionDenied
+from treedbd.http1.request import IHttp1Request
+from treedbd.names import DatabaseName, Origin
+from treedbd.store.changelog import Writer
+from treedbd.web.auth.identity import (
+    ANONYMOUS,
+    AuthRequired,
+    Identity,
+    NotAdmin,
+    ReadOnlyToken,
+    TokenRequired,
+)
+from treedbd.web.auth.jwt import BadToken
+from treedbd.web.auth.verifier import Authenticator
+from treedbd.web.origins import ForeignOrigin, UnnamedPage
+from treedbd.web.request import READING, DataRequest, Question
+from treedbd.web.response import address_of
+from treedbd.web.seen_requests import show_path, uid_of
+
+DENIALS: Final = (
+    *(PermissionDenied, ReadOnlyToken, NotAdmin, AuthRequired, TokenRequired),
+    *(BadToken, ForeignOrigin, UnnamedPage),
+)
+"""The errors of a write that its sender may not do."""
+SETTINGS: Final = b"/.settings/"
+_NO_TOKEN: Final = (BadToken, AuthRequired, TokenRequired)
+
+
+class RequestAudit:
+    """Gives writes their origin, and records requests.
+
+    Attributes:
+        reads: whether reads of admins are recorded.
+
+    """
+
+    def __init__(self, recorder: AccessRecorder, authenticator: Authenticator) -> None:
+        """Record by `recorder`; `authenticator` recalls who has sent a request."""
+        self.reads: Final = recorder.reads
+        self._recorder = recorder
+        self._authenticator = authenticator
+
+    def origin(self, request: IHttp1Request, identity: Identity, means: str = "http") -> Origin:
+        """Return where a request comes from; a program that embeds the service has no address."""
+        is_local = getattr(request, "is_local", False)
+        return Origin(address_of(request), identity.token_id, "local" if is_local else means)
+
+    def read(
+        self, request: IHttp1Request, wanted: DataRequest, name: DatabaseName, identity: Identity
+    ) -> None:
+        """Record a read if its sender is an admin, also one who has another `auth` for it."""
+        if identity.is_admin or wanted.override is not None:
+            writer = self._writer(request, identity, "http")
+            method = wanted.method.decode("ascii", "replace")
+            self._recorder.note("read", name, writer, method, show_path(wanted))
+
+    def read_by_message(
+        self, request: IHttp1Request, name: DatabaseName, identity: Identity, path: str
+    ) -> None:
+        """Record a listen or a get of the real-time protocol by an admin."""
+        self._recorder.note(
+            "read", name, self._writer(request, identity, "socket"), "GET", show_path(path)
+        )
+
+    def denied_by_message(
+        self,
+        request: IHttp1Request,
+        name: DatabaseName,
+        identity: Identity,
+        path: str,
+        error: BaseException | None,
+    ) -> None:
+        """Record a write of the real-time protocol if it was denied."""
+        if self._recorder.denied and isinstance(error, DENIALS):
+            writer = self._writer(request, identity, "socket")
+            self._recorder.note(
+                "denied", name, writer, "PUT", show_path(path), error=_code_of(error)
+            )
+
+    def refused(self, request: IHttp1Request, error: BaseException, _: str) -> None:
+        """Record a request that is answered with an error, if it is a denied write."""
+        question = request.head_memory.question
+        if not isinstance(question, Question) or not question.wanted.is_write:
+            return
+        self.refuse(request, question.wanted, question.name, error)
+
+    def refuse(
+        self,
+        request: IHttp1Request,
+        wanted: DataRequest,
+        name: DatabaseName,
+        error: BaseException,
+    ) -> None:
+        """Record a write that is refused, if it is denied."""
+        if not (self._recorder.denied and isinstance(error, DENIALS)):
+            return
+        if not wanted.is_write or wanted.wants_explanation:
+            return
+        writer = self._writer(request, self._sender(wanted, name), "http")
+        method = wanted.method.decode("ascii", "replace")
+        path, code = show_path(wanted), _code_of(error)
+        self._recorder.note("denied", name, writer, method, path, error=code)
+
+    def settings(
+        self, request: IHttp1Request, wanted: DataRequest, name: DatabaseName, status: int
+    ) -> None:
+        """Record what an admin has set, and what he has read of the settings if reads are."""
+        path = wanted.admin_path
+        is_read = wanted.method in READING
+        if path is None or SETTINGS not in path or (is_read and not self.reads):
+            return
+        self._recorder.note(
+            "read" if is_read else "settings",
+            name,
+            self._writer(request, self._sender(wanted, name), "http"),
+            wanted.method.decode("ascii", "replace"),
+            show_path(wanted),
+            status=status,
+        )
+
+    def _sender(self, wanted: DataRequest, name: DatabaseName) -> Identity:
+        """Return who has sent a request, as far as that was found out."""
+        if wanted.identity is not None or wanted.token is None:
+            return wanted.identity or ANONYMOUS
+        return self._authenticator.recall(name.project, wanted.token) or ANONYMOUS
+
+    def _writer(self, request: IHttp1Request, identity: Identity, means: str) -> Writer:
+        return Writer(uid_of(identity), identity.is_admin, self.origin(request, identity, means))
+
+
+def _code_of(error: BaseException) -> str:
+    return "auth_required" if isinstance(error, _NO_TOKEN) else "permission_denied"
