@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -183,6 +184,37 @@ def test_a_write_that_fails_leaves_nothing_and_is_tried_again(
     series.append(lines(2))
     assert numbers_in(tmp_path) == [1, 2]
     assert sound(tmp_path).files == 1
+
+
+def test_a_directory_that_was_removed_is_made_again(tmp_path: pathlib.Path) -> None:
+    series = Clocks().open(tmp_path / "writes")
+    series.append(lines(1))
+    shutil.rmtree(tmp_path / "writes")
+    series.append(lines(2))
+    assert numbers_in(tmp_path / "writes") == [2]
+    (tmp_path / "writes" / HEAD).unlink()
+    (tmp_path / "writes" / HEAD).mkdir()
+    for _ in range(2):
+        with pytest.raises(OSError, match="directory"):
+            series.append(lines(3))
+    (tmp_path / "writes" / HEAD).rmdir()
+    series.append(lines(3))
+    assert numbers_in(tmp_path / "writes")[-1] == 3
+
+
+def test_nothing_is_written_to_a_file_that_was_removed(tmp_path: pathlib.Path) -> None:
+    clocks = Clocks()
+    series = clocks.open(tmp_path)
+    series.append(lines(1))
+    clocks.pass_by(days=1)
+    series.append(lines(2))
+    list_files(tmp_path)[1].path.unlink()
+    series.append(lines(3))
+    assert numbers_in(tmp_path) == [1, 3]
+    assert [each.number for each in list_files(tmp_path)] == [1, 3]
+    (fault,) = verify(tmp_path).faults
+    assert fault.file == "audit-20261130-000003.jsonl"
+    assert fault.reason.endswith("audit-20261130-000002.jsonl had been removed")
 
 
 def filled(folder: pathlib.Path, clocks: Clocks, days: int, *, keep: int) -> AuditSeries:

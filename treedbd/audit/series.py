@@ -39,7 +39,13 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from treedbd.files import create_directory, open_private, sync_directory, write_atomically
+from treedbd.files import (
+    create_directory,
+    is_at,
+    open_private,
+    sync_directory,
+    write_atomically,
+)
 from treedbd.limits import KIB
 
 FILE_NAME: Final = re.compile(r"audit-(\d{8})-(\d{6,12})\.jsonl")
@@ -221,7 +227,7 @@ class AuditSeries:
         self._files = list_files(self._folder)
         head = read_head(self._folder)
         if not self._files:
-            lost = None if head is None else f"{head.file} was removed"
+            lost = None if head is None else f"{head.file} had been removed"
             self._begin(1 if head is None else _number_of(head.file) + 1, None, lost, 0)
             return
         if len(self._files) > 1 and seen is not None:
@@ -233,7 +239,8 @@ class AuditSeries:
         self._size, self._digest, self._link = found.size, found.sha256, found.link
         if problem is not None or found.unfinished:
             before = (newest.name, found.sha256.hexdigest())
-            self._begin(newest.number + 1, before, problem, found.unfinished)
+            last = newest.number if head is None else max(newest.number, _number_of(head.file))
+            self._begin(last + 1, before, problem, found.unfinished)
             return
         self._descriptor = open_private(newest.path, os.O_WRONLY | os.O_APPEND)
         self._write_head()
@@ -243,6 +250,16 @@ class AuditSeries:
 
         Raises OSError; then none of them counts, and it may be tried again.
         """
+        try:
+            self._append(lines)
+        except OSError:
+            self.close()
+            raise
+
+    def _append(self, lines: Iterable[bytes]) -> None:
+        descriptor = self._descriptor
+        if descriptor is not None and not is_at(self._files[-1].path, descriptor):
+            self.close()  # it was removed or replaced, so what is written to it is lost
         if self._descriptor is None:
             self.open()
         newest = self._files[-1]
@@ -334,8 +351,6 @@ class AuditSeries:
             # What cannot be removed is an unfinished line, or lines that come twice.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, self._size)
-            self._descriptor = None
-            os.close(descriptor)
             raise
 
     def _write_head(self) -> None:
@@ -352,14 +367,16 @@ def _compare(
 ) -> str | None:
     """Return a sentence if the newest file is not as the head says."""
     if head is None:
-        return None if len(files) == 1 else f"{HEAD} was removed or cannot be read"
+        return None if len(files) == 1 else f"{HEAD} had been removed, or could not be read"
     if head.file != newest.name:
+        number = _number_of(head.file)
+        if number > newest.number:
+            return f"{head.file} had been removed"
         # The next file is begun before the head says so.
-        is_next = newest.number == _number_of(head.file) + 1
-        return None if is_next else f"{head.file} is not the newest file"
+        return None if newest.number == number + 1 else f"{HEAD} was an older one"
     if found.size < head.size:
-        return f"{newest.name} was cut at {found.size} of {head.size} bytes"
-    return None if found.head_sha256 == head.sha256 else f"{newest.name} was changed"
+        return f"{newest.name} had been cut at {found.size} of {head.size} bytes"
+    return None if found.head_sha256 == head.sha256 else f"{newest.name} had been changed"
 
 
 def _number_of(name: str) -> int:
