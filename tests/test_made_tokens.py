@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import pathlib
 import time
@@ -317,7 +318,9 @@ def test_a_caller_sees_who_he_is(shop: Tree) -> None:
     ):
         response = shop.request("GET", at(CALLER, sender))
         expires = f"{datetime.fromtimestamp(end, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        assert response.json == {**common, **shown, "expires": expires}
+        digest = hashlib.sha256(sender.encode()).hexdigest()[:16]
+        expected = {**common, **shown, "token_id": f"sha256:{digest}", "expires": expires}
+        assert response.json == expected
         assert response.headers["Cache-Control"] == "no-store"
     assert shop.get(at(CALLER, admin("shop")))["expires"] is None
     with Tree(shop.daemon, "shop", "stock") as stock:
@@ -353,6 +356,7 @@ def test_development_mode_says_so(daemon: Daemon) -> None:
         "uid": None,
         "admin": True,
         "read_only": False,
+        "token_id": "owner",
         "expires": None,
         "version": __version__,
         "development": True,

@@ -38,6 +38,8 @@ held_bytes_per_connection = 50000
 buffer_bytes = 65536
 """
 ARCHIVE = """
+[audit]
+directory = "audit"
 [archive]
 to = "archive"
 every_s = 0.1
