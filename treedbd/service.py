@@ -134,6 +134,8 @@ if TYPE_CHECKING:
     from treedbd.archive.archiver import Archiver
     from treedbd.cluster.service import ClusterService
 
+ARCHIVE: Final = "archive"
+"""The name of the archive's cursors, and of its election; its modules are loaded if it is used."""
 QUEUE_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 8.5
 """For all of a stop: the stores have the time that requests, streams and sockets leave."""
@@ -222,7 +224,7 @@ class TreeService(MultiService):
             catalog=self.catalog,
             runtime=runtime,
             reactor=self._reactor,
-            election=make_election("archive", settings, self._reactor, self._cluster),
+            election=make_election(ARCHIVE, settings, self._reactor, self._cluster),
         )
         return archiver
 
@@ -596,7 +598,7 @@ def make_runtime(
         entry_bytes=settings.streams.retain_entry_bytes,
         followed_bytes=EVENT_BYTES if context or cluster else 0,
         readers=settings.readers,
-        first_cursors={} if settings.audit.directory is None else {READER: False},
+        first_cursors=_first_cursors(settings),
         watched_fields=settings.limits.watched_fields_per_path,
         send_hint=do_nothing if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),
@@ -660,6 +662,16 @@ def make_first(settings: Settings, credentials: Credentials, reactor: Any) -> Fi
         return TrustStore(authorities).creator_for(host)
 
     return FirstClient(reactor, url, make_creator, token_of, projects=settings.projects)
+
+
+def _first_cursors(settings: Settings) -> dict[str, bool]:
+    """Return the readers of the logs of all databases, and whether they need whole entries."""
+    readers = {}
+    if settings.archive.to:
+        readers[ARCHIVE] = True
+    if settings.audit.directory is not None:
+        readers[READER] = False
+    return readers
 
 
 def make_catalog(

@@ -172,6 +172,28 @@ def test_what_the_change_log_did_not_keep_is_a_gap_and_a_base(tmp_path: pathlib.
     assert "lagged too much" in reasons[-1]
 
 
+def test_a_new_database_is_archived_from_its_first_entry_however_late_it_is_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    with make_daemon(tmp_path, "every_s = 0.1", "[streams]\nretain_events = 3") as daemon:
+        put(daemon, "/a.json", 1)
+        wait_until(lambda: lag(daemon) == 0)
+        (tmp_path / FOLDER).rename(tmp_path / "away")
+        put(daemon, "/b.json", 2)
+        daemon.await_line("The archive cannot be written")
+        put(daemon, "/long.json?ns=eu--app", "x" * 100_000)
+        for number in range(70):  # the log is trimmed after 64
+            put(daemon, f"/c{number}.json?ns=eu--app", number)
+        (tmp_path / "away").rename(tmp_path / FOLDER)
+        wait_until(lambda: lag(daemon) == 0)
+        assert daemon.stop() == 0
+    archive = archive_in(tmp_path)
+    assert not archive.gaps("app/eu")
+    assert not archive.bases("app/eu")
+    found = read_back(archive, "app/eu")[1]
+    assert found == {"long": "x" * 100_000} | {f"c{number}": number for number in range(70)}
+
+
 def await_base(daemon: Daemon) -> None:
     """Wait for the next base."""
     daemon.await_line("A base of app is in the archive", daemon.mark(), 30)

@@ -263,6 +263,8 @@ class Feeds:
             if cursor is None and not reader.count_unread():
                 return  # nothing was ever written
             await self._begin(reader, database, cursor, batch)
+        elif not reader.sequence:
+            self._upkeep.see_new(name)  # its cursor is there since its first write
         elif cursor is not None:
             self._upkeep.see(name, cursor.created_ms)
         start = reader.position
