@@ -8,17 +8,20 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
 import pytest
 
+from tests.access import Tree
 from tests.command import run_command
 from tests.daemon import Daemon, request
+from tests.postgresql import servers
 from tests.realtime import RealtimeClient
 from tests.rest import Client
 from tests.sse import EventStream
+from tests.standby.pair import ask, make_daemon, until
 from tests.system import wait_until
 from tests.workers_of import kill, worker_pids
 from treedbd.audit.chain import verify
@@ -45,7 +48,7 @@ denied = true
 """
 
 
-def prepare(folder: pathlib.Path, *, workers: int = 1) -> Daemon:
+def prepare(folder: pathlib.Path, *, workers: int = 1, arguments: Sequence[str] = ()) -> Daemon:
     (folder / "secret").write_bytes(SECRET)
     (folder / "secret").chmod(0o600)
     (folder / "rules.json").write_text(RULES)
@@ -53,7 +56,12 @@ def prepare(folder: pathlib.Path, *, workers: int = 1) -> Daemon:
         folder,
         config=CONFIG,
         listen=["tcp:0:interface=127.0.0.1"],
-        arguments=["--workers", str(workers), *([] if workers == 1 else ["--engine", "sqlite"])],
+        arguments=[
+            "--workers",
+            str(workers),
+            *([] if workers == 1 else ["--engine", "sqlite"]),
+            *arguments,
+        ],
     )
 
 
@@ -357,3 +365,60 @@ def test_another_worker_goes_on_if_the_one_that_audits_is_killed(tmp_path: pathl
             wait_until(partial(is_replaced, daemon, first))
         check_nothing_is_lost(tmp_path, writing)
         assert len(re.findall("This process is the reader audit", daemon.log)) > 1
+
+
+def test_another_daemon_over_postgresql_goes_on_if_the_one_that_audits_is_killed(
+    tmp_path: pathlib.Path,
+) -> None:
+    elected = "This process is the reader audit"
+    folders = [tmp_path / name for name in ("one", "other")]
+    with servers(standbys=0) as running:
+        for folder in folders:
+            folder.mkdir()
+        arguments = ["--engine", running.primary.dsn()]
+        one, other = (prepare(each, arguments=arguments) for each in folders)
+        with one:
+            one.await_line(elected)
+            with other:
+                writing = Writing(other)
+                writing.kill_while_writing(1.2, one.kill)
+                other.await_line(elected)
+                await_lines(
+                    folders[1],
+                    "write",
+                    lambda found: (
+                        writing.acknowledged
+                        <= {each["path"] for each in [*lines_in(folders[0], "write"), *found]}
+                    ),
+                )
+    found = [lines_in(each, "write") for each in folders]
+    assert all(found)
+    written = {(each["seq"], each["op"]) for lines in found for each in lines}
+    assert sorted(seq for seq, _ in written) == list(range(1, len(written) + 1))
+    assert [fault for each in folders for fault in faults_in(each)] == []
+
+
+def test_a_standby_audits_what_it_receives_and_goes_on_after_its_promotion(
+    tmp_path: pathlib.Path,
+) -> None:
+    audit = {"audit.directory": "audit"}
+    with make_daemon(tmp_path / "first", **audit) as first:
+        following = make_daemon(tmp_path / "standby", standby_of=first.http, **audit)
+        with following as standby:
+            with Tree(first, "shop", "") as tree:
+                for number in range(3):
+                    tree.seed(f"/k{number}.json", number)
+            lines, received = (
+                await_lines(each.folder, "write", lambda found: len(found) == 3)
+                for each in (first, standby)
+            )
+            for line in [*lines, *received]:
+                assert line["token_id"]
+                del line["chain"]
+            assert received == lines
+            until(lambda: ask(standby, "POST", "promote.json", {}).status == 200)
+            with Tree(standby, "shop", "") as tree:
+                tree.seed("/after.json", 4)
+            found = await_lines(standby.folder, "write", lambda found: len(found) == 4)
+            assert [each["seq"] for each in found] == [1, 2, 3, 4]
+            assert faults_in(standby.folder) == []
