@@ -1,9 +1,9 @@
-"""The rate of small PUTs with an archive in a folder, as a multiple of that without.
+"""The rate of small PUTs with an archive in a folder, or with an audit, to that without.
 
-    .venv/bin/python bench/archived.py [--seconds S] [--rounds N] [--sealed]
+    .venv/bin/python bench/archived.py [--seconds S] [--rounds N] [--sealed | --audit]
 
 Two daemons serve one core, the load has another; each round measures both, right one after the
-other. With `--sealed` the archive has a key.
+other. With `--sealed` the archive has a key. With `--audit` writes are audited, not archived.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each sample")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sealed", action="store_true")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--sealed", action="store_true")
+    kind.add_argument("--audit", action="store_true")
     options = parser.parse_args()
     with contextlib.ExitStack() as opened:
         folders = [Path(opened.enter_context(tempfile.TemporaryDirectory())) for _ in range(3)]
@@ -48,14 +50,15 @@ def main() -> None:
             file.touch(0o600)
             file.write_bytes(b64encode(secrets.token_bytes(32)))
             archive += f'key_file = "{file}"\n'
-        configs = [CONFIG, f"{CONFIG}\n{archive}"]
+        audit = f'[audit]\ndirectory = "{folders[2]}"\n'
+        configs = [CONFIG, f"{CONFIG}\n{audit if options.audit else archive}"]
         loads = []
         for folder, config in zip(folders[:2], configs, strict=True):
             base = opened.enter_context(serve_treedb(str(folder), config))
             pid = int((folder / "pid").read_text())
             loads.append(Load(base, requests(base), CONNECTIONS, pid=pid))
         found = measure(loads, options.rounds, options.seconds)
-    for what, samples in zip(("without", "with an archive"), found, strict=True):
+    for what, samples in zip(("without", "with"), found, strict=True):
         rate = statistics.median(each.rate for each in samples)
         p99 = statistics.median(each.p99_ms or 0.0 for each in samples)
         us = statistics.median(each.us or 0.0 for each in samples)
