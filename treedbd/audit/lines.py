@@ -77,13 +77,9 @@ def _print_head(name: DatabaseName, entry: LogEntry, json: Any, *, is_removal: b
     return orjson.dumps(line)
 
 
-def print_begin(
-    name: DatabaseName, now_ms: int, after: int, reason: str | None, op_id: bytes = b""
-) -> bytes:
+def print_begin(name: DatabaseName, now_ms: int, after: int, reason: str | None) -> bytes:
     """Return the line that says from where on the writes of a database are in the audit."""
     line = _begin_line("begin", name, now_ms) | {"after": after}
-    if op_id:
-        line["op"] = op_id.hex()
     if reason is not None:
         line["reason"] = reason
     return orjson.dumps(line)
@@ -153,7 +149,6 @@ def last_write(line: bytes) -> tuple[DatabaseName, int, bytes] | None:
     try:
         json: Any = orjson.loads(line)
         name = DatabaseName(json["project"], json["database"])
-        sequence = json["seq"] if json["kind"] == "write" else json["after"]
-        return name, int(sequence), bytes.fromhex(json["op"])
+        return name, int(json["seq"]), bytes.fromhex(json["op"])
     except (ValueError, LookupError, TypeError):
         return None
