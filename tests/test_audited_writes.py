@@ -381,7 +381,12 @@ def test_another_daemon_over_postgresql_goes_on_if_the_one_that_audits_is_killed
             one.await_line(elected)
             with other:
                 writing = Writing(other)
-                writing.kill_while_writing(1.2, one.kill)
+
+                def end() -> None:
+                    await_lines(folders[0], "write", bool)
+                    one.kill()
+
+                writing.kill_while_writing(0.5, end)
                 other.await_line(elected)
                 await_lines(
                     folders[1],

@@ -27,7 +27,6 @@ into the files that a process may open.
 from __future__ import annotations
 
 import os
-import pathlib
 import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -48,9 +47,8 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.reflect import namedAny
 
-from treedbd.audit.accesses import AccessRecorder
-from treedbd.audit.auditor import READER, Auditor
-from treedbd.audit.series import AuditSeries
+from treedbd.audit.audit import Audit
+from treedbd.audit.auditor import READER
 from treedbd.config.certificate import ServerContext
 from treedbd.config.credentials import Credentials
 from treedbd.config.endpoints import Endpoint
@@ -193,6 +191,7 @@ class TreeService(MultiService):
         runtime = make_runtime(settings, self._reactor, self._cluster, context)
         self.catalog: Final = make_catalog(settings, self._plan, runtime, self._cluster, context)
         self._archiver = self._make_archiver(runtime)
+        self._audit = self._make_audit(runtime)
         self._credentials = Credentials(settings, self.catalog, self._reactor)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         requests = RequestCounts(settings.projects, any_project=settings.development)
@@ -201,7 +200,6 @@ class TreeService(MultiService):
         self._factory = self._make_factory()
         adopt = None if context is None else context.adopt_port
         self._listening = Listening(settings, self._reactor, adopt)
-        self.auditor: Final = self._make_auditor(runtime)
         self._operations = self._make_operations(requests, runtime)
         self._office, self._standby = self._make_office(runtime)
         self._lock: DirectoryLock | None = None
@@ -228,26 +226,22 @@ class TreeService(MultiService):
         )
         return archiver
 
-    def _make_auditor(self, runtime: Runtime) -> Auditor | None:
-        """Return what audits writes; None if nothing does."""
-        settings, reactor = self._settings, self._reactor
-        folder = settings.audit.directory
-        if folder is None:
+    def _make_audit(self, runtime: Runtime) -> Audit | None:
+        """Return what audits writes and requests; None if nothing does."""
+        settings = self._settings
+        if settings.audit.directory is None:
             return None
-        return Auditor(
-            folder,
-            _make_series(settings, reactor),
-            body_bytes=settings.audit.body_bytes,
+        return Audit(
+            settings.audit,
+            settings.audit.directory,
             catalog=self.catalog,
             runtime=runtime,
-            election=make_election(READER, settings, reactor, self._cluster),
-            run_in_thread=partial(deferToThreadPool, reactor, reactor.getThreadPool()),
+            election=make_election(READER, settings, self._reactor, self._cluster),
+            reactor=self._reactor,
         )
 
     def _make_resource(self, requests: RequestCounts, identify: Identify | None) -> TreeResource:
-        settings, process = self._settings, self._context
-        self._recorder = recorder = make_recorder(settings, self._reactor)
-        audit = None if recorder is None else RequestAudit(recorder, self._authenticator)
+        settings, process, audit = self._settings, self._context, self._audit
         context = make_context(
             settings=settings,
             authenticator=self._authenticator,
@@ -256,7 +250,7 @@ class TreeService(MultiService):
             counts=None if process is None else process.counts,
             levels=None if process is None else process.levels,
             login=None if identify is None else HostLogin(identify, self._reactor),
-            audit=audit,
+            audit=None if audit is None else RequestAudit(audit.recorder, self._authenticator),
         )
         refused = requests.note_refusal if settings.ops_listen else None
         resource = TreeResource(context, self.catalog, self.activity, refused)
@@ -337,7 +331,7 @@ class TreeService(MultiService):
                 queries=self._resource.data.missing_indexes,
                 server=self._factory,
                 archive=None if self._archiver is None else self._archiver.counts,
-                auditor=self.auditor,
+                auditor=None if self._audit is None else self._audit.auditor,
             ),
             catalog=self.catalog,
             activity=self.activity,
@@ -440,38 +434,8 @@ class TreeService(MultiService):
             self._office.start()
         if self._archiver is not None:
             self._archiver.start()
-        self._start_audit()
-
-    def _start_audit(self) -> None:
-        if self.auditor is None or self._recorder is None:
-            return
-        end_listeners = self.catalog.end_listeners
-
-        def leave(name: DatabaseName) -> None:
-            end_listeners(name)
-            if self.auditor is not None:
-                self.auditor.leave(name)
-
-        self.catalog.end_listeners = leave
-        self.catalog.problem_sources.append(self._find_audit_problems)
-        self._recorder.start()
-        self.auditor.start()
-
-    async def _stop_audit(self) -> None:
-        """Audit what is left; if the disk does not respond in time, the next process does."""
-        if self.auditor is None or self._recorder is None:
-            return
-        stopping = [
-            Deferred.fromCoroutine(each) for each in (self.auditor.stop(), self._recorder.stop())
-        ]
-        both = DeferredList(stopping, consumeErrors=True)
-        await both.addTimeout(AUDIT_SECONDS, self._reactor, lambda _, __: [])
-
-    def _find_audit_problems(self) -> list[Problem]:
-        problems = [] if self.auditor is None else self.auditor.problems()
-        if self._recorder is not None and self._recorder.problem is not None:
-            problems.append(Problem("", None, self._recorder.problem, refuses_writes=False))
-        return problems
+        if self._audit is not None:
+            self._audit.start()
 
     def stopService(self) -> Deferred[None]:
         """Stop in the order that the module states; never fails."""
@@ -520,7 +484,8 @@ class TreeService(MultiService):
         self._credentials.close()
         if self._archiver is not None:
             await self._archiver.stop()
-        await self._stop_audit()
+        if self._audit is not None:
+            await self._audit.stop()
         await self._close_stores(end_at - self._reactor.seconds())
         self._operations.close_at_once()
         if self._cluster is not None:
@@ -703,32 +668,6 @@ def _measure_rules(settings: Settings, reactor: Any) -> MeasureRules | None:
     return SlowRulesLog(least_ms / 1000, reactor.seconds).measure if least_ms else None
 
 
-def _make_series(settings: Settings, reactor: Any) -> Callable[[pathlib.Path], AuditSeries]:
-    return partial(
-        AuditSeries,
-        file_bytes=settings.audit.file_bytes,
-        keep_s=settings.audit.keep_s,
-        now_ms=lambda: int(time.time() * 1000),
-        seconds=reactor.seconds,
-    )
-
-
-def make_recorder(settings: Settings, reactor: Any) -> AccessRecorder | None:
-    """Return what records requests for the audit; None if there is none."""
-    folder = settings.audit.directory
-    if folder is None:
-        return None
-    return AccessRecorder(
-        folder,
-        _make_series(settings, reactor),
-        reads=settings.audit.reads,
-        denied=settings.audit.denied,
-        run_in_thread=partial(deferToThreadPool, reactor, reactor.getThreadPool()),
-        clock=reactor,
-        now_ms=lambda: int(time.time() * 1000),
-    )
-
-
 def make_activity(
     settings: Settings, reactor: Any, context: WorkerContext | None, requests: RequestCounts
 ) -> Activity:
@@ -801,8 +740,6 @@ DRAIN_SECONDS: Final = 5.0
 STREAMS_SECONDS: Final = 1.5
 """After these, streams and sockets end even if requests are under way."""
 DRAIN_POLL_S: Final = 0.02
-AUDIT_SECONDS: Final = 1.5
-"""How long a stop waits for what is left to be audited."""
 WRITTEN_SECONDS: Final = 2.0
 """How long the writes of streams and sockets that end may take."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
-from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -261,8 +260,7 @@ def test_listeners_are_ended_also_those_that_begin_meanwhile(tmp_path: pathlib.P
     catalog, clock = make_catalog(tmp_path, PROJECT)
     put(find(catalog, "d"), clock, 1)
     ended: list[DatabaseName] = []
-    record: Callable[[DatabaseName], None] = ended.append
-    catalog.end_listeners = record
+    catalog.end_listeners.append(ended.append)
     begin(catalog)
     assert ended == [NAME, NAME]
 

@@ -7,4 +7,5 @@ lines      what a line says
 search     lines by time, path, user and database, a page at a time
 accesses   denied writes and reads of admins, recorded by the process that answers them
 auditor    the writes, read in the change logs by one of the processes
+audit      both of a process
 """

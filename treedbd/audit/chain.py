@@ -126,7 +126,7 @@ class _ReadFile:
 
     def _check(self, line: bytes) -> None:
         if self.lines == 1:
-            self.header = _parse(line)
+            self.header = parse_line(line)
             if self.header.get("treedb-audit") != 1 or self.header.get("number") != (
                 self.file.number
             ):
@@ -228,7 +228,8 @@ def _is_before(one: str, other: str) -> bool:
     return one.rpartition("-")[2] < other.rpartition("-")[2]
 
 
-def _parse(line: bytes) -> dict[str, Any]:
+def parse_line(line: bytes) -> dict[str, Any]:
+    """Return a line, a JSON object; an empty one for other bytes."""
     try:
         json: Any = orjson.loads(line)
     except ValueError:

@@ -15,9 +15,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 import attrs
-import orjson
 
-from treedbd.audit.chain import read_file
+from treedbd.audit.chain import parse_line, read_file
 from treedbd.audit.series import AuditFile, list_files, list_series
 from treedbd.limits import MIB
 
@@ -139,7 +138,7 @@ class _SeriesReader:
         for number, at, line in self.lines:
             self.looked_through += len(line)
             self.number, self.at = number, at
-            shown = _parse(line)
+            shown = parse_line(line)
             if self.search.finds(shown):
                 self.found = str(shown.get("time", "")), line
                 return
@@ -217,11 +216,3 @@ def _parse_position(text: str | None) -> dict[str, tuple[int, int]]:
             raise BadPosition
         found[match[1]] = int(match[2]), int(match[3])
     return found
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        json: Any = orjson.loads(line)
-    except ValueError:
-        return {}
-    return json if isinstance(json, dict) else {}

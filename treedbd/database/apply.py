@@ -147,7 +147,8 @@ class WriteApplier:
 
     def append(self, transaction: Transaction, op_id: bytes, entry: bytes) -> int:
         """Append an entry of another daemon's log as it is; return its number."""
-        self._put_first_cursors(transaction)
+        if self._runtime.first_cursors and not transaction.sequence():
+            self._put_first_cursors(transaction)
         kept, retain = self._runtime.entry_bytes, self._retain_events
         return changelog.append(transaction, op_id, entry, retain, kept, self._cursors.held)
 
@@ -268,7 +269,8 @@ class WriteApplier:
         """
         if counted is not None:
             counted.judge(edit)
-        self._put_first_cursors(transaction)
+        if self._runtime.first_cursors and not transaction.sequence():
+            self._put_first_cursors(transaction)
         op_id = self._runtime.entropy(16)
         printed = None
         if write.large is not None and applied is not None:
@@ -287,11 +289,8 @@ class WriteApplier:
 
     def _put_first_cursors(self, transaction: Transaction) -> None:
         """Hold the log for its readers before the first entry: they may come later."""
-        first = self._runtime.first_cursors
-        if not first or transaction.sequence():
-            return
         now = self._runtime.now_ms()
-        for name, is_whole in first.items():
+        for name, is_whole in self._runtime.first_cursors.items():
             cursor = Cursor(
                 name=name,
                 sequence=0,

@@ -57,10 +57,6 @@ ListCreated: TypeAlias = Callable[[str], Iterable[DatabaseName]]
 """Returns the databases of a project that have files, whichever process has created them."""
 
 
-def _end_nothing(_: DatabaseName) -> None:
-    pass
-
-
 class WrittenDatabases:
     """The databases that have data, so that they exist; may be used in any thread."""
 
@@ -149,7 +145,7 @@ class Catalog:
         moment: in which a request may read at once.
         written: the databases that have data, as far as this process knows.
         readers: where the readers of change logs are, and which have lost their places.
-        end_listeners: called with a database that is being deleted, to end what watches it.
+        end_listeners: called with a database that is being deleted, to end what uses it.
         deletion_listeners: called with a database that this process has let go of for good.
         problem_sources: return what else is not as it should be.
 
@@ -191,7 +187,7 @@ class Catalog:
         self.readers: Final = ReaderLags(runtime.statistics, runtime.clock.seconds, runtime.now_ms)
         self._retain_events = retain_events
         self.written: Final = WrittenDatabases(max_databases)
-        self.end_listeners: Callable[[DatabaseName], None] = _end_nothing
+        self.end_listeners: Final[list[Callable[[DatabaseName], None]]] = []
         self.deletion_listeners: Final[list[Callable[[DatabaseName], None]]] = []
         self.problem_sources: Final[list[Callable[[], list[Problem]]]] = []
         self._deleting: set[DatabaseName] = set()
@@ -515,7 +511,7 @@ class Catalog:
         self._deleting.add(name)
         kept = self._open.pop(name, None)
         database = self._used.get(name)
-        self.end_listeners(name)
+        self._end_listeners(name)
         await self._files.settle(name, database)
         if database is not None:
             self._open.pop(name, None)
@@ -526,12 +522,16 @@ class Catalog:
             self.stop_keeping(database)
             if self._used.get(name) is database:
                 del self._used[name]
-            self.end_listeners(name)  # that began meanwhile
+            self._end_listeners(name)  # that began meanwhile
         del kept
         self._files.forget(name, database)
         self.written.discard(name)
         for listener in self.deletion_listeners:
             listener(name)
+
+    def _end_listeners(self, name: DatabaseName) -> None:
+        for end in self.end_listeners:
+            end(name)
 
     async def replace(
         self, name: DatabaseName, put_in_place: Callable[[pathlib.Path], None]

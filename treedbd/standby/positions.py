@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 import attrs
 
 from treedbd.database.apply import WriteApplier
-from treedbd.database.log_reader import LogPosition
+from treedbd.database.log_reader import LogPosition, end_of
 from treedbd.database.requests import Outcome, TooManyCursors, Write
 from treedbd.limits import MAX_CURSORS, MIB
 from treedbd.store.cursors import Cursor, put_cursor, read_count, read_cursor, read_cursors
@@ -80,7 +80,7 @@ class PlaceCursor:
     def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Do it; raise `TooManyCursors`."""
         self.cursor = None
-        position = self.position or _end_of(transaction)
+        position = self.position or end_of(transaction)
         if not continues_at(transaction, position):
             return Outcome(write.edit, None, None, None)
         present = find_cursor(transaction, self.name)
@@ -145,12 +145,6 @@ class MoveCursor:
         )
         put_cursor(transaction, moved)
         return attrs.evolve(unchanged, has_changed_rows=True)
-
-
-def _end_of(view: ReadView) -> LogPosition:
-    sequence = view.sequence()
-    last = next(view.entries(sequence - 1), None) if sequence else None
-    return LogPosition(sequence, b"" if last is None else last.op_id)
 
 
 def _moved_ms(now_ms: int, present: Cursor | None) -> int:

@@ -669,7 +669,7 @@ class TreeResource(Resource):
         self.backups = Backups(context.settings, context.clock)
         self._backups = BackupHandlers(data, self.backups)
         self.standbys = StandbyHandlers(data, catalog)
-        catalog.end_listeners = self._end_listeners
+        catalog.end_listeners.append(self._end_listeners)
 
     @property
     def log_request(self) -> Callable[[Request], None] | None:
