@@ -91,7 +91,7 @@ from treedbd.operating.metrics import SampleBoard, Sources
 from treedbd.operating.operations import Operations
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.standby.client import FirstClient
-from treedbd.standby.office import Office, Superseded
+from treedbd.standby.office import NotPromoted, Office, Superseded
 from treedbd.standby.replacement import finish_all
 from treedbd.standby.standby import NotOfStandby, Standby
 from treedbd.standby.term import TermUnreadable
@@ -140,7 +140,7 @@ STOP_SECONDS: Final = 8.5
 _CANNOT_START: Final = (
     *(CannotOpenStore, StoreFailed, StoreUnreachable),
     *(Unavailable, BadCredentials),
-    *(Superseded, TermUnreadable, NotOfStandby),
+    *(Superseded, NotPromoted, TermUnreadable, NotOfStandby),
 )
 
 

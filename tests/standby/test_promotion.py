@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.access import admin, at, token
+from tests.access import Tree, admin, at, token
 from tests.command import run_command
-from tests.standby.pair import GAMES, Pair, ask, see, until
+from tests.daemon import Daemon
+from tests.standby.pair import GAMES, Pair, ask, make_daemon, see, until
 from treedbd.database.session_owners import OWNER_FILE
 from treedbd.standby.term import read_term
 
@@ -130,6 +131,62 @@ def test_an_incomplete_standby_is_promoted_by_force_only(tmp_path: pathlib.Path)
         pair.first.await_line("was superseded")
 
 
+def test_one_of_two_standbys_is_promoted(tmp_path: pathlib.Path) -> None:
+    with Pair(tmp_path) as pair:
+        other = make_daemon(tmp_path / "other", standby_of=pair.url)
+        with other:
+            pair.await_complete()
+            with pair.at_first() as first:
+                first.seed("/n.json", 1)
+            with Tree(other, "shop", "") as tree:
+                until(lambda: see(tree, "/n") == 1)
+            assert pair.promote().json["is_current"]
+            with pair.at_standby() as tree:
+                tree.seed("/n.json", 2)
+            until(lambda: "another server was promoted" in str(ask(other, "GET", "state.json").json))
+            answer = ask(other, "POST", "promote.json", {})
+            assert (answer.status, "was promoted in its place" in str(answer.json)) == (503, True)
+            with pair.at_standby() as tree:
+                tree.seed("/n.json", 3)
+            answer = ask(other, "POST", "promote.json", {"force": True})
+            assert (answer.json["term"], answer.json["is_current"]) == (3, False)
+            pair.standby.await_line("was superseded")
+            assert read_term(pair.first.data).term == 3
+
+
+def test_of_two_that_were_promoted_the_one_that_the_old_first_knows_stays(
+    tmp_path: pathlib.Path,
+) -> None:
+    with Pair(tmp_path) as pair:
+        other = make_daemon(tmp_path / "other", standby_of=pair.url)
+        with other:
+            pair.await_complete()
+            until(lambda: ask(other, "GET", "state.json").json["is_complete"])
+            pair.proxy.block()
+            for each in (other, pair.standby):
+                assert ask(each, "POST", "promote.json", {"force": True}).json["term"] == 2
+            assert ask(pair.first, "POST", "superseded.json", notice(pair.standby)).status == 200
+            pair.proxy.unblock()
+            other.await_line("was superseded")
+            with pair.at_standby() as tree:
+                tree.seed("/n.json", 1)
+
+
+def notice(daemon: Daemon) -> dict[str, object]:
+    """Return what a daemon that was promoted tells its old first."""
+    term = read_term(daemon.data)
+    return {"term": term.term, "id": term.id, "url": None}
+
+
+def test_the_directory_of_a_standby_serves_as_a_first_after_a_promotion_only(pair: Pair) -> None:
+    pair.await_complete()
+    pair.standby.stop()
+    config = pair.standby.folder / "treedb.toml"
+    config.write_text("".join(line for line in config.open() if "standby_of" not in line))
+    result = pair.standby.run()
+    assert (result.returncode, "and was not promoted" in result.stderr) == (1, True)
+
+
 def test_tokens_of_a_file_are_used(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"# tokens\nshop {ADMIN}\n")
@@ -145,6 +202,10 @@ def test_tokens_of_a_file_are_used(tmp_path: pathlib.Path) -> None:
         health = pair.standby.request("GET", f"/.health?ns=shop&auth={ADMIN}")
         assert health.status == 503
         assert "does not follow" in str(health.json)
+        status, _, errors = promote(f"{pair.standby.http}?ns=shop")
+        assert (status, "can be reached, but" in errors) == (1, True)
+        with pair.at_first() as first:
+            first.seed("/n.json", 2)  # it did not step down
         file.write_text(ADMIN + "\n")
         until(lambda: not ask(pair.standby, "GET", "state.json").json["problems"], "the stream")
         health = pair.standby.request("GET", "/.health")

@@ -722,7 +722,10 @@ class ProjectFollower:
     def _look_at_beats(self) -> None:
         """Find the last beat that was caught up with."""
         while self._beats and all(self._has(*each) for each in self._beats[0][1].items()):
-            self.caught_up_at, _, self.has_last = self._beats.popleft()
+            at, _, is_last = self._beats.popleft()
+            if not (self.has_last and is_last):  # else the first accepts nothing any more
+                self.caught_up_at = at
+            self.has_last = is_last
             if not self.is_complete:
                 self.is_complete = True
                 self._completed()

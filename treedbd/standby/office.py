@@ -78,6 +78,17 @@ class Superseded(OperatorError):
         )
 
 
+class NotPromoted(OperatorError):
+    """A directory of a standby that is to serve as a first, although it was not promoted."""
+
+    def __init__(self, folder: pathlib.Path, url: str | None) -> None:
+        super().__init__(
+            f"The data directory {folder}",
+            f"is that of a standby of {url or 'another daemon'}, and was not promoted",
+            f"set standby_of, or run treedb promote --data {folder} to accept writes here",
+        )
+
+
 def refusal_of(term: Term) -> str:
     """Return the sentence by which a first that was superseded refuses writes."""
     if term.first_url is None:
@@ -127,10 +138,17 @@ class Office:
         return self.term.role == "superseded"
 
     def load(self) -> None:
-        """Read the file; raise `TermUnreadable`, or `Superseded` unless this is a standby."""
+        """Read the file; raise `TermUnreadable`.
+
+        Raises `Superseded` and `NotPromoted`, too, unless this is a standby.
+        """
         self.term = read_term(self._folder)
-        if self.is_superseded and not self.is_standby:
+        if self.is_standby:
+            return
+        if self.is_superseded:
             raise Superseded(self._folder, self.term.first_url)
+        if self.term.role == "standby":
+            raise NotPromoted(self._folder, self.term.first_url)
 
     def start(self) -> None:
         """Check the peers now, before writes are accepted, and again and again.
@@ -168,39 +186,59 @@ class Office:
             return
         await self.change(lambda term: term.with_peer(peer))
 
-    async def supersede(self, term: int, url: str | None) -> bool:
-        """Refuse writes from now on if a term is higher than this one; return whether it is.
+    async def supersede(
+        self, term: int, url: str | None, by: str = "", *, yields: bool = False
+    ) -> bool:
+        """Refuse writes from now on if another daemon is the first in a higher term.
 
-        That is durable when this returns, and so is what was accepted before.
+        If it `yields`, also in an equal one. Return whether this accepts no writes because of that
+        daemon, whose id is `by` if it is known, and not because of another one. Then that is
+        durable, and so is what was accepted before.
         """
-        if term <= self.term.term or self.term.role == "standby":
+        own = self.term
+        if (
+            own.role != "first"
+            and term <= own.term
+            and not (term == own.term and own.is_after(by, url))
+        ):
             return False
-        if self.is_superseded:
-            await self._finish()
+        if own.role == "standby":
             return True
+        if own.role == "first":
+            if term + yields <= own.term:
+                return False
+            if not await self._step_down(term, url, by, yields=yields):
+                return False
+        elif term > own.term or (by and not own.by):
+            await self.change(_Supersede(term, url, by, self._runtime.now_ms()))
+        await self._finish()
+        self._announce(term)
+        return True
+
+    async def _step_down(self, term: int, url: str | None, by: str, *, yields: bool) -> bool:
         before = self._gate.refusal
-        now_ms = self._runtime.now_ms()
         # At once: what is acknowledged from now on would be lost.
         self._gate.refusal = refusal_of(attrs.evolve(self.term, first_url=url))
         try:
-            await self.change(lambda own: _supersede(own, term, url, now_ms))
+            await self.change(_Supersede(term, url, by, self._runtime.now_ms(), yields=yields))
         except Unavailable:
             self._log.error("That this server was superseded cannot be stored.")
             raise
         if not self.is_superseded:
             self._gate.refusal = before  # the term was changed meanwhile
-            return False
-        await self._finish()
+        return self.is_superseded
+
+    def _announce(self, term: int) -> None:
+        """Log once that this was superseded."""
         if self._announced == term:
-            return True
+            return
         self._announced = term
         self._log.critical(
             "This server was superseded: {url} was promoted (term {term}). It refuses writes. "
             "Make it a standby of that one, or run treedb promote --force.",
-            url=url or "another one",
+            url=self.term.first_url or "another one",
             term=term,
         )
-        return True
 
     async def _finish(self) -> None:
         """Return when all that was accepted before this was superseded is in the logs."""
@@ -312,8 +350,9 @@ class Office:
             return
         self._unreachable.discard(peer.id)
         if found.id == peer.id:
-            first = url if found.role == "first" else found.first_url
-            await self.supersede(found.term, first)
+            is_first = found.role == "first"
+            first, by = (url, found.id) if is_first else (found.first_url, "")
+            await self.supersede(found.term, first, by)
 
 
 async def finish_writes(catalog: Catalog, runtime: Runtime) -> None:
@@ -337,9 +376,26 @@ async def _await(awaitable: Awaitable[bytes]) -> bytes:
     return await awaitable
 
 
-def _supersede(own: Term, term: int, url: str | None, now_ms: int) -> Term:
-    is_older = own.role == "first" and own.term < term
-    return own.to_superseded(url, now_ms, term) if is_older else own
+@attrs.frozen
+class _Supersede:
+    """Change the term to that after another daemon was promoted."""
+
+    term: int
+    url: str | None
+    by: str
+    now_ms: int
+    yields: bool = False
+
+    def __call__(self, own: Term) -> Term:
+        if own.role == "standby" or own.term > self.term:
+            return own
+        if own.role == "first":
+            if own.term == self.term and not self.yields:
+                return own
+            url = self.url  # `first_url` is that of another one
+        else:
+            url = self.url or own.first_url
+        return own.to_superseded(url, self.now_ms, self.term, self.by)
 
 
 def _parse_answer(content: bytes) -> Term:

@@ -49,6 +49,8 @@ ASK_S: Final = 3.0
 """Seconds that the first has to answer."""
 LAST_S: Final = 20.0
 """Seconds that a promotion waits for all data, and for the last of a first that has the notice."""
+CLOSE_S: Final = 5.0
+"""A first that can be reached does not step down for a standby with a longer lag."""
 LOOK_S: Final = 0.05
 SEEN_S: Final = 15.0
 """How often it is stored when this standby last had a state of the first."""
@@ -294,6 +296,12 @@ class Standby:
         """Return what is wrong, for the health of the service."""
         if not self.is_following:
             return []
+        if not self._is_promoting and any(each.has_last for each in self._followers):
+            reason = (
+                f"{self._first.url} accepts no writes, because another server was promoted: follow "
+                "that one (standby_of), or promote this one."
+            )
+            return [Problem("", None, reason, refuses_writes=False)]
         found = [
             Problem(
                 each.project,
@@ -333,21 +341,58 @@ class Standby:
             raise CannotPromote("This server is not a standby, or is being promoted already.")
         self._is_promoting = True
         try:
-            if not (is_forced or await self._wait_for_all()):
-                raise CannotPromote(
-                    "This standby has not received all data of the first yet, and would serve less "
-                    "than that has: promote another one, or force it."
-                )
+            if not is_forced:
+                await self._check_data()
             return await self._promote(is_forced)
         finally:
             self._is_promoting = False
+
+    async def _check_data(self) -> None:
+        """Raise `CannotPromote` if this would serve less than the first has, as far as is known.
+
+        A first that can be reached is not made to step down before this standby follows it closely.
+        """
+        if not await self._wait_for_all():
+            raise CannotPromote(
+                "This standby has not received all data of the first yet, and would serve less "
+                "than that has: promote another one, or force it."
+            )
+        if not await self._is_reachable():
+            return
+        for each in self._followers:
+            each.hurry()
+        await self._wait_until(self._is_close)
+        if not self._is_close():
+            reasons = [each.problem for each in self._followers if each.problem is not None]
+            reason = reasons[0] if reasons else f"its data is {self.lag_s():.0f} s old"
+            raise CannotPromote(
+                f"{self._first.url} can be reached, but this standby does not follow it closely "
+                f"({reason}), and would serve less than that has: promote another one, or force it."
+            )
+
+    async def _is_reachable(self) -> bool:
+        """Return whether the first answers."""
+        try:
+            await self._first.ask("GET", TERM_PATH, self._projects[0], timeout_s=ASK_S)
+        except FirstFailed:
+            return False
+        return True
+
+    def _is_close(self) -> bool:
+        """Return whether all of the first comes here without much delay."""
+        return all(each.problem is None for each in self._followers) and self.lag_s() < CLOSE_S
 
     async def _promote(self, is_forced: bool) -> dict[str, Any]:
         lag_ms = self.lag_ms()
         terms = [each.hello.term for each in self._followers if each.hello is not None]
         term = max([self._office.term.term, *terms]) + 1
-        is_notified = await self._notify_before(term, is_forced)
+        term, is_notified = await self._notify_before(term, is_forced)
         is_current = is_notified and await self._wait_for_last()
+        if is_notified and not (is_current or is_forced):
+            raise CannotPromote(
+                f"{self._first.url} has stepped down, but what it had accepted last has not come: "
+                "promote this again, or force it."
+            )
         for follower in self._followers:
             await follower.stop()
         self._followers = []
@@ -404,15 +449,20 @@ class Standby:
             await deferLater(self._clock, LOOK_S)
             self.lag_s()  # which looks at what has come
 
-    async def _notify_before(self, term: int, is_forced: bool) -> bool:
-        """Send the notice before the promotion; return whether the old first has stepped down.
+    async def _notify_before(self, term: int, is_forced: bool) -> tuple[int, bool]:
+        """Send the notice before the promotion.
 
-        Raises `CannotPromote` if that refuses to, unless forced.
+        Return the term of the promotion, and whether the old first has stepped down for it. Raises
+        `CannotPromote` if that refuses to, unless forced. A daemon that was promoted before, in its
+        place, has newer data: then the term is above that of it, too.
         """
         answer = await self._notify(term)
-        if answer is not None and answer.status == 409 and not is_forced:
+        if answer is None or answer.status != 409:
+            return term, answer is not None and answer.status == 200
+        if not is_forced:
             raise CannotPromote(f"{self._first.url} refuses to step down: {answer.error}")
-        return answer is not None and answer.status == 200
+        other = _term_in(answer)
+        return (term if other is None else max(term, other.term + 1)), False
 
     async def _notify(self, term: int) -> Answer | None:
         """Send the old first the notice; return its answer, None if there is none."""
@@ -439,8 +489,14 @@ class Standby:
 
     async def _notify_until_known(self) -> None:
         while not self._is_stopped:
-            answer = await self._notify(self._office.term.term)
+            own = self._office.term
+            answer = await self._notify(own.term)
             if answer is not None and answer.status == 200:
+                return
+            other = None if answer is None else _term_in(answer)
+            if other is not None and other.term >= own.term:
+                # Another standby of the same first was promoted before this one.
+                await self._office.supersede(other.term, other.first_url, yields=True)
                 return
             self._notice_pause = deferLater(self._clock, NOTICE_S)
             try:
@@ -449,6 +505,17 @@ class Standby:
                 return
             finally:
                 self._notice_pause = None
+
+
+def _term_in(answer: Answer) -> Term | None:
+    """Return the term that a refusal of a notice shows; None if it has another reason."""
+    json = answer.json
+    if answer.status != 409 or not isinstance(json, dict):
+        return None
+    term, url = json.get("term"), json.get("url")
+    if type(term) is not int or not (url is None or isinstance(url, str)):
+        return None
+    return Term(term, first_url=url)
 
 
 def _seen_ms(term: Term, peer: str) -> int:

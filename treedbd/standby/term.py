@@ -65,6 +65,7 @@ class Term:
         peers: the other daemons, the one that was met last at the end.
         first_url: the address of the first, of a standby or of what was superseded, if known; of a
             first that was promoted, that of the one before it.
+        by: the id of the daemon that superseded this one; "" if that is not known.
 
     """
 
@@ -74,6 +75,7 @@ class Term:
     changed_ms: int = 0
     peers: tuple[Peer, ...] = ()
     first_url: str | None = None
+    by: str = ""
 
     def with_peer(self, peer: Peer) -> Term:
         """Return the term with a daemon that was met; without a URL it keeps the one it had."""
@@ -98,7 +100,9 @@ class Term:
             self, term=term, role="standby", changed_ms=changed_ms, first_url=first_url
         )
 
-    def to_superseded(self, first_url: str | None, now_ms: int, term: int = 0) -> Term:
+    def to_superseded(
+        self, first_url: str | None, now_ms: int, term: int = 0, by: str = ""
+    ) -> Term:
         """Return what it is when another one was promoted, in a `term` that is known from then on.
 
         If this one is promoted again, its term has to be a higher one.
@@ -109,7 +113,18 @@ class Term:
             role="superseded",
             changed_ms=now_ms,
             first_url=first_url,
+            by=by,
         )
+
+    def is_after(self, by: str, url: str | None) -> bool:
+        """Return whether the daemon in whose favour this one has stepped down is that of a notice.
+
+        That has an id, `by`, and perhaps a `url`; what is not known is not compared.
+        """
+        known = self.by if self.role == "superseded" else self.peers[-1].id if self.peers else ""
+        if known and by:
+            return known == by
+        return url is None or self.first_url in {None, url}
 
 
 def read_term(folder: pathlib.Path) -> Term:
@@ -157,11 +172,12 @@ def _decode(json: Any) -> Term:
         changed_ms=json["changed_ms"],
         peers=peers,
         first_url=json["first_url"],
+        by=json.get("by", ""),
     )
     if json["treedb-term"] != 1 or term.role not in get_args(Role):
         raise ValueError("This is a file of another version.")
     is_number = type(term.term) is int and 0 < term.term <= _MAX_TERM
-    if not (is_number and type(term.changed_ms) is int and _is_text(term.id)):
+    if not (is_number and type(term.changed_ms) is int and _is_text(term.id) and _is_text(term.by)):
         raise TypeError("A member has another type.")
     if not (term.first_url is None or _is_text(term.first_url)):
         raise TypeError("A URL is not a string.")

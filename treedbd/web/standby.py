@@ -34,6 +34,7 @@ from treedbd.standby.sender import (
     clock_ms,
     db_of,
 )
+from treedbd.standby.term import Term
 from treedbd.store.engine import CannotOpenStore
 from treedbd.tree.types import InvalidData, InvalidQuery
 from treedbd.web.auth.identity import Identity, ReadOnlyToken, require_admin
@@ -246,7 +247,8 @@ class StandbyHandlers:
         office = self._followed()[0]
         json = _read_json(request)
         await self._require_all(json, wanted, database)
-        await office.supersede(_parse_term(json), _parse_url(json))
+        if not await office.supersede(_parse_term(json), _parse_url(json), _parse_id(json)):
+            return _conflict(office, _describe(office.term))
         return json_response(wanted, office.describe())
 
     async def promotion(
@@ -338,9 +340,9 @@ class StandbyHandlers:
         """Refuse a standby that has followed a later first; one that followed this one is known."""
         if any(each.id == standby for each in office.term.peers):
             await office.supersede(term, None)
-        problem = "The standby has followed a first that was promoted after this one."
-        body = {"error": "conflict", "message": problem, **office.describe()}
-        return Response(409, orjson.dumps(body), (JSON_TYPE,))
+        return _conflict(
+            office, "The standby has followed a first that was promoted after this one."
+        )
 
     def _find_name(self, request: IHttp1Request, database: Database) -> DatabaseName:
         """Return the database that `db` names; raise `InvalidQuery` or `UnknownDatabase`."""
@@ -351,6 +353,20 @@ class StandbyHandlers:
         if given[0] not in self._catalog.created_of(name.project):
             raise UnknownDatabase(name, is_project_known=True)
         return name
+
+
+def _conflict(office: Office, reason: str) -> Response:
+    """Return the refusal of what contradicts the term of this daemon, which it shows."""
+    body = {"error": "conflict", "message": reason, **office.describe()}
+    return Response(409, orjson.dumps(body), (JSON_TYPE,))
+
+
+def _describe(term: Term) -> str:
+    """Return which daemon is the first, as a sentence."""
+    if term.role == "first":
+        return f"This is the first, in the term {term.term}."
+    where = term.first_url or "Another server"
+    return f"{where} was promoted in its place already, in the term {term.term}."
 
 
 def _is_connected(request: IHttp1Request) -> bool:
@@ -409,6 +425,14 @@ def _parse_url(json: dict[str, Any]) -> str | None:
     if not is_url or len(url) > MAX_URL_CHARACTERS or not url.isprintable():
         raise InvalidData("url must begin with http:// or https://.")
     return str(url)
+
+
+def _parse_id(json: dict[str, Any]) -> str:
+    """Return the id of the daemon that was promoted; "" if it does not say it."""
+    given = json.get("id", "")
+    if not isinstance(given, str) or (given and _ID.fullmatch(given) is None):
+        raise InvalidData("id must have hexadecimal digits.")
+    return given
 
 
 def _parse_term(json: dict[str, Any]) -> int:
