@@ -113,8 +113,10 @@ def put(daemon: Daemon, path: str, headers: dict[str, str]) -> int:
     return request(daemon.http, "PUT", path, "1", headers).status
 
 
-def audited(daemon: Daemon, path: str, kind: str = "write", count: int = 1) -> list[Any]:
-    """Return the lines of a path, as soon as there are so many."""
+def audited(
+    daemon: Daemon, path: str, kind: str = "write", count: int = 1, more: str = "as"
+) -> list[Any]:
+    """Return the lines of a path, as soon as there are so many; `more` names other members."""
 
     def at_path(found: list[Any]) -> list[Any]:
         return [each for each in found if each.get("path", "").endswith(path)]
@@ -122,6 +124,7 @@ def audited(daemon: Daemon, path: str, kind: str = "write", count: int = 1) -> l
     found = await_lines(daemon.folder, kind, lambda found: len(at_path(found)) >= count)
     return [
         {name: each.get(name) for name in ("uid", "admin", "from", "token_id", "means")}
+        | {name: each[name] for name in ("as", "method") if name in each and name in more}
         for each in at_path(found)
     ]
 
@@ -202,7 +205,40 @@ def test_reads_of_admins_are_recorded_whatever_the_way(daemon: Daemon, client: C
     found = audited(daemon, "/open/read", "read", 6)
     http = caller("root", "root-1", "http", admin=True)
     socket_line = http | {"means": "socket"}
-    assert found == [http, http, http | {"admin": None, "uid": None}, http, *[socket_line] * 2]
+    assert found == [http, http, http | {"as": None}, http, *[socket_line] * 2]
+    condition = headers | {"If-Match": "other"}
+    assert put(daemon, "/open/read.json", condition) == 412  # with the value
+    assert len(audited(daemon, "/open/read", "read", 7)) == 7
+
+
+def test_an_admin_is_named_who_acts_as_another_caller(daemon: Daemon, client: Client) -> None:
+    root = token_of("root", admin=True, jti="acting")
+    as_ada = '?auth_variable_override={"uid":"ada"}'
+    assert put(daemon, f"/own/as.json{as_ada}", bearer(root)) == 200
+    assert put(daemon, f"/own/as.json{as_ada.replace('ada', 'eve')}", bearer(root)) == 403
+    expected = caller("root", "acting", "http", admin=True)
+    assert audited(daemon, "/own/as") == [expected | {"as": "ada"}]
+    assert audited(daemon, "/own/as", "denied") == [expected | {"as": "eve"}]
+    with RealtimeClient(client) as socket:
+        socket.succeed("gauth", {"cred": root, "authvar": {"uid": "ada"}})
+        socket.succeed("p", {"p": "/own/as-socket", "d": 1})
+        socket.succeed("o", {"p": "/own/as-end", "d": 1})
+    expected |= {"as": "ada"}
+    assert audited(daemon, "/own/as-socket") == [expected | {"means": "socket"}]
+    assert audited(daemon, "/own/as-end") == [expected | {"means": "end"}]
+
+
+def test_a_write_of_a_socket_that_is_denied_has_its_method_and_means(
+    daemon: Daemon, client: Client
+) -> None:
+    with RealtimeClient(client) as socket:
+        socket.succeed("auth", {"cred": token_of("eve", jti="e")})
+        for action in ("p", "m", "o", "om"):
+            answer = socket.request(action, {"p": "/own/four", "d": {"a": 1}})
+            assert answer.status == "permission_denied"
+    found = audited(daemon, "/own/four", "denied", 4, "method")
+    named = sorted((each["means"], each["method"]) for each in found)
+    assert named == [("end", "PATCH"), ("end", "PUT"), ("socket", "PATCH"), ("socket", "PUT")]
 
 
 def test_what_an_admin_sets_is_recorded(daemon: Daemon) -> None:
@@ -212,6 +248,11 @@ def test_what_an_admin_sets_is_recorded(daemon: Daemon) -> None:
     assert audited(daemon, "/.settings/tokens.json", "settings") == [
         caller("root", "setter", "http", admin=True)
     ]
+    (line,) = await_lines(daemon.folder, "token", bool)
+    token = request(
+        daemon.http, "GET", "/.inspect/caller.json", None, bearer(made.json["token"])
+    ).json
+    assert line["made"] == {"uid": "bob", "token_id": token["token_id"]}
 
 
 def test_a_database_that_is_created_and_deleted_is_audited_to_its_end(daemon: Daemon) -> None:

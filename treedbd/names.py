@@ -14,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
@@ -176,9 +176,16 @@ class Origin(NamedTuple):
         token: the id of its token, None without one; never the token.
         means: `http`; `socket` for the real-time protocol; `end` for a write that was set for the
             end of a session; `local` for the program that embeds the service.
+        admin: the uid of the admin who has sent it with the `auth` of another caller, empty if the
+            admin has none; None for all other requests.
 
     """
 
     address: str
     token: str | None
     means: str
+    admin: str | None = None
+
+    def to_json(self) -> list[Any]:
+        """Return what is stored: `Origin(*json)` is the same again."""
+        return list(self if self.admin is not None else self[:3])

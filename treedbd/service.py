@@ -485,7 +485,7 @@ class TreeService(MultiService):
         if self._archiver is not None:
             await self._archiver.stop()
         if self._audit is not None:
-            await self._audit.stop()
+            self.has_given_up |= not await self._audit.stop()
         await self._close_stores(end_at - self._reactor.seconds())
         self._operations.close_at_once()
         if self._cluster is not None:

@@ -185,6 +185,18 @@ def test_a_stop_leaves_nothing_to_be_read_again(world: AuditedWorld) -> None:
     assert cursor.sequence == 1
 
 
+def test_files_that_are_gone_are_a_gap_that_the_audit_names(world: AuditedWorld) -> None:
+    world.write("a", 1, "n")
+    world.stop()
+    shutil.rmtree(world.audit)
+    world.start()
+    world.write("a", 2, "n")
+    world.pass_by()
+    assert world.seen() == [("a", 2)]
+    (begin,) = world.lines("begin")
+    assert (begin["after"], "are not here" in begin["reason"]) == (1, True)
+
+
 def test_writes_go_on_while_the_files_cannot_be_written(world: AuditedWorld) -> None:
     world.write("a", 1, "n")
     world.pass_by()

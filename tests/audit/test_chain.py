@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 from typing import Final
@@ -190,9 +191,13 @@ def test_a_daemon_that_starts_again_hides_nothing(copy: pathlib.Path, damage: st
 
 
 def test_files_that_are_removed_by_age_are_not_missed(copy: pathlib.Path) -> None:
-    first, second, _ = list_files(copy)
+    first, second, third = list_files(copy)
+    clocks = Clocks()
     head = read_head(copy)
     assert head is not None
+    series = clocks.open(copy)
+    series.append([b'{"kind":"removed","file":"%s"}' % first.name.encode()])
+    series.close()
     # The head is written first, so a crash between leaves one file too many.
     (copy / HEAD).write_bytes(
         (copy / HEAD).read_bytes().replace(first.name.encode(), second.name.encode(), 1)
@@ -200,6 +205,21 @@ def test_files_that_are_removed_by_age_are_not_missed(copy: pathlib.Path) -> Non
     assert verify(copy).faults == ()
     first.path.unlink()
     assert verify(copy).faults == ()
+    second.path.unlink()
+    (copy / HEAD).write_bytes(
+        (copy / HEAD).read_bytes().replace(second.name.encode(), third.name.encode(), 1)
+    )
+    assert "not because of its age" in str(first_fault(verify(copy)))
+
+
+def test_a_file_of_another_series_and_what_is_not_a_file_are_found(copy: pathlib.Path) -> None:
+    moved = copy.rename(copy.parent / "access-1")
+    assert "of the series writes" in str(first_fault(verify(moved)))
+    moved.rename(copy)
+    file = list_files(copy)[1].path
+    file.unlink()
+    os.mkfifo(file)
+    assert "is not a file" in str(verify(copy).faults)
 
 
 def test_lines_are_read_without_their_links_and_from_any_place(written: pathlib.Path) -> None:

@@ -117,6 +117,20 @@ def test_a_series_continues_its_last_file_and_shows_what_is_in_it(tmp_path: path
     assert sound(tmp_path).files == 1
 
 
+def test_files_that_ended_shortly_before_are_shown_too(tmp_path: pathlib.Path) -> None:
+    clocks = Clocks()
+    series = clocks.open(tmp_path, file_bytes=1)
+    for number in range(10):
+        series.append(lines(number))
+        clocks.pass_by(seconds=10)
+    series.close()
+    seen = list[bytes]()
+    clocks.open(tmp_path).open(seen.append)
+    read = [json.loads(line) for line in seen]
+    # The last was begun at 90 s, so what was written from 30 s on.
+    assert [each["n"] for each in read if "n" in each] == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
 def test_one_process_writes_a_series_at_a_time(tmp_path: pathlib.Path) -> None:
     clocks = Clocks()
     first, second = clocks.open(tmp_path), clocks.open(tmp_path)
@@ -236,8 +250,8 @@ def test_old_files_are_removed_one_by_one_and_the_newest_are_kept(tmp_path: path
         series.prune()  # at once: one at a time
         counts.append(len(list_files(tmp_path)))
         sound(tmp_path)
-    assert counts[:4] == [KEPT_FILES + each for each in (9, 8, 7, 6)]
-    assert counts[-1] == KEPT_FILES + 3
+    assert counts[:4] == [KEPT_FILES + each for each in (10, 9, 8, 7)]
+    assert counts[-1] == KEPT_FILES + 4  # with the file in which the removals are named
     days = [each.day for each in list_files(tmp_path)]
     assert days == sorted(days)
 

@@ -143,7 +143,9 @@ def test_one_of_two_standbys_is_promoted(tmp_path: pathlib.Path) -> None:
             assert pair.promote().json["is_current"]
             with pair.at_standby() as tree:
                 tree.seed("/n.json", 2)
-            until(lambda: "another server was promoted" in str(ask(other, "GET", "state.json").json))
+            until(
+                lambda: "another server was promoted" in str(ask(other, "GET", "state.json").json)
+            )
             answer = ask(other, "POST", "promote.json", {})
             assert (answer.status, "was promoted in its place" in str(answer.json)) == (503, True)
             with pair.at_standby() as tree:

@@ -1,4 +1,4 @@
-"""Denied writes, reads of admins and settings: recorded by the process that answers them.
+"""Denied writes, and what admins read, set and make: recorded by the process that answers them.
 
 They are in no change log. Each process has a series of its own for them. They wait in a bounded
 queue, which is written once a second in a thread; what comes while it is full is counted, and a
@@ -91,6 +91,7 @@ class AccessRecorder:
         *,
         status: int | None = None,
         error: str | None = None,
+        made: dict[str, str | None] | None = None,
     ) -> None:
         """Record a request; it is durable within about a second."""
         if len(self._waiting) >= MAX_WAITING:
@@ -106,6 +107,7 @@ class AccessRecorder:
             path=shown,
             status=status,
             error=error,
+            made=made,
         )
         self._waiting.append(access)
 

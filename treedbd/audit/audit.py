@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
 
 from treedbd.audit.accesses import AccessRecorder
 from treedbd.audit.auditor import Auditor
@@ -31,6 +32,8 @@ class Audit:
         recorder: records requests.
 
     """
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -78,11 +81,19 @@ class Audit:
         self.recorder.start()
         self.auditor.start()
 
-    async def stop(self) -> None:
-        """Audit what is left; if the disk does not respond in time, the next process does."""
+    async def stop(self) -> bool:
+        """Audit what is left; return whether the disk has responded in time.
+
+        If it has not, the next process does it, and threads of this one wait for the disk.
+        """
         stopping = [Deferred.fromCoroutine(each.stop()) for each in (self.auditor, self.recorder)]
         both = DeferredList(stopping, consumeErrors=True)
-        await both.addTimeout(STOP_SECONDS, self._reactor, lambda _, __: [])
+        ended: list[Any] = await both.addTimeout(STOP_SECONDS, self._reactor, lambda _, __: [])
+        if not ended:
+            self._log.error(
+                "The disk of the audit does not respond: what is left is audited later."
+            )
+        return bool(ended)
 
     def _find_problems(self) -> list[Problem]:
         problems = self.auditor.problems()

@@ -84,7 +84,7 @@ class Auditor:
         self._body_bytes = body_bytes
         self._catalog, self._runtime, self._election = catalog, runtime, election
         self._run_in_thread, self._clock = run_in_thread, runtime.clock
-        self._is_open = self._must_sweep = False
+        self._is_open = self._is_first = self._must_sweep = False
         self._swept_at = self._clock.seconds()
         self._unread: dict[DatabaseName, float] = {}
         self._reading_since: float | None = None
@@ -116,7 +116,12 @@ class Auditor:
         await self._election.stop()
 
     def lag_s(self) -> float:
-        """Return the age of the oldest write that is not audited; 0 if there is none."""
+        """Return the age of the oldest write that is not audited; 0 if there is none.
+
+        It is that of the elected process.
+        """
+        if not self._election.is_elected:
+            return 0.0
         begun = [] if self._reading_since is None else [self._reading_since]
         since = min([*begun, *self._unread.values()], default=None)
         return 0.0 if since is None else max(0.0, self._clock.seconds() - since)
@@ -194,7 +199,12 @@ class Auditor:
                 last[found[0]] = LogPosition(found[1], found[2])
 
         await self._run_in_thread(lambda: self._series.open(seen))
-        self._last, self._is_open = last, True
+        self._last, self._is_open, self._is_first = last, True, self._series.is_first
+        if self._series.problem is not None:
+            self._log.critical(
+                "The files of the audit are not as they were left: {problem}.",
+                problem=self._series.problem,
+            )
 
     async def _sweep(self) -> None:
         """Read all databases: when elected, and at times if other processes write them too."""
@@ -266,8 +276,9 @@ class Auditor:
         followed = self._make_followed(database, reader)
         last, at = self._last.get(name), reader.position
         is_other = last is not None and not followed.known and at.sequence < last.sequence
-        if is_new or is_other:
-            reason = _missing(at, last, followed.known)
+        is_lost = self._is_first and not is_new and at.sequence > 0
+        if is_new or is_other or is_lost:
+            reason = _missing(at, last, followed.known, is_lost=is_lost)
             now = self._runtime.now_ms()
             await self._write([print_begin(name, now, at.sequence, reason)])
         self._followed[name] = followed
@@ -334,8 +345,13 @@ def _has(database: Database, position: LogPosition) -> bool:
     return found is not None and found[:2] == (position.sequence, position.op_id)
 
 
-def _missing(at: LogPosition, last: LogPosition | None, known: int) -> str | None:
-    """Return why writes before `at` may be missing in the audit; None if none are."""
+def _missing(at: LogPosition, last: LogPosition | None, known: int, *, is_lost: bool) -> str | None:
+    """Return why writes before `at` may be missing in the audit; None if none are.
+
+    It `is_lost` if they were in files that are gone.
+    """
+    if is_lost:
+        return "the files of the audit with what was written before are not here"
     if last is None:
         return None if at.sequence == 0 else "what was written before is not in the change log"
     if known and known >= at.sequence:

@@ -4,7 +4,7 @@
 in each file that is not as it was written which file and line it is. A `Mark` is what it says of
 the end: the newest file, its bytes and their digest. An operator may keep it elsewhere, and give it
 to a later verification: then also one who can write all files, and computes all digests again,
-cannot change what is before it.
+cannot change what is before it. A file that was removed by age is named in a line of a later file.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from treedbd.audit.series import (
 
 _LINK_BYTES: Final = len(CHAIN) + LINK_DIGITS + len(b'"}')
 _SHA_DIGITS: Final = 64
+REMOVED: Final = b'"kind":"removed"'
+DAY_S: Final = 86_400
 
 
 @attrs.frozen
@@ -72,7 +74,11 @@ class Mark:
 
 @attrs.frozen
 class Verification:
-    """What was found in one series; `unfinished` are bytes after the last line of all."""
+    """What was found in one series.
+
+    `unfinished` are bytes after the last line of all, `others` the series that were beside it.
+    `removed` are the files that a mark names and that were removed by age, as it says.
+    """
 
     series: str
     files: int
@@ -80,6 +86,8 @@ class Verification:
     unfinished: int
     mark: Mark | None
     faults: tuple[Fault, ...]
+    others: frozenset[str] = frozenset()
+    removed: tuple[str, ...] = ()
 
 
 @attrs.define
@@ -95,9 +103,13 @@ class _ReadFile:
     link: bytes = b""
     fault: Fault | None = None
     marks: dict[int, str] = attrs.field(factory=dict)
+    removed: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
     def read(self, sizes: frozenset[int]) -> None:
         """Read and check it; keep the digests of its first bytes, of each of `sizes`."""
+        if not self.file.path.is_file():
+            self.note(1, "this is not a file")
+            return
         with self.file.path.open("rb") as file:
             for line in file:
                 for size in sizes:
@@ -122,7 +134,7 @@ class _ReadFile:
 
     def blame(self, reason: str) -> None:
         """Note what is wrong with the file as a whole: with its last line, if with no other."""
-        self.note(self.lines + bool(self.unfinished), reason)
+        self.note(max(1, self.lines + bool(self.unfinished)), reason)
 
     def _check(self, line: bytes) -> None:
         if self.lines == 1:
@@ -131,6 +143,8 @@ class _ReadFile:
                 self.file.number
             ):
                 self.note(1, "this is not the header of this file")
+            elif self.header.get("series") != self.file.path.parent.name:
+                self.note(1, f"this is a file of the series {self.header.get('series')}")
             self.link = link_of_header(line)
             return
         body, link = line[:-_LINK_BYTES] + b"}", line[-_LINK_BYTES:]
@@ -138,13 +152,45 @@ class _ReadFile:
         if link != CHAIN + expected + b'"}':
             self.note(self.lines, "this line, or one before it, was changed or removed")
             expected = link[len(CHAIN) : -2]  # the next ones may be as they were
+        elif REMOVED in body:
+            removed = parse_line(body)
+            if removed.get("kind") == "removed":
+                self.removed[str(removed.get("file"))] = removed
         self.link = expected
 
 
 def verify(folder: pathlib.Path, marks: tuple[Mark, ...] = ()) -> Verification:
     """Verify the series in a folder, and that it has all of the `marks` of it; raise OSError."""
-    head, before = read_head(folder), None
-    files = list_files(folder)
+    head, files = read_head(folder), list_files(folder)
+    done = _read_all(files, marks, head)
+    removed = {name: line for each in done for name, line in each.removed.items()}
+    if done:
+        _check_first(done[0], removed)
+    faults = [each.fault for each in done if each.fault is not None]
+    faults += _find_lost(folder.name, files, marks, head)
+    last = done[-1] if done else None
+    return Verification(
+        series=folder.name,
+        files=len(files),
+        lines=sum(max(0, each.lines - 1) for each in done),
+        unfinished=0 if last is None else last.unfinished,
+        mark=None
+        if last is None
+        else Mark(folder.name, last.file.name, last.size, last.digest.hexdigest()),
+        faults=tuple(faults),
+        others=frozenset().union(*(_others(each.header) for each in done)),
+        removed=tuple(
+            _describe_removal(each.file, removed[each.file])
+            for each in marks
+            if each.series == folder.name and each.file in removed
+        ),
+    )
+
+
+def _read_all(
+    files: list[AuditFile], marks: tuple[Mark, ...], head: Head | None
+) -> list[_ReadFile]:
+    """Read the files of a series, and check each with the one before it."""
     done = list[_ReadFile]()
     for file in files:
         wanted = {each.size for each in marks if each.file == file.name}
@@ -152,40 +198,53 @@ def verify(folder: pathlib.Path, marks: tuple[Mark, ...] = ()) -> Verification:
             wanted.add(head.size)
         read = _ReadFile(file)
         read.read(frozenset(wanted))
-        _check_before(read, before, head)
+        if done:
+            _check_before(read, done[-1])
+        else:
+            _check_problem(read)
         _check_marks(read, marks, head)
         done.append(read)
-        before = read
-    faults = [each.fault for each in done if each.fault is not None]
-    faults += _find_lost(folder.name, files, marks, head)
-    mark = None
-    if before is not None:
-        mark = Mark(folder.name, before.file.name, before.size, before.digest.hexdigest())
-    return Verification(
-        series=folder.name,
-        files=len(files),
-        lines=sum(max(0, each.lines - 1) for each in done),
-        unfinished=0 if before is None else before.unfinished,
-        mark=mark,
-        faults=tuple(faults),
-    )
+    return done
 
 
-def _check_before(read: _ReadFile, before: _ReadFile | None, head: Head | None) -> None:
-    """Check what the header of a file says of the one before it."""
-    said = read.header.get("before")
-    said = said if isinstance(said, dict) else {}
-    if read.fault is not None and read.fault.line <= 2:
-        return  # this header may be another one than was written
+def _describe_removal(file: str, line: dict[str, Any]) -> str:
+    """Return when a file was removed, and for how long it had been kept."""
+    keep_s = line.get("keep_s")
+    days = f"{keep_s / DAY_S:.0f}" if isinstance(keep_s, int | float) else "?"
+    return f"{file} was removed at {line.get('time')}: files are kept for {days} days"
+
+
+def _others(header: dict[str, Any]) -> set[str]:
+    others = header.get("others")
+    return {each for each in others if isinstance(each, str)} if isinstance(others, list) else set()
+
+
+def _check_problem(read: _ReadFile) -> None:
+    """Note what was found wrong when a file was begun."""
     problem = read.header.get("problem")
     if problem is not None:
         read.note(1, f"when this file was begun, {problem}")
-    if before is None:
-        if said and head is not None and _is_before(read.file.name, head.first):
-            return  # it was being removed
-        if said and head is not None and read.file.name != head.first:
-            read.note(1, f"the file before it, {said.get('file')}, was removed before its time")
+
+
+def _check_first(read: _ReadFile, removed: dict[str, dict[str, Any]]) -> None:
+    """Check that the file before the first one was removed by age, if there was one.
+
+    A line in a later file says that.
+    """
+    said = read.header.get("before")
+    if not isinstance(said, dict) or (read.fault is not None and read.fault.line <= 2):
         return
+    name = str(said.get("file"))
+    if name not in removed:
+        read.note(1, f"the file before it, {name}, was removed, and not because of its age")
+
+
+def _check_before(read: _ReadFile, before: _ReadFile) -> None:
+    """Check what the header of a file says of the one before it."""
+    if read.fault is not None and read.fault.line <= 2:
+        return  # this header may be another one than was written
+    _check_problem(read)
+    said = read.header.get("before")
     if read.file.number != before.file.number + 1:
         lost = f"{before.file.number + 1:06d} to {read.file.number - 1:06d}"
         read.note(1, f"the files {lost} before it were removed")

@@ -4,16 +4,18 @@ A line is a JSON object; of what a client sent it has places, and bodies only if
 for that. Its members, of which those that do not apply are left out:
 
     time        when the request was received
-    kind        write; denied (a write); read (of an admin); settings (of an admin); begin; lost
+    kind        write; denied (a write); read, settings, token (of an admin); begin; lost; removed
     project, database
     seq, op     the number of a write in the change log, and its id: together they name it
     uid, admin  the caller
+    as          the uid as which an admin has sent it, null for none (`auth_variable_override`)
     from        the address of the client, as the request log shows it; null without one
     token_id    which token, never the token (`web.auth.identity.name_token`)
     means       http, socket, end or local (`names.Origin`)
     method, path, size, data
     error       the code of the error of a denied write
     status      of the response to a request for a setting
+    made        the uid of a token that was made, and its id
 
 `begin` says from where on the writes of a database are here: `after` the number of one, and with a
 `reason` if others before it may be missing. `lost` says how many requests, of those that are
@@ -34,7 +36,7 @@ from treedbd.store.engine import LogEntry
 from treedbd.tree.path import format_path
 from treedbd.tree.types import PRIORITY
 
-Kind: TypeAlias = Literal["write", "denied", "read", "settings", "begin"]
+Kind: TypeAlias = Literal["write", "denied", "read", "settings", "token", "begin"]
 
 _REMOVAL: Final = b"null"
 
@@ -63,12 +65,9 @@ def _print_head(name: DatabaseName, entry: LogEntry, json: Any, *, is_removal: b
         "database": name.database,
         "seq": entry.sequence,
         "op": entry.op_id.hex(),
-        "uid": json.get("uid"),
     }
-    if "is_admin" in json:
-        line["admin"] = True
-    if "from" in json:
-        line |= describe_origin(Origin(*json["from"]))
+    origin = Origin(*json["from"]) if "from" in json else None
+    line |= describe_writer(Writer(json.get("uid"), "is_admin" in json, origin))
     line["method"] = "DELETE" if is_removal else json["method"].upper()
     path = format_path(json["path"])
     line["path"] = f"{path.rstrip('/')}/{PRIORITY}" if "is_priority" in json else path
@@ -97,6 +96,7 @@ class Access:
     path: str
     status: int | None = None
     error: str | None = None
+    made: dict[str, str | None] | None = None
 
 
 def print_access(access: Access) -> bytes:
@@ -107,6 +107,8 @@ def print_access(access: Access) -> bytes:
         line["status"] = access.status
     if access.error is not None:
         line["error"] = access.error
+    if access.made is not None:
+        line["made"] = access.made
     return orjson.dumps(line)
 
 
@@ -117,20 +119,21 @@ def print_lost(now_ms: int, count: int) -> bytes:
 
 def describe_writer(writer: Writer) -> dict[str, Any]:
     """Return the members that say who, from where, and by which token."""
-    shown: dict[str, Any] = {"uid": writer.uid}
-    if writer.is_admin:
-        shown["admin"] = True
-    if writer.origin is not None:
-        shown |= describe_origin(writer.origin)
-    return shown
-
-
-def describe_origin(origin: Origin) -> dict[str, Any]:
-    """Return the members that say from where, and by which token."""
-    shown: dict[str, Any] = {"from": origin.address or None}
+    shown, origin = describe_caller(writer), writer.origin
+    if origin is None:
+        return shown
+    shown["from"] = origin.address or None
     if origin.token is not None:
         shown["token_id"] = origin.token
     return shown | {"means": origin.means}
+
+
+def describe_caller(writer: Writer) -> dict[str, Any]:
+    """Return the members that say who: an admin also if the request was sent as another caller."""
+    origin = writer.origin
+    if origin is not None and origin.admin is not None:
+        return {"uid": origin.admin or None, "admin": True, "as": writer.uid}
+    return {"uid": writer.uid, "admin": True} if writer.is_admin else {"uid": writer.uid}
 
 
 def _begin_line(kind: Kind, name: DatabaseName, time: int) -> dict[str, Any]:

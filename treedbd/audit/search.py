@@ -73,7 +73,8 @@ class Search:
         since, until: the times, as `parse_time` returns them; None for any. `until` is not
             included.
         path: the requests at this path, above it or below it; None for all.
-        uid: of this user, empty for callers without one; None for all.
+        uid: of this user, or sent as this one by an admin; empty for callers without a uid, None
+            for all.
         project, database: of this project, or of this database; None for all.
 
     """
@@ -91,7 +92,7 @@ class Search:
         return (
             (self.since is None or time >= self.since)
             and (self.until is None or time < self.until)
-            and (self.uid is None or (line.get("uid") or "") == self.uid)
+            and (self.uid is None or self.uid in _uids(line))
             and (self.project is None or line.get("project", self.project) == self.project)
             and (self.database is None or line.get("database", self.database) == self.database)
             and (self.path is None or _touches(self.path, line.get("path")))
@@ -106,6 +107,11 @@ class Search:
             return True
         last = datetime.fromisoformat(self.until) + _LATE
         return file.day <= f"{last:%Y%m%d}"
+
+
+def _uids(line: Mapping[str, Any]) -> set[str]:
+    """Return the uids of a line, empty for none: an admin may have sent it as another caller."""
+    return {line.get("uid") or "", line.get("as", line.get("uid")) or ""}
 
 
 def _touches(path: str, other: object) -> bool:

@@ -3,15 +3,17 @@
 Theory of operation. A series is a folder with files `audit-<YYYYMMDD>-<number>.jsonl`, whose
 numbers grow by one, and a file `head.json`. A file has JSON objects, one a line:
 
-    {"treedb-audit":1,"number":7,"time":…,"before":{"file":…,"sha256":…}}
+    {"treedb-audit":1,"series":"writes","others":["access-1"],"number":7,"time":…,
+     "before":{"file":…,"sha256":…}}
     {…,"chain":"<32 hex digits>"}
 
-The first line, the *header*, has the name and the SHA-256 of the whole file before it. Each other
-line ends with its link: the SHA-256, cut to 128 bits, of the link of the line before it, or of the
-header, and of the line without its link. `head.json` says up to where the newest file was written,
-with the digest of that, and which file is the oldest. So whatever is changed, removed or cut by one
-who does not compute all of it again is found, with its line; who computes it again is found by the
-digest of a file that is kept elsewhere, such as in the log of the daemon (`chain`).
+The first line, the *header*, names the series and those beside it, and has the name and the SHA-256
+of the whole file before. Each other line ends with its link: the SHA-256, cut to 128 bits, of the
+link of the line before it, or of the header, and of the line without its link. `head.json` says up
+to where the newest file was written, with the digest of that, and which file is the oldest. So
+whatever is changed, removed or cut by one who does not compute all of it again is found, with its
+line; who computes it again is found by the digest of a file that is kept elsewhere, such as in the
+log of the daemon (`chain`).
 
 Lines are synced before they count. The head is written after them, so after a crash the file may
 have more than the head says, and at its end part of a line. That part is not removed: the next file
@@ -19,7 +21,9 @@ begins, and its header says how many bytes are unfinished. What was not as the h
 series is opened is said in the header of a new file, so opening it hides nothing.
 
 Files are removed by the age of the day in their name: the oldest first, one at a time with a while
-between, and never the newest `KEPT_FILES`. So a clock that is wrong for a while costs little.
+between, and never the newest `KEPT_FILES`. So a clock that is wrong for a while costs little. A
+line `removed` in the newest file says so before: a file that is missing without one was removed by
+something else.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
@@ -46,9 +50,10 @@ from treedbd.files import (
     sync_directory,
     write_atomically,
 )
-from treedbd.limits import KIB
+from treedbd.limits import KIB, MIB
 
 FILE_NAME: Final = re.compile(r"audit-(\d{8})-(\d{6,12})\.jsonl")
+SERIES_NAME: Final = re.compile(r"writes|access-\d{1,3}")
 HEAD: Final = "head.json"
 LOCK: Final = "lock"
 KEPT_FILES: Final = 32
@@ -58,6 +63,10 @@ REMOVE_EACH_S: Final = 600.0
 CHAIN: Final = b',"chain":"'
 LINK_DIGITS: Final = 32
 READ_BYTES: Final = 256 * KIB
+RECENT: Final = timedelta(seconds=60)
+RECENT_BYTES: Final = 128 * MIB
+"""How long before the newest file others were ended that are read at the start, and how much of
+them."""
 _DAY_MS: Final = 86_400_000
 
 
@@ -96,7 +105,11 @@ def list_files(folder: pathlib.Path) -> list[AuditFile]:
 def list_series(folder: pathlib.Path) -> list[pathlib.Path]:
     """Return the folders of the series in the directory of an audit; raise OSError."""
     with os.scandir(folder) as entries:
-        return sorted(pathlib.Path(each.path) for each in entries if each.is_dir())
+        return sorted(
+            pathlib.Path(each.path)
+            for each in entries
+            if SERIES_NAME.fullmatch(each.name) and each.is_dir()
+        )
 
 
 @attrs.frozen
@@ -189,6 +202,9 @@ class AuditSeries:
 
     Attributes:
         completed: the names and digests of files that were completed since this was read last.
+        problem: what was not as it had been left when this was opened last, a clause; None if
+            all was.
+        is_first: whether no file was there before the one that is written.
 
     """
 
@@ -216,11 +232,14 @@ class AuditSeries:
         self._link = b""
         self._removed_at = seconds()
         self.completed: list[tuple[str, str]] = []
+        self.problem: str | None = None
+        self.is_first = False
 
     def open(self, seen: Callable[[bytes], None] | None = None) -> None:
         """Continue the series, or begin it; raise OSError, and `SeriesLocked`.
 
-        `seen` is called with each line of the two newest files.
+        `seen` is called with each line of the newest file, and of those before it that were ended
+        not long before that was begun.
         """
         create_directory(self._folder)
         self._take_lock()
@@ -230,8 +249,8 @@ class AuditSeries:
             lost = None if head is None else f"{head.file} had been removed"
             self._begin(1 if head is None else _number_of(head.file) + 1, None, lost, 0)
             return
-        if len(self._files) > 1 and seen is not None:
-            look_at_file(self._files[-2].path, 0, seen)
+        for each in [] if seen is None else self._find_recent():
+            look_at_file(each.path, 0, seen)
         newest = self._files[-1]
         is_of_head = head is not None and head.file == newest.name
         found = look_at_file(newest.path, head.size if head and is_of_head else 0, seen)
@@ -243,7 +262,19 @@ class AuditSeries:
             self._begin(last + 1, before, problem, found.unfinished)
             return
         self._descriptor = open_private(newest.path, os.O_WRONLY | os.O_APPEND)
+        self.problem = None
         self._write_head()
+
+    def _find_recent(self) -> list[AuditFile]:
+        """Return the files before the newest of which lines may be written again after a kill."""
+        *older, newest = self._files
+        begun, found, size = _begun_at(newest), list[AuditFile](), 0
+        ended = begun
+        while older and ended >= begun - RECENT and size < RECENT_BYTES:
+            found.append(older.pop())
+            size += found[-1].path.stat().st_size
+            ended = _begun_at(found[-1])
+        return found[::-1]
 
     def append(self, lines: Iterable[bytes]) -> None:
         """Append lines, JSON objects without line ends; they are durable when this returns.
@@ -285,7 +316,14 @@ class AuditSeries:
         # A later day than today is that of a wrong clock: then the day of the next file counts.
         today = self._day()
         day = next((each.day for each in self._files if each.day <= today), None)
-        if day is not None and self._now_ms() - _end_of(day) > self._keep_ms:
+        if day is not None and self._now_ms() - end_of(day) > self._keep_ms:
+            removed = {
+                "time": show_time(self._now_ms()),
+                "kind": "removed",
+                "file": self._files[0].name,
+                "keep_s": self._keep_ms / 1000,
+            }
+            self.append([orjson.dumps(removed)])
             oldest = self._files.pop(0)
             self._write_head()
             oldest.path.unlink(missing_ok=True)
@@ -314,8 +352,10 @@ class AuditSeries:
     ) -> None:
         """Begin a file after the one `before`; raise OSError, and then nothing has changed."""
         now = self._now_ms()
-        header: dict[str, Any] = {"treedb-audit": 1, "number": number, "time": show_time(now)}
-        header["before"] = None
+        header: dict[str, Any] = {"treedb-audit": 1, "series": self._folder.name}
+        header["others"] = self._find_others()
+        self.problem, self.is_first = problem, before is None and problem is None
+        header |= {"number": number, "time": show_time(now), "before": None}
         if before is not None:
             header["before"] = {"file": before[0], "sha256": before[1]}
         if unfinished:
@@ -336,6 +376,11 @@ class AuditSeries:
         self._size, self._digest = len(line) + 1, hashlib.sha256(line + b"\n")
         self._link = link_of_header(line)
         self._write_head()
+
+    def _find_others(self) -> list[str]:
+        """Return the names of the series beside this one."""
+        names = [each.name for each in list_series(self._folder.parent)]
+        return [each for each in names if each != self._folder.name]
 
     def _write(self, content: bytes) -> None:
         """Append to the newest file and sync it; raise OSError, and then remove it again."""
@@ -384,7 +429,14 @@ def _number_of(name: str) -> int:
     return 0 if match is None else int(match[2])
 
 
-def _end_of(day: str) -> int:
+def _begun_at(file: AuditFile) -> datetime:
+    """Return when a file was begun, as its header says; the beginning of time without one."""
+    with contextlib.suppress(ValueError, LookupError, TypeError), file.path.open("rb") as content:
+        return datetime.fromisoformat(orjson.loads(content.readline())["time"])
+    return datetime.min.replace(tzinfo=UTC)
+
+
+def end_of(day: str) -> int:
     """Return the end of a day as milliseconds since 1970; the end of time for another text."""
     try:
         begins = datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC)

@@ -129,16 +129,19 @@ def _verify(arguments: Namespace) -> Status:
         found = list_series(directory)
         if not found:
             raise CommandFailed(f"{directory} has no audit files.")
+        names, others = {each.name for each in found}, set[str]()
         for series in found:
             verified = verify(series, tuple(each for each in marks if each.series == series.name))
             has_fault |= bool(verified.faults)
+            others |= verified.others
             _print_verified(verified, as_json=arguments.json)
     except OSError as error:
         raise CommandFailed(_describe(directory, error)) from None
-    for mark in marks:
-        if mark.series not in [each.name for each in found]:
-            has_fault = True
-            print_line(make_printable(f"{mark.series}: the series was removed: a mark names it"))
+    for name in sorted((others | {each.series for each in marks}) - names):
+        has_fault = True
+        print_line(
+            make_printable(f"{name}: the series was removed: a mark, or another one, names it")
+        )
     return FAILED if has_fault else DONE
 
 
@@ -149,6 +152,7 @@ def _print_verified(verified: Verification, *, as_json: bool) -> None:
             "files": verified.files,
             "lines": verified.lines,
             "unfinished": verified.unfinished,
+            "removed": verified.removed,
             "mark": None if verified.mark is None else str(verified.mark),
             "faults": [
                 {"file": each.file, "line": each.line, "reason": each.reason}
@@ -164,6 +168,8 @@ def _print_verified(verified: Verification, *, as_json: bool) -> None:
     print_line(make_printable(f"{verified.series}: {size}: {state}"))
     if verified.unfinished:
         print_line(f"  {counted(verified.unfinished, 'byte')} after the last line: not whole yet")
+    for each in verified.removed:
+        print_line(make_printable(f"  {each}"))
     if verified.mark is not None and not verified.faults:
         print_line(make_printable(f"  mark {verified.mark}"))
 

@@ -130,7 +130,7 @@ POLL_S: Final = 1.0
 PAGE_ENTRIES: Final = 1000
 _NOT_FOUND: Final = 404
 _AUDITED: Final = (
-    *("seq", "time", "uid", "method", "path", "size", "admin"),
+    *("seq", "time", "uid", "admin", "as", "method", "path", "size"),
     *("from", "token_id", "means", "data"),
 )
 """The members of an audited write that `log` prints, in their order."""

@@ -59,6 +59,14 @@ MAX_LAG_S: Final = 60.0
 DECIDING: Final = "This server first asks another one whether that was promoted; try again soon."
 
 
+_LAST_MISSING: Final = (
+    "{url} has stepped down, but what it had accepted last has not come: promote this again, or "
+    "force it."
+)
+_COMPLETE: Final = "It has all that the old first had acknowledged."
+_INCOMPLETE: Final = "What the old first had acknowledged last may be missing."
+
+
 class CannotPromote(Unavailable):
     """A standby that is not made the first; the text says why, in a sentence."""
 
@@ -389,10 +397,7 @@ class Standby:
         term, is_notified = await self._notify_before(term, is_forced)
         is_current = is_notified and await self._wait_for_last()
         if is_notified and not (is_current or is_forced):
-            raise CannotPromote(
-                f"{self._first.url} has stepped down, but what it had accepted last has not come: "
-                "promote this again, or force it."
-            )
+            raise CannotPromote(_LAST_MISSING.format(url=self._first.url))
         for follower in self._followers:
             await follower.stop()
         self._followers = []
@@ -402,9 +407,7 @@ class Standby:
         self._log.info(
             "This daemon was promoted: it is the first, in the term {term}. {state}",
             term=term,
-            state="It has all that the old first had acknowledged."
-            if is_current
-            else "What the old first had acknowledged last may be missing.",
+            state=_COMPLETE if is_current else _INCOMPLETE,
         )
         if not is_notified:
             self._notify_again()

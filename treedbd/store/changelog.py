@@ -109,7 +109,7 @@ def encode(
     if writer.is_admin:
         entry["is_admin"] = True
     if writer.origin is not None:
-        entry["from"] = list(writer.origin)
+        entry["from"] = writer.origin.to_json()
     if rules:
         entry["rules"] = rules
     if pushed > now:
@@ -174,6 +174,8 @@ def parse_origin(json: Json) -> Origin:
     match json:
         case [str(address), str() | None as token, str(means)]:
             return Origin(address, token, means)
+        case [str(address), str() | None as token, str(means), str(admin)]:
+            return Origin(address, token, means, admin)
     raise ValueError("This does not say where a request came from.")
 
 

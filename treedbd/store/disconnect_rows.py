@@ -61,7 +61,7 @@ class DisconnectEntry:
             "sent": self.edit.sent,
         }
         if self.origin is not None:
-            json["from"] = list(self.origin)
+            json["from"] = self.origin.to_json()
         return compact(json)
 
 

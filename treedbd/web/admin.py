@@ -18,6 +18,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from treedbd import __version__
+from treedbd.audit.lines import describe_caller
 from treedbd.audit.search import (
     MAX_PAGE_LINES,
     BadPosition,
@@ -235,6 +236,10 @@ class AdminHandlers:
         project = database.project.name
         made = self._authenticator.make_token(project, asked, wanted.token)
         _log_token(project, asked, admin, made)
+        audit = self._data.context.audit
+        if audit is not None:
+            whose = None if asked is None else str(asked.claims["uid"])
+            audit.made(request, database.name, admin, made, whose)
         return json_response(wanted, {"token": made.text, "expires": _show_time(made.expires_at)})
 
     async def _refresh(self, database: Database) -> None:
@@ -382,13 +387,11 @@ def _show_entry(entry: LoggedEntry, *, with_body: bool) -> Json:
     shown: dict[str, Any] = {
         "seq": entry.sequence,
         "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat(timespec="milliseconds"),
-        "uid": entry.writer.uid,
+        **describe_caller(entry.writer),
         "method": "DELETE" if is_removal else entry.method.upper(),
         "path": format_path((*path, PRIORITY) if is_priority else path),
         "size": entry.size,
     }
-    if entry.writer.is_admin:
-        shown["admin"] = True
     origin = entry.writer.origin
     if origin is not None:
         shown |= {"from": origin.address or None, "token_id": origin.token, "means": origin.means}

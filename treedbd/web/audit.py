@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from treedbd.audit.accesses import AccessRecorder
-from treedbd.database.requests import PermissionDenied
+from treedbd.database.requests import ConditionFailed, PermissionDenied
 from treedbd.http1.request import IHttp1Request
 from treedbd.names import DatabaseName, Origin
 from treedbd.store.changelog import Writer
@@ -21,8 +21,11 @@ from treedbd.web.auth.identity import (
     NotAdmin,
     ReadOnlyToken,
     TokenRequired,
+    name_token,
+    override_auth,
 )
-from treedbd.web.auth.jwt import BadToken
+from treedbd.web.auth.jwt import BadToken, parse
+from treedbd.web.auth.minting import MadeToken
 from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.request import READING, DataRequest, Question
@@ -35,6 +38,8 @@ DENIALS: Final = (
 )
 """The errors of a write that its sender may not do."""
 SETTINGS: Final = b"/.settings/"
+TRIAL: Final = b"/rules/trial.json"
+"""Sets nothing, although it is a POST."""
 _NO_TOKEN: Final = (BadToken, AuthRequired, TokenRequired)
 
 
@@ -55,7 +60,8 @@ class RequestAudit:
     def origin(self, request: IHttp1Request, identity: Identity, means: str = "http") -> Origin:
         """Return where a request comes from; a program that embeds the service has no address."""
         is_local = getattr(request, "is_local", False)
-        return Origin(address_of(request), identity.token_id, "local" if is_local else means)
+        means = "local" if is_local else means
+        return Origin(address_of(request), identity.token_id, means, identity.admin)
 
     def read(
         self, request: IHttp1Request, wanted: DataRequest, name: DatabaseName, identity: Identity
@@ -80,13 +86,15 @@ class RequestAudit:
         name: DatabaseName,
         identity: Identity,
         path: str,
+        method: str,
+        means: str,
         error: BaseException | None,
     ) -> None:
         """Record a write of the real-time protocol if it was denied."""
         if self._recorder.denied and isinstance(error, DENIALS):
-            writer = self._writer(request, identity, "socket")
+            writer = self._writer(request, identity, means)
             self._recorder.note(
-                "denied", name, writer, "PUT", show_path(path), error=_code_of(error)
+                "denied", name, writer, method, show_path(path), error=_code_of(error)
             )
 
     def refused(self, request: IHttp1Request, error: BaseException, _: str) -> None:
@@ -103,10 +111,15 @@ class RequestAudit:
         name: DatabaseName,
         error: BaseException,
     ) -> None:
-        """Record a write that is refused, if it is denied."""
-        if not (self._recorder.denied and isinstance(error, DENIALS)):
-            return
+        """Record a write that is refused, if it is denied.
+
+        One whose condition is not true shows the value that is there: that is a read.
+        """
         if not wanted.is_write or wanted.wants_explanation:
+            return
+        if isinstance(error, ConditionFailed) and error.is_shown and self.reads:
+            self.read(request, wanted, name, self._sender(wanted, name))
+        if not (self._recorder.denied and isinstance(error, DENIALS)):
             return
         writer = self._writer(request, self._sender(wanted, name), "http")
         method = wanted.method.decode("ascii", "replace")
@@ -116,10 +129,12 @@ class RequestAudit:
     def settings(
         self, request: IHttp1Request, wanted: DataRequest, name: DatabaseName, status: int
     ) -> None:
-        """Record what an admin has set, and what he has read of the settings if reads are."""
+        """Record what an admin has set, and read of settings and clients if reads are recorded."""
         path = wanted.admin_path
-        is_read = wanted.method in READING
-        if path is None or SETTINGS not in path or (is_read and not self.reads):
+        if path is None:
+            return
+        is_read = wanted.method in READING or path.endswith(TRIAL) or SETTINGS not in path
+        if is_read and not self.reads:
             return
         self._recorder.note(
             "read" if is_read else "settings",
@@ -130,11 +145,28 @@ class RequestAudit:
             status=status,
         )
 
+    def made(
+        self,
+        request: IHttp1Request,
+        name: DatabaseName,
+        admin: Identity,
+        made: MadeToken,
+        uid: str | None,
+    ) -> None:
+        """Record that an admin has made a token for a user, or for themselves if `uid` is None."""
+        writer = self._writer(request, admin, "http")
+        token_id = name_token(made.text, parse(made.text).claims)
+        token = {"uid": uid_of(admin) if uid is None else uid, "token_id": token_id}
+        self._recorder.note("token", name, writer, "POST", "/.settings/tokens.json", made=token)
+
     def _sender(self, wanted: DataRequest, name: DatabaseName) -> Identity:
         """Return who has sent a request, as far as that was found out."""
-        if wanted.identity is not None or wanted.token is None:
-            return wanted.identity or ANONYMOUS
-        return self._authenticator.recall(name.project, wanted.token) or ANONYMOUS
+        identity = wanted.identity
+        if identity is None and wanted.token is not None:
+            identity = self._authenticator.recall(name.project, wanted.token)
+        if identity is None:
+            return ANONYMOUS
+        return override_auth(identity, wanted.override) if identity.is_admin else identity
 
     def _writer(self, request: IHttp1Request, identity: Identity, means: str) -> Writer:
         return Writer(uid_of(identity), identity.is_admin, self.origin(request, identity, means))

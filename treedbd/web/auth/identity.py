@@ -76,8 +76,9 @@ class Identity:
     secret or provider that verified the token; `ANONYMOUS` and `OWNER` have sources of their own,
     and so have those whom the program that embeds the service names. An admin who `is_read_only`
     may write nothing, also with another `auth`. `token_id` names its token to operators without
-    being one: the `jti`, or a digest; None without a token. `uid` is that of a user, None for an
-    admin and for a caller without one.
+    being one: the `jti`, or a digest; None without a token. `admin` is the uid of the admin
+    who has sent this with another `auth`, empty if the admin has none, None for others. `uid` is
+    that of a user, None for an admin and for a caller without one.
     """
 
     is_admin: bool
@@ -86,6 +87,7 @@ class Identity:
     source: str = attrs.field(default="", repr=False)
     is_read_only: bool = False
     token_id: str | None = attrs.field(default=None, eq=False)
+    admin: str | None = attrs.field(default=None, eq=False)
     uid: str | None = attrs.field(init=False, eq=False, repr=False)
 
     @uid.default
@@ -143,7 +145,9 @@ def override_auth(identity: Identity, override: AuthOverride | None) -> Identity
     if override is None:
         return identity
     require_admin(identity, "auth_variable_override")
-    return attrs.evolve(identity, is_admin=False, auth=override.auth)
+    uid = (identity.auth or {}).get("uid")
+    admin = uid if isinstance(uid, str) else ""
+    return attrs.evolve(identity, is_admin=False, auth=override.auth, admin=admin)
 
 
 def require_admin(identity: Identity, what: str) -> None:

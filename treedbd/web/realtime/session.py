@@ -168,7 +168,13 @@ class _WaitingAnswer:
 
 
 _SDK: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
-_WRITING_ACTIONS: Final = frozenset({"p", "m", "o", "om"})
+_WRITING_ACTIONS: Final = {
+    "p": ("PUT", "socket"),
+    "m": ("PATCH", "socket"),
+    "o": ("PUT", "end"),
+    "om": ("PATCH", "end"),
+}
+"""The method of each, and the means, as the audit names them."""
 
 _Awaited: TypeAlias = Coroutine[Any, Any, None] | None
 """Work that delays the messages after it; None if it is done."""
@@ -562,7 +568,7 @@ class RealtimeSession:
     def _answer_failed(self, request: RealtimeRequest, error: Exception) -> None:
         self._note_denial(error)
         if request.action in _WRITING_ACTIONS:
-            self._audit_denial(request.body.get("p"), error)
+            self._audit_denial(request.body.get("p"), *_WRITING_ACTIONS[request.action], error)
         self.answer(request.number, *status_of(error))
 
     async def _write_long(self, long: LongWrite) -> None:
@@ -615,10 +621,14 @@ class RealtimeSession:
         if self.identity.is_admin or self._is_overridden:
             audit.read_by_message(self.request, self.name, self.identity, path)
 
-    def _audit_denial(self, path: object, error: BaseException | None) -> None:
+    def _audit_denial(
+        self, path: object, method: str, means: str, error: BaseException | None
+    ) -> None:
         audit = self.context.audit
         if audit is not None and isinstance(path, str):
-            audit.denied_by_message(self.request, self.name, self.identity, path, error)
+            audit.denied_by_message(
+                self.request, self.name, self.identity, path, method, means, error
+            )
 
     def _get(self, request: RealtimeRequest) -> _Awaited:
         self._audit_read(request)
@@ -691,14 +701,19 @@ class RealtimeSession:
         error: BaseException | None,
         write: Write | None,
         answered: Callable[[], None] = do_nothing,
+        *,
+        is_at_end: bool = False,
     ) -> None:
         """Answer a request with an error, after the events of everything that is durable by now.
 
-        `write` is the write that the rules may have denied. Then `answered` is called as above.
+        `write` is the write that the rules may have denied, perhaps one for the end of the session.
+        Then `answered` is called as above.
         """
         database = self.database
         if write is not None:
-            self._audit_denial(format_path(write.edit.place.path), error)
+            means = "end" if is_at_end else "socket"
+            path, method = format_path(write.edit.place.path), write.edit.method.upper()
+            self._audit_denial(path, method, means, error)
 
         def answer() -> None:
             if write is not None:

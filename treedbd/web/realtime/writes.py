@@ -143,7 +143,7 @@ class SessionWrites:
         def failed(failure: Failure) -> None:
             if failure.check(TooManyDisconnectWrites) is not None:
                 session.refused("disconnect_writes_per_connection")
-            session.fail_when_notified(number, failure.value, write)
+            session.fail_when_notified(number, failure.value, write, is_at_end=True)
 
         storing.addCallbacks(lambda _: session.answer_when_notified(number), failed)
 
