@@ -44,13 +44,14 @@ class FaultyRuns(Closing):
         calls: str,
         effect: str,
         paths: Iterable[pathlib.Path],
+        trace: pathlib.Path = pathlib.Path(os.devnull),
     ) -> int:
         """Run the function with strings, and with a fault as in `injection.inject`.
 
         It must print nothing. Returns the exit status, negative for a signal.
         """
         self._send(json.dumps(list(arguments)))
-        with injection.inject(self._receive(), calls, effect, paths, pathlib.Path(os.devnull)):
+        with injection.inject(self._receive(), calls, effect, paths, trace):
             self._send("begin")
             return self._receive()
 

@@ -1,8 +1,8 @@
-"""A program that writes to a shelf file and prints the outcome, one JSON array a line.
+"""What `test_writer` runs: it writes to a shelf file, and the outcome to another, as lines of JSON.
 
-`test_writer` runs it under strace, which makes system calls fail. After every failure it keeps a
-copy of the files as a process killed at that moment would leave them. (Another program makes the
-copy: to close a file here would drop the locks of the engine.)
+It runs under strace, which makes system calls fail. After every failure it keeps a copy of the
+files as a process killed at that moment would leave them. (Another program makes the copy: to close
+a file here would drop the locks of the engine.)
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ import json
 import pathlib
 import subprocess
 import sys
+from typing import Final
 
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
+from treedbd.store.sqlite import writer
 from treedbd.store.sqlite.engine import SqliteEngine
 
-COMMITS = 7
-SMALL = 1000
-LARGE = 4_400_000
+COMMITS: Final = 7
+SMALL: Final = 1000
+CHECKPOINT_FRAMES: Final = 100
+"""The log is checkpointed at a tenth of its usual length: strace stops at every page of it."""
+LARGE: Final = 440_000
 """Bytes of a value that fills the log, so that it is checkpointed; an argument can change it."""
 
 
 def report(*event: object) -> None:
+    """Write what happened to the standard output, which is a file."""
     print(json.dumps(event), flush=True)
 
 
@@ -63,7 +68,14 @@ def recover(engine: SqliteEngine, copies: pathlib.Path, path: pathlib.Path, numb
         report("lost", str(error))
 
 
-def main(path: pathlib.Path, copies: pathlib.Path, large: int) -> None:
+def main(path: str, copies: str, large: str, events: str) -> None:
+    """Make the commits, the large ones of `large` bytes, and report what happened in `events`."""
+    vars(writer).update(CHECKPOINT_FRAMES=CHECKPOINT_FRAMES, LONG_LOG_FRAMES=2 * CHECKPOINT_FRAMES)
+    with pathlib.Path(events).open("w") as sys.stdout:
+        write_all(pathlib.Path(path), pathlib.Path(copies), int(large))
+
+
+def write_all(path: pathlib.Path, copies: pathlib.Path, large: int) -> None:
     copies.mkdir()
     engine = create(path)
     for number in range(1, COMMITS + 1):
@@ -77,7 +89,3 @@ def main(path: pathlib.Path, copies: pathlib.Path, large: int) -> None:
     report("seen", read(engine))
     engine.close()
     report("closed")
-
-
-if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3]))

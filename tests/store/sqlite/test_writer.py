@@ -1,6 +1,6 @@
 """What is acknowledged survives calls that fail, and what is not acknowledged never takes effect.
 
-strace makes one call after another fail in a program that writes (`fault_injected_writer`). A
+strace makes one call after another fail in a process that writes (`fault_injected_writer`). A
 machine that loses what was not synced cannot be tested here: the cache of the system outlives the
 process.
 """
@@ -10,29 +10,28 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
 import pytest
 
+from tests.faulty_runs import FaultyRuns
 from tests.store.sqlite.fault_injected_writer import COMMITS, LARGE, SMALL
 from treedbd.store.sqlite.engine import SqliteEngine
 
-PROGRAM = pathlib.Path(__file__).with_name("fault_injected_writer.py")
 SYNCS = "fdatasync,fsync"
 
 
 @attrs.frozen
 class Report:
-    """What a run of the program printed, and where its files are."""
+    """What happened in a run of the program, where its files are, and whether a call failed."""
 
     path: pathlib.Path
     copies: pathlib.Path
     large: int
     events: list[list[Any]]
+    is_faulty: bool
 
     def numbers(self, name: str) -> list[int]:
         return [event[1] for event in self.events if event[0] == name]
@@ -41,38 +40,50 @@ class Report:
         return [event[1:] for event in self.events if event[0] == name]
 
 
-def run(folder: pathlib.Path, suffix: str, calls: str, fault: str, large: int = LARGE) -> Report:
-    """Run the program with `fault` injected in `calls` on the file with that suffix."""
-    folder.mkdir()
-    path = folder / "data" / "default.shelf"
-    strace = [
-        *("strace", "-f", "--seccomp-bpf"),
-        *("-o", str(folder / "trace")),
-        *("-P", f"{path}{suffix}"),
-        *("-e", f"trace={calls}"),
-        *("-e", f"inject={calls}:{fault}"),
-    ]
-    done = subprocess.run(
-        [*strace, sys.executable, str(PROGRAM), str(path), str(folder / "copies"), str(large)],
-        stdout=subprocess.PIPE,
-        check=False,
-        timeout=60,
-    )
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert "Traceback" not in str(events)
-    return Report(path, folder / "copies", large, events)
+@attrs.frozen
+class Writing:
+    """Runs of the program below a folder, each in a process of its own."""
+
+    processes: FaultyRuns
+    folder: pathlib.Path
+
+    def run(self, suffix: str, calls: str, fault: str, large: int = LARGE) -> Report:
+        """Run the program with `fault` injected in `calls` on the file with that suffix."""
+        folder = self.folder / fault
+        folder.mkdir()
+        path = folder / "data" / "default.shelf"
+        events, trace = folder / "events", folder / "trace"
+        arguments = [str(path), str(folder / "copies"), str(large), str(events)]
+        affected = [path.with_name(f"{path.name}{suffix}")]
+        assert self.processes.run(arguments, calls, fault, affected, trace) == 0
+        return Report(
+            path,
+            folder / "copies",
+            large,
+            [json.loads(line) for line in events.read_text().splitlines()],
+            "INJECTED" in trace.read_text(),
+        )
+
+    def run_each(
+        self, suffix: str, calls: str, error: str, steps: Iterable[int]
+    ) -> Iterator[Report]:
+        """Let the first, second … such call fail, until no call of a run fails."""
+        for step in steps:
+            report = self.run(suffix, calls, f"error={error}:when={step}")
+            yield report
+            if not report.is_faulty:
+                break
 
 
-def runs(
-    folder: pathlib.Path, suffix: str, calls: str, error: str, steps: Iterable[int]
-) -> Iterator[Report]:
-    """Let the first, second … such call fail, until no call of a run fails."""
-    for step in steps:
-        fault = f"error={error}:when={step}"
-        report = run(folder / str(step), suffix, calls, fault)
-        yield report
-        if "INJECTED" not in (folder / str(step) / "trace").read_text():
-            break
+@pytest.fixture(scope="module")
+def processes() -> Iterator[FaultyRuns]:
+    with FaultyRuns("tests.store.sqlite.fault_injected_writer:main") as runs:
+        yield runs
+
+
+@pytest.fixture
+def writing(processes: FaultyRuns, tmp_path: pathlib.Path) -> Writing:
+    return Writing(processes, tmp_path)
 
 
 def assert_content(path: pathlib.Path, numbers: list[int], large: int) -> None:
@@ -114,10 +125,10 @@ def assert_kept(report: Report) -> None:
     ("error", "steps", "least"), [("EIO", range(1, 1000), COMMITS), ("ENOSPC", [2, 5], 2)]
 )
 def test_after_a_failed_sync_of_the_log_nothing_is_acknowledged_and_the_engine_recovers(
-    tmp_path: pathlib.Path, error: str, steps: Iterable[int], least: int
+    writing: Writing, error: str, steps: Iterable[int], least: int
 ) -> None:
     failures = 0
-    for report in runs(tmp_path, "-wal", SYNCS, error, steps):
+    for report in writing.run_each("-wal", SYNCS, error, steps):
         failures += len(report.details("failed"))
         assert len(report.details("failed")) == len(report.details("recovered"))
         assert_kept(report)
@@ -125,32 +136,32 @@ def test_after_a_failed_sync_of_the_log_nothing_is_acknowledged_and_the_engine_r
 
 
 def test_after_a_failed_sync_of_the_file_what_the_log_holds_is_acknowledged(
-    tmp_path: pathlib.Path,
+    writing: Writing,
 ) -> None:
     failures = 0
-    for report in runs(tmp_path, "", SYNCS, "EIO", itertools.count(1)):
+    for report in writing.run_each("", SYNCS, "EIO", itertools.count(1)):
         failures += len(report.details("failed"))
         assert_kept(report)
     assert failures >= 2
 
 
 def test_on_a_disk_that_keeps_failing_nothing_recovers_and_nothing_is_lost(
-    tmp_path: pathlib.Path,
+    writing: Writing,
 ) -> None:
-    report = run(tmp_path / "run", "-wal", SYNCS, "error=EIO:when=5+")
+    report = writing.run("-wal", SYNCS, "error=EIO:when=5+")
     assert len(report.details("acknowledged")) >= 2
     assert len(report.details("failed")) == len(report.details("lost")) >= 2
     assert_kept(report)
 
 
 @pytest.mark.parametrize(
-    ("error", "steps"), [("ENOSPC", [1, 2, 3, 4, 7, 8, 60, 700, 60_000]), ("EDQUOT", [1, 8, 60])]
+    ("error", "steps"), [("ENOSPC", [1, 2, 3, 4, 7, 8, 60, 440, 60_000]), ("EDQUOT", [1, 8, 60])]
 )
 def test_with_no_space_for_the_log_nothing_is_lost_and_writes_go_on_at_once(
-    tmp_path: pathlib.Path, error: str, steps: list[int]
+    writing: Writing, error: str, steps: list[int]
 ) -> None:
     full = 0
-    for report in runs(tmp_path, "-wal", "pwrite64", error, steps):
+    for report in writing.run_each("-wal", "pwrite64", error, steps):
         assert report.details("failed") == []
         full += len(report.details("full"))
         assert len(report.details("acknowledged")) == COMMITS - len(report.details("full"))
@@ -158,34 +169,34 @@ def test_with_no_space_for_the_log_nothing_is_lost_and_writes_go_on_at_once(
     assert full >= 2
 
 
-def test_the_engine_recovers_from_a_failed_write_to_the_log(tmp_path: pathlib.Path) -> None:
+def test_the_engine_recovers_from_a_failed_write_to_the_log(writing: Writing) -> None:
     failures = 0
-    for report in runs(tmp_path, "-wal", "pwrite64", "EIO", [1, 2, 3, 60, 700]):
+    for report in writing.run_each("-wal", "pwrite64", "EIO", [1, 2, 3, 60, 440]):
         failures += len(report.details("failed"))
         assert len(report.details("failed")) == len(report.details("recovered"))
         assert_kept(report)
     assert failures >= 3
 
 
-def test_with_no_space_for_a_checkpoint_every_commit_succeeds(tmp_path: pathlib.Path) -> None:
-    for report in runs(tmp_path, "", "pwrite64", "ENOSPC", [1, 2, 50, 280, 400, 60_000]):
+def test_with_no_space_for_a_checkpoint_every_commit_succeeds(writing: Writing) -> None:
+    for report in writing.run_each("", "pwrite64", "ENOSPC", [1, 2, 50, 110, 150, 60_000]):
         assert report.numbers("acknowledged") == list(range(1, COMMITS + 1))
         assert_kept(report)
 
 
-def test_with_no_space_for_the_index_of_the_log_nothing_is_lost(tmp_path: pathlib.Path) -> None:
-    for report in runs(tmp_path, "-shm", "pwrite64", "ENOSPC", itertools.count(1)):
+def test_with_no_space_for_the_index_of_the_log_nothing_is_lost(writing: Writing) -> None:
+    for report in writing.run_each("-shm", "pwrite64", "ENOSPC", itertools.count(1)):
         assert report.details("not created") == []
         assert report.numbers("acknowledged") == list(range(1, COMMITS + 1))
         assert_kept(report)
 
 
 def test_with_no_space_for_a_longer_index_a_synced_log_does_not_take_effect(
-    tmp_path: pathlib.Path,
+    writing: Writing,
 ) -> None:
     first_extension = 9  # the index has 4062 pages of the log at first, in 8 pages of its own
     fault = f"error=ENOSPC:when={first_extension}"
-    report = run(tmp_path / "run", "-shm", "pwrite64", fault, large=20_000_000)
+    report = writing.run("-shm", "pwrite64", fault, large=20_000_000)
     assert report.numbers("failed") == [2]
     assert report.numbers("acknowledged")[:3] == [1, 3, 4]
     assert_kept(report)
@@ -193,10 +204,10 @@ def test_with_no_space_for_a_longer_index_a_synced_log_does_not_take_effect(
 
 @pytest.mark.parametrize(("calls", "steps"), [(SYNCS, [1, 2, 3]), ("pwrite64", [1, 2, 3, 5, 9])])
 def test_the_engine_recovers_from_a_failure_of_the_mark(
-    tmp_path: pathlib.Path, calls: str, steps: list[int]
+    writing: Writing, calls: str, steps: list[int]
 ) -> None:
     failures = 0
-    for report in runs(tmp_path, "-mark", calls, "EIO", steps):
+    for report in writing.run_each("-mark", calls, "EIO", steps):
         failures += len(report.details("failed"))
         assert len(report.details("failed")) == len(report.details("recovered"))
         assert_kept(report)
