@@ -38,11 +38,13 @@ from treedbd.cluster.service import POLL_S
 A, B, C = range(3)
 ROOT = f"/{Plan().root}"
 CLIENTS = 6
-SWAPS = 12
+SWAPS = 6
 HEALTH_S = 5.0
 MISSED = 5
 LAG_S = 2.0
 PATIENCE_S = 60.0
+FIRST = 80
+"""How many operations have ended when a fault happens."""
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,13 @@ def world(whole_world: ClusterWorld) -> Iterator[ClusterWorld]:
     whole_world.heal()
 
 
+@pytest.fixture(params=[300, pytest.param(1000, marks=pytest.mark.slow)])
+def operations(request: pytest.FixtureRequest) -> int:
+    """How many operations a trial has, of which most are left for the time of the fault."""
+    count: int = request.param
+    return count
+
+
 def trial(world: ClusterWorld, operations: int, timeout: str = "30s", *, daemons: int = 3) -> Trial:
     """Return clients at the first daemons, and a follower that begins at each of them."""
     plan = Plan(operations=operations, query=f"timeout={timeout}")
@@ -74,12 +83,13 @@ def finish(running: Trial) -> Report:
     return report
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_answer_that_a_killed_daemon_owes_is_of_a_write_that_is_there_once(
-    world: ClusterWorld,
+    world: ClusterWorld, kills: int
 ) -> None:
-    with trial(world, 1000).start() as running:
-        for part in (1, 2):
-            running.workload.await_ended(part * 100)  # so that many are left for the daemon
+    with trial(world, kills * 500).start() as running:
+        for part in range(1, kills + 1):
+            running.workload.await_ended(part * FIRST)  # so that many are left for the daemon
             way = world.far.proxies[world.servers.primary.name]
             way.lose_answer(*COMMIT)
             way.await_lost()
@@ -88,20 +98,22 @@ def test_an_answer_that_a_killed_daemon_owes_is_of_a_write_that_is_there_once(
         assert finish(running).outcomes["unknown"]
 
 
-def test_no_acknowledged_write_is_lost_with_the_primary(world: ClusterWorld) -> None:
-    with trial(world, 1000, "2s").start() as running:
-        running.workload.await_ended(200)
+def test_no_acknowledged_write_is_lost_with_the_primary(
+    world: ClusterWorld, operations: int
+) -> None:
+    with trial(world, operations, "2s").start() as running:
+        running.workload.await_ended(FIRST)
         world.servers.fail_over()
         finish(running)
 
 
 def test_a_daemon_that_is_cut_off_with_the_old_primary_shows_nothing_stale(
-    world: ClusterWorld,
+    world: ClusterWorld, operations: int
 ) -> None:
-    with trial(world, 800, "1s").start() as running:
-        running.workload.await_ended(200)
+    with trial(world, operations, "1s").start() as running:
+        running.workload.await_ended(FIRST)
         world.fail_over_cut_off()
-        running.workload.await_ended(running.workload.ended + 100)
+        running.workload.await_ended(running.workload.ended + FIRST)
         response = world.daemons[C].request("GET", "/.json?timeout=1s")
         assert response.status in (503, 504)
         world.heal()
@@ -110,17 +122,17 @@ def test_a_daemon_that_is_cut_off_with_the_old_primary_shows_nothing_stale(
 
 
 def test_a_write_that_no_standby_confirms_is_in_doubt_and_settled_later(
-    world: ClusterWorld,
+    world: ClusterWorld, operations: int
 ) -> None:
     project = new_project()
     with (
-        trial(world, 600, "1s").start() as running,
+        trial(world, operations, "1s").start() as running,
         world.client(C, project) as client,
         world.follower(project, A) as follower,
     ):
         client.put("/before.json", 1)
         follower.await_child("before", 1)
-        running.workload.await_ended(200)
+        running.workload.await_ended(FIRST)
         for standby in world.servers.standbys:
             standby.freeze()
         check_error(client.request("PUT", "/doubted.json?timeout=1s", "1"), 504, "in_doubt")
@@ -208,13 +220,13 @@ def test_swaps_at_all_daemons_count_each_of_them_once(world: ClusterWorld) -> No
 def test_a_daemon_that_wakes_is_not_late(world: ClusterWorld, seconds: int) -> None:
     project = new_project()
     with (
-        trial(world, 600).start() as running,
+        trial(world, 300).start() as running,
         world.client(A, project) as near,
         world.client(C, project) as far,
     ):
         far.put("/a.json", 1)
         assert far.get("/a.json") == 1
-        running.workload.await_ended(200)
+        running.workload.await_ended(FIRST)
         world.stop(C)
         end = time.monotonic() + seconds
         near.put("/a.json", 2)
@@ -236,7 +248,7 @@ def test_a_daemon_that_slept_while_the_log_was_trimmed_takes_a_fresh_copy(
     project = new_project()
     urls = world.urls(project, 2)
     with (
-        Trial(urls, Plan(operations=400)) as running,
+        Trial(urls, Plan(operations=150)) as running,
         world.follower(project, C, ROOT) as follower,
     ):
         finish(running.start())
@@ -255,14 +267,16 @@ def test_a_daemon_that_slept_while_the_log_was_trimmed_takes_a_fresh_copy(
     assert check_events(follower.events, history, ROOT, restarts=1).restarts == 1
 
 
-def test_a_daemon_without_postgresql_says_so_and_harms_nobody(world: ClusterWorld) -> None:
+def test_a_daemon_without_postgresql_says_so_and_harms_nobody(
+    world: ClusterWorld, operations: int
+) -> None:
     project = new_project()
     with (
-        Trial(world.urls(project, 2), Plan(operations=600)) as running,
+        Trial(world.urls(project, 2), Plan(operations=operations)) as running,
         world.follower(project, C, ROOT) as follower,
         world.client(C, project) as far,
     ):
-        running.start().workload.await_ended(200)
+        running.start().workload.await_ended(FIRST)
         assert [far.request("GET", "/a.json").status for _ in range(3)] == [200] * 3
         begin = time.monotonic()
         world.far.cut_off(*world.servers.nodes)
