@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from tests.closing import Closing
 from tests.fork_server import ForkedDaemon, can_fork, fork_server, run_program
+from tests.injection import SmallDisk
 from tests.shared_server import database_of
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_CERTIFICATE
@@ -93,8 +94,9 @@ class Daemon(Closing):
     with TLS and without on ports that the system chooses, unless `listen` is given. `prefix` is a
     command that runs the daemon's command, such as strace (with its option -D, so that signals
     reach the daemon and not strace). `program` receives the daemon's flags, such as `SERVE`.
-    The process inherits `descriptors`. Without a prefix, descriptors and a program but `SERVE`, and
-    with the environment of all tests, the daemon is forked by a `ForkServer`.
+    Only the daemon sees the `disk`. The process inherits `descriptors`. Without a prefix,
+    descriptors and a program but `SERVE`, and with the environment of all tests, the daemon is
+    forked by a `ForkServer`.
     The daemon is killed when its `with` block ends.
     """
 
@@ -109,6 +111,7 @@ class Daemon(Closing):
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] | None = None,
         descriptors: Sequence[int] = (),
+        disk: SmallDisk | None = None,
     ) -> None:
         """Prepare the command; nothing is started yet."""
         self.folder = folder
@@ -116,6 +119,9 @@ class Daemon(Closing):
         self.prefix = list(prefix)
         self.urls: list[str] = []
         self._descriptors = descriptors
+        self._disk = disk
+        self._begin: int | None = None
+        """The pipe whose end lets the process begin, if that waits."""
         self._environment = {**os.environ, **(environment or {})}
         self._is_plain = program in (None, SERVE) and not descriptors
         self._lines: list[str] = []
@@ -184,7 +190,11 @@ class Daemon(Closing):
     def start(self) -> None:
         """Start the daemon and wait until it is ready; raise AssertionError with its log if not."""
         start = self.mark()
-        self._follow(self._fork() if self._can_fork() else self._open())
+        if self._begin is None:
+            self._follow(self._fork() if self._can_fork() else self._open())
+        else:
+            os.close(self._begin)
+            self._begin = None
         try:
             line = self.await_line(_READY, start)
         except AssertionError:
@@ -195,6 +205,16 @@ class Daemon(Closing):
     def launch(self) -> None:
         """Start the process, without waiting until it is ready."""
         self._follow(self._open())
+
+    def hold(self) -> None:
+        """Start the process, which does nothing before `start`: a fault can be injected first."""
+        waiting, self._begin = os.pipe()
+        if self._can_fork():
+            self._follow(self._fork(waiting))
+        else:
+            with open(waiting) as stdin:
+                hold = ("sh", "-c", 'read _; exec "$0" "$@" < /dev/null')
+                self._follow(self._open(hold, stdin.fileno()))
 
     def run(self) -> subprocess.CompletedProcess[str]:
         """Run the daemon to its end, for a start that fails; return its two outputs separately."""
@@ -303,15 +323,20 @@ class Daemon(Closing):
     def _can_fork(self) -> bool:
         return self._is_plain and not self.prefix and can_fork(self._environment)
 
-    def _fork(self) -> ForkedDaemon:
-        return ForkedDaemon(fork_server(), self._command, self.folder)
+    def _fork(self, begin: int | None = None) -> ForkedDaemon:
+        holder = None if self._disk is None else self._disk.pid
+        server = fork_server()
+        return ForkedDaemon(server, self._command, self.folder, begin=begin, beside=holder)
 
-    def _open(self) -> subprocess.Popen[str]:
+    def _open(
+        self, hold: Sequence[str] = (), stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
+        inside = [] if self._disk is None else self._disk.prefix
         return subprocess.Popen(
-            [*self.prefix, *self._command],
+            [*inside, *hold, *self.prefix, *self._command],
             cwd=self.folder,
             env=self._environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -119,6 +119,9 @@ class ForkedProcess:
 class ForkedDaemon(ForkedProcess):
     """A forked process with its two outputs in one pipe, or in a file.
 
+    Given the reading end of a pipe, which it closes, it does nothing before the pipe has an end.
+    Given the number of a process, it is in the user and mount namespaces of that.
+
     Attributes:
         stdout: the pipe, as text; None if there is none.
 
@@ -130,6 +133,9 @@ class ForkedDaemon(ForkedProcess):
         command: Sequence[str],
         folder: pathlib.Path,
         output: IO[bytes] | None = None,
+        *,
+        begin: int | None = None,
+        beside: int | None = None,
     ) -> None:
         """Fork it."""
         self.stdout: TextIO | None = None
@@ -138,7 +144,9 @@ class ForkedDaemon(ForkedProcess):
             self.stdout = os.fdopen(reading, errors="replace")
         else:
             writing = os.dup(output.fileno())
-        super().__init__(server, server.fork(command, folder, [writing]))
+        super().__init__(
+            server, server.fork(command, folder, [writing], begin=begin, beside=beside)
+        )
 
 
 class ForkedCommand(ForkedProcess):
@@ -218,17 +226,28 @@ class ForkServer:
         folder: pathlib.Path,
         descriptors: Sequence[int],
         variables: Mapping[str, str] | None = None,
+        *,
+        begin: int | None = None,
+        beside: int | None = None,
     ) -> int:
         """Run a command of `twistd` or `treedb` in a folder; return the number of its process.
 
         It may also be a Python program, `python -c PROGRAM`, whose modules are imported already.
-        It has three descriptors, or one for both outputs; they are closed in this process.
+        It has three descriptors, or one for both outputs; they are closed in this process, as is
+        `begin`, the pipe at whose end it begins. `beside` is a process whose namespaces it has.
         """
-        request = {"command": command, "folder": str(folder), "variables": variables or {}}
+        request = {
+            "command": command,
+            "folder": str(folder),
+            "variables": variables or {},
+            "waits": begin is not None,
+            "beside": beside,
+        }
+        passed = [*descriptors, *([] if begin is None else [begin])]
         try:
-            return self._ask(request, descriptors)
+            return self._ask(request, passed)
         finally:
-            for descriptor in descriptors:
+            for descriptor in passed:
                 os.close(descriptor)
 
     def reap(self, pid: int) -> int:
@@ -324,7 +343,7 @@ def read_all(file: IO[bytes] | None) -> bytes:
 def serve(requests: socket.socket) -> list[str]:
     """Answer requests; return the command if this is a new process for one, else nothing."""
     while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)
+        data, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 4)
         if not data:
             return []
         request = json.loads(data)
@@ -336,10 +355,33 @@ def serve(requests: socket.socket) -> list[str]:
                 os.close(descriptor)
             requests.send(str(pid).encode())
         else:
+            if request["waits"]:
+                wait_for_end(descriptors.pop())
+            if request["beside"] is not None:
+                enter_namespaces(request["beside"])
             os.environ.update(request["variables"])
             command: list[str] = request["command"]
             become(command, request["folder"], descriptors)
             return command
+
+
+def wait_for_end(pipe: int) -> None:
+    """Wait until nothing can write to a pipe any longer, and close it."""
+    os.read(pipe, 1)
+    os.close(pipe)
+
+
+def enter_namespaces(pid: int) -> None:
+    """Be in the user and mount namespaces of another process; raise OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    for name in ("user", "mnt"):
+        theirs = pathlib.Path(f"/proc/{pid}/ns/{name}")
+        if theirs.readlink() == pathlib.Path(f"/proc/self/ns/{name}").readlink():
+            continue  # nothing may enter the user namespace in which it is
+        with theirs.open() as file:
+            if library.setns(file.fileno(), 0):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), str(theirs))
 
 
 def become(command: list[str], folder: str, descriptors: list[int]) -> None:

@@ -1,9 +1,8 @@
 """Fault injection for daemons: system calls that fail, wait or kill, a full disk, a damaged row.
 
-System calls are injected by strace, in two ways: `inject` attaches it to a running daemon and
-detaches it again; `prefix` starts a daemon under it, where the kernel lets it stop at these calls
-only, which an attached one cannot. strace counts calls separately for each thread
-and each kind of call, so `when=N` is the Nth call of one kind in the thread that reaches it first.
+System calls are injected by strace, which is attached to a daemon, also to one that waits before it
+begins (`Daemon.hold`), and detached again. strace counts calls separately for each thread and each
+kind of call, so `when=N` is the Nth call of one kind in the thread that reaches it first.
 """
 
 from __future__ import annotations
@@ -67,10 +66,16 @@ def inject(
 
 
 class SmallDisk(Closing):
-    """A file system of a few megabytes, mounted at a folder for programs run with `prefix` only.
+    """A file system of a few megabytes, mounted at a folder for chosen programs only.
 
     It exists in a mount namespace that a process holds, and is gone when that process ends. A user
     other than root gets it in a user namespace. AssertionError if neither can be created.
+
+    Attributes:
+        pid: that process.
+        prefix: the command that runs a program which sees the file system.
+        folder: the folder as other programs reach it.
+
     """
 
     def __init__(self, folder: pathlib.Path, size: int) -> None:
@@ -97,11 +102,11 @@ class SmallDisk(Closing):
                 f"where user namespaces are allowed. {''.join(output)}"
             )
         self._holder = holder
+        self.pid = holder.pid
         self.prefix = ["nsenter", "-t", str(holder.pid), "-m", f"--wd={folder.parent}"]
         if "-U" in flags:
             self.prefix += ["-U", "--preserve-credentials"]
         self.folder = pathlib.Path(f"/proc/{holder.pid}/root{folder}")
-        """The folder as other programs reach it."""
 
     def close(self) -> None:
         """Unmount it; its contents are lost."""
@@ -118,18 +123,6 @@ class SmallDisk(Closing):
     def empty(self, name: str = "filler") -> None:
         """Free the space that `fill` used."""
         (self.folder / name).unlink()
-
-
-def prefix(
-    calls: str, effect: str, paths: Iterable[pathlib.Path], trace: pathlib.Path
-) -> list[str]:
-    """Return the command that runs a daemon with an effect from its first call on."""
-    # A signal is not sent by strace 6.1 where the kernel chooses the calls.
-    chosen = [] if effect.startswith("signal=") else ["--seccomp-bpf"]
-    return [
-        *("strace", "-D", "-f", *chosen, "-qq", "--decode-fds=path", "-o", str(trace)),
-        *("-e", f"trace={calls}", "-e", f"inject={calls}:{effect}", *_path_options(paths)),
-    ]
 
 
 def _path_options(paths: Iterable[pathlib.Path]) -> list[str]:

@@ -385,16 +385,16 @@ def test_the_first_use_after_a_kill_may_be_killed_too(
 
 def is_killed_at_first_use(daemon: Daemon, call: str, moment: int, trace: pathlib.Path) -> bool:
     files = injection.shelf_files(daemon.data)
-    prefix = injection.prefix(call, f"{KILL}:when={moment}", files, trace)
-    starting = Daemon(daemon.folder, prefix=prefix)
-    try:
-        starting.start()
-        with Client(starting) as client:
-            client.get("/.json")
-    except (AssertionError, OSError):  # it may be killed while it announces that it is ready
-        assert starting.wait() == -signal.SIGKILL, starting.log
-        return True
-    starting.kill()
+    daemon.hold()
+    with injection.inject(daemon.pid, call, f"{KILL}:when={moment}", files, trace):
+        try:
+            daemon.start()
+            with Client(daemon) as client:
+                client.get("/.json")
+        except (AssertionError, OSError):  # it may be killed while it announces that it is ready
+            assert daemon.wait() == -signal.SIGKILL, daemon.log
+            return True
+    daemon.kill()
     return False
 
 

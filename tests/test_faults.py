@@ -14,7 +14,7 @@ import pytest
 
 from tests.closing import Closing
 from tests.daemon import Daemon, Response
-from tests.injection import SmallDisk, inject, prefix, shelf_files
+from tests.injection import SmallDisk, inject, shelf_files
 from tests.rest import Client, check_error, print_request
 from tests.system import wait_until
 
@@ -266,12 +266,15 @@ def test_a_disk_that_cannot_be_read_for_a_moment_at_the_start_is_no_damage(
             client.put("/kept.json", {f"k{at}": "x" * 1000 for at in range(100)})
         end(daemon)
     affected, trace = shelf_files(daemon.data)[number], tmp_path / "trace"
-    failing = prefix("pread64", "error=EIO:when=2..6", [affected], trace)
-    with Daemon(tmp_path, prefix=failing) as daemon:
-        with Client(daemon, "demo.localhost") as client:
-            wait_until(lambda: client.request("PUT", "/a.json", "1").status == 200)
-            wait_until(lambda: client.request("GET", "/kept/k7.json").status == 200)
-            assert client.get("/kept/k7.json") == "x" * 1000
+    daemon.hold()
+    with (
+        inject(daemon.pid, "pread64", "error=EIO:when=2..6", [affected], trace),
+        daemon,
+        Client(daemon, "demo.localhost") as client,
+    ):
+        wait_until(lambda: client.request("PUT", "/a.json", "1").status == 200)
+        wait_until(lambda: client.request("GET", "/kept/k7.json").status == 200)
+        assert client.get("/kept/k7.json") == "x" * 1000
         assert trace.read_text().count("INJECTED") >= 2
         assert "cannot be opened (Input/output error)" in daemon.log
         assert "damaged" not in daemon.log
@@ -305,7 +308,7 @@ def fill_up(client: Client, disk: SmallDisk) -> dict[str, str]:
 def test_on_a_full_disk_writes_are_refused_until_there_is_space_and_reads_work(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
-    with Daemon(tmp_path, prefix=disk.prefix) as daemon:
+    with Daemon(tmp_path, disk=disk) as daemon:
         with Client(daemon) as client:
             kept = {f"k{at}": {"n": at, "fill": "y" * 3000} for at in range(50)}
             client.put("/kept.json", kept)
@@ -359,7 +362,7 @@ def write_until_full(client: Client) -> int:
 def test_on_a_disk_filled_by_large_writes_removals_succeed(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
-    with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon) as client:
+    with Daemon(tmp_path, disk=disk) as daemon, Client(daemon) as client:
         accepted = write_until_full(client)
         assert accepted >= 2
         disk.fill()
@@ -373,7 +376,7 @@ def test_on_a_disk_filled_by_large_writes_removals_succeed(
 def test_after_removing_the_data_that_filled_the_disk_writes_succeed(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
-    with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon) as client:
+    with Daemon(tmp_path, disk=disk) as daemon, Client(daemon) as client:
         accepted = write_until_full(client)
         for at in range(accepted):
             assert client.request("DELETE", f"/big/{at}.json").status == 200
@@ -383,7 +386,7 @@ def test_after_removing_the_data_that_filled_the_disk_writes_succeed(
 def test_a_daemon_killed_on_a_full_disk_restarts_there_without_loss(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
-    with Daemon(tmp_path, prefix=disk.prefix) as daemon:
+    with Daemon(tmp_path, disk=disk) as daemon:
         with Client(daemon) as client:
             kept = {f"k{at}": {"n": at, "fill": "y" * 3000} for at in range(50)}
             client.put("/kept.json", kept)
@@ -411,7 +414,7 @@ def test_a_daemon_killed_on_a_full_disk_restarts_there_without_loss(
 def test_without_a_byte_left_and_the_reserve_spent_reads_go_on_and_removals_are_accepted(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
-    with Daemon(tmp_path, prefix=disk.prefix) as daemon:
+    with Daemon(tmp_path, disk=disk) as daemon:
         with Client(daemon) as client:
             kept = {f"k{at}": {"n": at, "fill": "y" * 3000} for at in range(50)}
             client.put("/kept.json", kept)
@@ -438,7 +441,7 @@ def test_without_a_byte_left_and_the_reserve_spent_reads_go_on_and_removals_are_
 def test_a_new_database_on_a_full_disk_is_refused_and_leaves_no_file(
     tmp_path: pathlib.Path, disk: SmallDisk, leave: int
 ) -> None:
-    with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon, "new.localhost") as client:
+    with Daemon(tmp_path, disk=disk) as daemon, Client(daemon, "new.localhost") as client:
         disk.fill(leave=leave)
         for _ in range(3):
             check_error(client.request("PUT", "/a.json", "1"), 503, "unavailable")
@@ -453,7 +456,7 @@ def test_a_new_database_on_a_full_disk_is_refused_and_leaves_no_file(
 def test_writes_on_a_disk_that_repeatedly_becomes_full_are_not_lost(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
-    with Daemon(tmp_path, prefix=disk.prefix) as daemon:
+    with Daemon(tmp_path, disk=disk) as daemon:
         with Client(daemon) as client:
             client.put("/first.json", 1)
             with Writers(daemon) as writers:
@@ -476,7 +479,7 @@ def test_writes_on_a_disk_that_repeatedly_becomes_full_are_not_lost(
 def test_a_full_disk_is_logged_at_once_and_room_only_when_what_was_refused_would_pass(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
-    with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon) as client:
+    with Daemon(tmp_path, disk=disk) as daemon, Client(daemon) as client:
         client.put("/a.json", 1)
         disk.fill(leave=3 * MIB)
         large = json.dumps({f"k{at:04}": "x" * 1000 for at in range(3000)})
