@@ -30,6 +30,8 @@ KILL = "signal=KILL"
 TAG = {"X-Vendor-ETag": "true"}
 LARGEST_FILL = 5000
 """Larger than a row of the store, so that rows are split and joined all the time."""
+LOGGED = ["x" * 100_000] * 37
+"""What fills most of the log, so that a checkpoint is near."""
 
 
 class ShuttingDown(OSError):
@@ -259,6 +261,9 @@ def test_acknowledged_writes_survive_kills_at_system_calls_of_the_store(
     for moment in moments:
         effect = f"{KILL}:when={moment}"
         affected = files[:1] if only_the_shelf else files
+        if only_the_shelf:
+            with Client(daemon) as client:
+                client.put(f"/logged/{moment}.json", LOGGED)
         with injection.inject(daemon.pid, call, effect, affected, tmp_path / "trace"):
             load.begin(daemon)
             load.end(daemon)

@@ -20,7 +20,10 @@ from tests.system import wait_until
 
 MIB = 1_048_576
 RECOVERY_S = 30
+RETRY_S = 0.05
 CLIENTS = 8
+LOGGED = ["x" * 100_000] * 36
+"""What fills most of the log, so that a checkpoint is near."""
 WRITES = [("PUT", "2"), ("POST", "2"), ("PATCH", '{"x":2}'), ("DELETE", None)]
 
 
@@ -182,6 +185,7 @@ class Writers(Closing):
                     self.written.release()
                 elif response.status == 503 and response.json["error"] == "unavailable":
                     self.refused.release()
+                    self._done.wait(RETRY_S)  # else all that is done meanwhile is to refuse
                 else:
                     self.unexpected.append(response)
                 at += 1
@@ -212,20 +216,20 @@ def test_under_load_every_write_is_acknowledged_and_stored_or_refused_and_not_st
 ) -> None:
     files = shelf_files(daemon.data)
     with Client(daemon) as client:
-        client.put("/first.json", 1)
+        client.put("/first.json", LOGGED if only_the_shelf else 1)
         with Writers(daemon) as writers:
-            for _ in range(100):
+            for _ in range(30):
                 assert writers.written.acquire(timeout=RECOVERY_S)
             affected = files[:1] if only_the_shelf else files
             with inject(daemon.pid, call, effect, affected, tmp_path / "trace"):
-                for _ in range(300):
+                for _ in range(100):
                     assert writers.written.acquire(timeout=RECOVERY_S)
                 while "INJECTED" not in (tmp_path / "trace").read_text():
                     assert writers.written.acquire(timeout=RECOVERY_S)  # until a checkpoint
                 if not only_the_shelf:
                     assert writers.refused.acquire(timeout=RECOVERY_S)
             wait_until(lambda: is_healthy(client))
-            for _ in range(50):
+            for _ in range(30):
                 assert writers.written.acquire(timeout=RECOVERY_S)
         assert "INJECTED" in (tmp_path / "trace").read_text()
         writers.check(client)
@@ -461,13 +465,13 @@ def test_writes_on_a_disk_that_repeatedly_becomes_full_are_not_lost(
             client.put("/first.json", 1)
             with Writers(daemon) as writers:
                 for _ in range(3):
-                    for _ in range(100):
+                    for _ in range(30):
                         assert writers.written.acquire(timeout=RECOVERY_S)
                     disk.fill()
                     assert writers.refused.acquire(timeout=RECOVERY_S)
                     disk.empty()
                     wait_until(lambda: is_healthy(client))
-                for _ in range(100):
+                for _ in range(30):
                     assert writers.written.acquire(timeout=RECOVERY_S)
             writers.check(client)
             daemon.kill()
