@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -11,34 +11,44 @@ from tests.served import DURABLE, ENGINES, Served
 from tests.trial import Trial
 from tests.workload import Plan
 
-PLAN = Plan(operations=700)
-CUTS = 6
+CUTS = 4
 KILLS = 2
 
 
-@pytest.fixture(params=ENGINES)
-def served(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Served]:
+_roots = (f"trial{number}" for number in itertools.count())
+
+
+@pytest.fixture(params=[300, pytest.param(1000, marks=pytest.mark.slow)])
+def plan(request: pytest.FixtureRequest) -> Plan:
+    """A plan for a path that no other test uses."""
+    return Plan(operations=request.param, root=next(_roots))
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     """A service of each engine; of fewer, if a test is parametrised with `served` indirectly."""
-    with ENGINES[request.param](tmp_path) as running:
+    with ENGINES[request.param](tmp_path_factory.mktemp("served")) as running:
         yield running
 
 
-def test_concurrent_clients_and_streams_see_one_history(served: Served) -> None:
-    with Trial(served.urls, PLAN).start() as trial:
+def test_concurrent_clients_and_streams_see_one_history(served: Served, plan: Plan) -> None:
+    with Trial(served.urls, plan).start() as trial:
         trial.finish()
         report = trial.check()
-    assert report.operations > PLAN.operations
+    assert report.operations > plan.operations
     assert report.outcomes["mismatch"]
     assert not report.outcomes["refused"]
     assert not report.outcomes["unknown"]
     for stream in report.streams:
-        assert stream.events > PLAN.operations // 4
+        assert stream.events > plan.operations // 4
 
 
-def test_streams_that_are_cut_miss_nothing(served: Served) -> None:
-    with Trial(served.urls, PLAN).start() as trial:
+def test_streams_that_are_cut_miss_nothing(served: Served, plan: Plan) -> None:
+    with Trial(served.urls, plan).start() as trial:
         for part in range(1, CUTS + 1):
-            trial.workload.await_ended(part * PLAN.operations // (CUTS + 1))
+            trial.workload.await_ended(part * plan.operations // (CUTS + 1))
             for follower in trial.followers:
                 follower.cut()
         trial.finish()
@@ -48,10 +58,10 @@ def test_streams_that_are_cut_miss_nothing(served: Served) -> None:
 
 
 @pytest.mark.parametrize("served", DURABLE, indirect=True)
-def test_a_history_with_kills_in_it_is_one_history(served: Served) -> None:
-    with Trial(served.urls, PLAN).start() as trial:
+def test_a_history_with_kills_in_it_is_one_history(served: Served, plan: Plan) -> None:
+    with Trial(served.urls, plan).start() as trial:
         for part in range(1, KILLS + 1):
-            trial.workload.await_ended(part * PLAN.operations // (KILLS + 1))
+            trial.workload.await_ended(part * plan.operations // (KILLS + 1))
             served.kill(part % len(served.daemons))
             served.restart(part % len(served.daemons))
         trial.finish()
