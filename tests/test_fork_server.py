@@ -16,6 +16,7 @@ import pytest
 from tests.command import CommandResult, result_of, run_command, start
 from tests.daemon import SERVE, Daemon
 from tests.fork_server import NEW_PROCESSES, PROJECT, SHARED, ForkedDaemon, can_fork, fork_server
+from tests.injection import SmallDisk, inject
 from tests.system import wait_until
 from tests.workers_of import is_running, kill, worker_pids
 
@@ -126,14 +127,32 @@ def test_a_forked_worker_is_as_one_in_a_new_process(
     assert forked == new
 
 
-def test_a_daemon_in_another_environment_has_it(
+def test_a_daemon_in_another_environment_has_it_and_can_be_held(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TREEDB_TEST_SEEN", "yes")
-    with Daemon(tmp_path) as daemon:
-        assert (
-            b"\0TREEDB_TEST_SEEN=yes\0" in pathlib.Path(f"/proc/{daemon.pid}/environ").read_bytes()
-        )
+    daemon = Daemon(tmp_path)
+    daemon.hold()
+    held = pathlib.Path(f"/proc/{daemon.pid}")
+    assert (held / "comm").read_text() == "sh\n"
+    with daemon:
+        assert pathlib.Path(f"/proc/{daemon.pid}") == held
+        assert b"\0TREEDB_TEST_SEEN=yes\0" in (held / "environ").read_bytes()
+
+
+def test_a_forked_daemon_can_be_held_and_is_the_only_one_that_sees_its_disk(
+    tmp_path: pathlib.Path,
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    with SmallDisk(data, 4_000_000) as disk:
+        daemon = Daemon(tmp_path, disk=disk)
+        daemon.hold()
+        with inject(daemon.pid, "chdir", "delay_enter=1", [], tmp_path / "trace"), daemon:
+            pass
+        assert f'chdir("{tmp_path}")' in (tmp_path / "trace").read_text()
+        assert list(data.iterdir()) == []
+        assert list(disk.folder.iterdir()) != []
 
 
 def test_the_end_of_a_forked_process_is_known(tmp_path: pathlib.Path) -> None:
