@@ -24,7 +24,7 @@ from tests.history import UNSEEN, BadHistory, History, Kind, Operation, Outcome,
 from tests.rest import reachable_host
 
 PATIENCE_S: Final = 60.0
-RETRY_S: Final = 0.02
+RETRY_S: Final = 0.05
 TAG: Final = {"X-TreeDB-ETag": "true"}
 RECONNECTING: Final = 0.02
 """The probability that a client opens a new connection before an operation."""
@@ -49,7 +49,7 @@ class Unreachable(OSError):
 
 @attrs.frozen
 class Plan:
-    """What the clients do; `operations` is how many, of all clients together.
+    """What the clients do; `operations` is how many that are not refused, of all clients together.
 
     All registers are below the path `root`. Each URL of a request ends with `query`.
     """
@@ -222,7 +222,7 @@ class Workload:
 
     @property
     def ended(self) -> int:
-        """How many operations have ended."""
+        """How many operations have ended that were not refused."""
         return self._ended
 
     def start(self) -> None:
@@ -339,7 +339,8 @@ class Workload:
                     raise
                 self._stop.wait(RETRY_S)
         if operation.outcome is Outcome.REFUSED:
-            self._stop.wait(RETRY_S)  # while a service refuses, not all operations are for nothing
+            self._stop.wait(RETRY_S)  # it does not count: the others are left for what comes next
+            return operation
         with self._changed:
             self._ended += 1
             self._changed.notify_all()
