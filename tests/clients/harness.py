@@ -7,11 +7,13 @@ reads the URLs of the daemon from the variables `PLAY_...`.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pathlib
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -116,15 +118,55 @@ def run_node(
     return output
 
 
+@contextlib.contextmanager
+def converse_with_node(
+    script: str, folder: pathlib.Path, variables: Mapping[str, str]
+) -> Iterator[Callable[[Any], Any]]:
+    """Run a script of this folder in Node.js as `run_node` does, within a block.
+
+    Yields what sends it a value as a line of JSON and returns the line that it answers.
+    """
+    unknown_hosts = folder / "asked"
+    settings = {"HOME": str(folder), "PLAY_ASKED": str(unknown_hosts), **variables}
+    command = [str(NODE), "--require", str(HERE / "names.cjs"), str(HERE / script)]
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**environment(), **settings},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None
+        assert stdout is not None
+
+        def ask(value: Any) -> Any:
+            stdin.write(f"{json.dumps(value)}\n")
+            stdin.flush()
+            answer = stdout.readline()
+            assert answer, "Node.js has ended."
+            assert not unknown_hosts.exists(), f"It tried to reach {unknown_hosts.read_text()}"
+            return json.loads(answer)
+
+        yield ask
+        stdin.close()
+        assert process.wait(SECONDS) == 0
+
+
+def environment() -> dict[str, str]:
+    """Return what a client has of the environment of this process, and its domain."""
+    return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "PLAY_DOMAIN": DOMAIN}
+
+
 def run_client(
     command: Sequence[str], folder: pathlib.Path, variables: Mapping[str, str], status: int = 0
 ) -> str:
     """Run a command to its end; return its standard output. Another status is an AssertionError."""
-    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "PLAY_DOMAIN": DOMAIN}
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**environment, **variables},
+        env={**environment(), **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -3,6 +3,9 @@
 Normally services of Firebase give it the account, the database of a project and its URL. Here these
 are in environment variables, which the lines of `docs/clients.md` set. No request leaves this
 machine, and the requests for data are the tool's own.
+
+The tool takes longer to start than for ten commands. So most commands of a test run in one process,
+one after the other; those that show an end of the process run in one of their own.
 """
 
 from __future__ import annotations
@@ -10,12 +13,23 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 import pytest
 
-from tests.clients.harness import DOMAIN, HERE, RULES, Domain, run_client, run_node, sign_token
+from tests.clients.harness import (
+    DOMAIN,
+    HERE,
+    RULES,
+    Domain,
+    converse_with_node,
+    run_client,
+    run_node,
+    sign_token,
+)
 from tests.daemon import Daemon
 from tests.rest import Client
 
@@ -37,11 +51,23 @@ class Tool:
     project: str
     origin: str
     variables: dict[str, str]
+    ask: Callable[[Any], Any]
+    """Runs a command in the process that all of them share."""
 
     def run(self, *arguments: str, status: int = 0) -> str:
         """Run a command; return its output."""
-        options = ["--project", self.project, "--non-interactive"]
-        return run_node([str(PROGRAM), *arguments, *options], self.folder, self.variables, status)
+        done = self.ask([*arguments, *self._options()])
+        assert done["status"] == status, done["printed"]
+        printed: str = done["printed"]
+        return printed
+
+    def run_apart(self, *arguments: str, status: int = 0) -> str:
+        """Run a command in a process of its own, as a user does; return its output."""
+        command = [str(PROGRAM), *arguments, *self._options()]
+        return run_node(command, self.folder, self.variables, status)
+
+    def _options(self) -> list[str]:
+        return ["--project", self.project, "--non-interactive"]
 
     def get(self, path: str, *options: str) -> Any:
         """Return the parsed output of `database:get`."""
@@ -53,10 +79,8 @@ class Tool:
         return name
 
 
-def prepare_tool(
-    folder: pathlib.Path, project: str, origin: str, token: str, variables: dict[str, str]
-) -> Tool:
-    """Return the tool, prepared by the shell commands of the documentation."""
+def prepare_tool(folder: pathlib.Path, project: str, origin: str, token: str) -> dict[str, str]:
+    """Run the shell commands of the documentation; return the variables that the tool needs."""
     found = PREPARATION.search(DOCUMENTATION.read_text())
     assert found is not None
     lines = found[0].splitlines()
@@ -66,27 +90,41 @@ def prepare_tool(
     exported = dict(line.split("=", 1) for line in prepared.split("\0") if "=" in line)
     names = ["XDG_CONFIG_HOME", "CI", *(name for name in exported if name.startswith("FIREBASE_"))]
     (folder / "firebase.json").write_text('{"database": {"rules": "rules.json"}}')
-    chosen = {name: exported[name] for name in names}
-    return Tool(folder, project, origin, {**chosen, **variables})
+    return {name: exported[name] for name in names}
 
 
-@pytest.fixture
-def local(development: Daemon, tmp_path: pathlib.Path) -> Tool:
+@contextmanager
+def run_tool(
+    folder: pathlib.Path, project: str, origin: str, token: str, variables: dict[str, str]
+) -> Iterator[Tool]:
+    """Prepare the tool, and run it within a block, with some more variables."""
+    given = {**prepare_tool(folder, project, origin, token), **variables}
+    with converse_with_node("play_tool.cjs", folder, given) as ask:
+        yield Tool(folder, project, origin, given, ask)
+
+
+@pytest.fixture(scope="module")
+def local(development: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
     """The tool for a project in development mode."""
     origin = f"http://tools.localhost:{development.port}"
-    return prepare_tool(tmp_path, "tools", origin, "owner", {"PLAY_DOMAIN": "localhost"})
+    folder, variables = tmp_path_factory.mktemp("local"), {"PLAY_DOMAIN": "localhost"}
+    with run_tool(folder, "tools", origin, "owner", variables) as tool:
+        yield tool
 
 
 @pytest.fixture
-def remote(domain: Domain, tmp_path: pathlib.Path) -> Tool:
+def remote(domain: Domain, tmp_path: pathlib.Path) -> Iterator[Tool]:
     """The tool for a project of a domain, over TLS."""
     token = sign_token("guarded", admin=True)
     trust = {"NODE_EXTRA_CA_CERTS": str(domain.ca)}
-    return prepare_tool(tmp_path, "guarded", domain.url("guarded"), token, trust)
+    with run_tool(tmp_path, "guarded", domain.url("guarded"), token, trust) as tool:
+        yield tool
 
 
 def test_the_tool_sets_gets_pushes_and_updates(local: Tool, development: Daemon) -> None:
-    local.run("database:set", "/people", local.write("people.json", json.dumps(PEOPLE)), "--force")
+    local.run_apart(
+        "database:set", "/people", local.write("people.json", json.dumps(PEOPLE)), "--force"
+    )
     with Client(development, "tools.localhost") as client:
         assert client.get("/people.json") == PEOPLE
     query = ("--order-by", "age", "--start-at", "36", "--end-at", "41", "--limit-to-last", "1")
@@ -130,7 +168,7 @@ def test_the_tool_removes_in_pieces_if_the_server_refuses(local: Tool, developme
 
 def test_the_tool_deploys_rules(local: Tool, development: Daemon) -> None:
     local.write("rules.json", RULES.replace("===", "="))
-    output = local.run("deploy", "--only", "database", status=1)
+    output = local.run_apart("deploy", "--only", "database", status=1)
     assert re.search(r"Syntax error in database rules:\n\n4:\d+: .", output), output
     with Client(development, "tools.localhost") as client:
         owner = {"Authorization": "Bearer owner"}
@@ -145,7 +183,7 @@ def test_the_tool_deploys_rules(local: Tool, development: Daemon) -> None:
 
 def test_the_tool_works_over_tls_with_a_token(remote: Tool, domain: Domain) -> None:
     remote.write("rules.json", RULES)
-    remote.run("deploy", "--only", "database")
+    remote.run_apart("deploy", "--only", "database")
     remote.run("database:set", "/people", "--data", json.dumps(PEOPLE), "--force")
     assert remote.get("/people/ada", "--order-by-key", "--limit-to-first", "1") == {"age": 36}
     remote.run("database:remove", "/people", "--force")

@@ -172,8 +172,9 @@ class Mover:
         home = self.folder / "tool"
         home.mkdir()
         settings = {"PLAY_DOMAIN": "localhost", "PLAY_ASKED": str(home / "asked")}
-        tool = prepare_tool(home, "shop", self.url(self.hosted), "owner", settings)
-        checked = Shell(self.folder, self._adapt, self.folder / "programs", tool.variables)
+        prepared = prepare_tool(home, "shop", self.url(self.hosted), "owner")
+        variables = {**prepared, **settings}
+        checked = Shell(self.folder, self._adapt, self.folder / "programs", variables)
         return checked.run(text)
 
     def _follow(self, text: str) -> Check:
