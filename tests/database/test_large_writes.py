@@ -23,7 +23,7 @@ from treedbd.tree.types import STORED, Change, Path, Place
 
 PATH: Final = ("a", "b")
 BELOW: Final = ("a", "b", "c")
-SIZE: Final = 160 * KIB
+SIZE: Final = 96 * KIB
 PIECE_BYTES: Final = 16 * KIB
 MOST_CALLS: Final = 40_000
 """Calls between two pauses, of functions of any kind: they take a few milliseconds."""
@@ -52,7 +52,7 @@ SHAPES: Final[dict[str, bytes]] = {
     "exponents": repeat(SIZE // 6, "1e-90"),
     "members": members(SIZE // 12, '"k#":#'),
     "escaped keys": members(SIZE // 24, '"\\u00e9\\"#":"#"'),
-    "long keys": members(SIZE // 700, f'"#{"k" * 690}":#'),
+    "long keys": members(SIZE // 420, f'"#{"k" * 690}":#'),
     "records": members(SIZE // 40, '"k#":{"name":"n#","list":[#,true]}'),
     "priorities": members(SIZE // 40, '"k#":{".value":#,".priority":#}'),
     "server values": members(SIZE // 40, '"k#":{".sv":"timestamp"}'),
