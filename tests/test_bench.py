@@ -12,13 +12,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.fork_server import SHARED, fork_server
+from tests.fork_server import SHARED, ForkedProcess, fork_server
 
 BENCH = pathlib.Path(__file__).parent.parent / "bench"
 RATE = r"[0-9,]+/s"
@@ -201,6 +202,11 @@ rows = make_rows(cases, rounds)
 print_tables(rows, markdown=True)
 print_verdict(rows)
 """
+START = """
+import runpy, sys
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 STEPS = """
 import operator, pkgutil, sys
 sys.path.append("..")
@@ -214,17 +220,21 @@ print(sum(callable(pkgutil.resolve_name(step)) for step in steps))
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in the folder, whose daemons are forked by the server of this process."""
-    shared = fork_server().descriptor
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=BENCH,
-        env={**os.environ, SHARED: str(shared)},
-        pass_fds=[shared],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Run a program in the folder, forked like its daemons by the server of this process.
+
+    Its standard input is what it asks the server by.
+    """
+    program = words if words[0] == "-c" else ("-c", START, str(BENCH / words[0]), *words[1:])
+    server = fork_server()
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        standard = [os.dup(each) for each in (server.descriptor, output.fileno(), errors.fileno())]
+        pid = server.fork([sys.executable, *program], BENCH, standard, {SHARED: "0"})
+        status = ForkedProcess(server, pid).wait()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(
+            words, status, output.read().decode(), errors.read().decode()
+        )
 
 
 def test_the_steps_at_which_a_script_kills_a_command_are_there() -> None:
