@@ -7,6 +7,7 @@ for the n-th time. A machine that is busy makes no difference to a step.
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import random
 import re
@@ -16,7 +17,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
+
+from tests.fork_server import SHARED, ForkedDaemon, fork_server
 
 RECORD_BYTES: Final = 250
 TREEDB: Final = (sys.executable, "-m", "treedbd.cli")
@@ -90,9 +93,7 @@ class KilledCommands:
         if moment.function:
             program = (sys.executable, "-c", _STEP, moment.function, str(moment.number))
         with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
-                [*program, *words, "--quiet"], stdout=subprocess.DEVNULL, stderr=errors
-            )
+            process = _start([*program, *map(str, words), "--quiet"], errors)
             end = time.monotonic() + moment.seconds
             while process.poll() is None:
                 self.peak_bytes = max(self.peak_bytes, _peak_of(process.pid))
@@ -124,6 +125,13 @@ def check(is_right: bool, sentence: str) -> None:
     """Exit with 1 and a sentence unless what was found is right."""
     if not is_right:
         sys.exit(f"Wrong: {sentence}")
+
+
+def _start(command: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes] | ForkedDaemon:
+    """Start a command; for the tests it is forked, as daemons are."""
+    if SHARED in os.environ:
+        return ForkedDaemon(fork_server(), command, pathlib.Path.cwd(), errors)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
 
 
 def _peak_of(pid: int) -> int:

@@ -40,6 +40,7 @@ rules_file = "open.json"
 """
 CHECKOUT = Path(__file__).parent.parent
 TWISTD = str(Path(sys.executable).with_name("twistd"))
+REFERENCE = str(Path(__file__).with_name("reference.py"))
 TREEDB = (sys.executable, "-m", "treedbd.cli")
 TOKEN_VARIABLE = "TREEDB_TOKEN"
 
@@ -58,7 +59,8 @@ def start(
     It runs the treedb of `checkout`, whichever is installed. The tests, which measure nothing, have
     a process that forks daemons, so that these do not import their modules.
     """
-    if SHARED in os.environ and command[0] == TWISTD and checkout == CHECKOUT and not variables:
+    is_forkable = command[0] == TWISTD or command[1:2] == (REFERENCE,)
+    if SHARED in os.environ and is_forkable and checkout == CHECKOUT and not variables:
         return ForkedDaemon(fork_server(), command, Path.cwd(), output)
     return subprocess.Popen(
         [*(pin(core) if core is not None else ()), *command],
@@ -152,7 +154,7 @@ def serve_treedb(
 def serve_reference(kind: str, folder: str | None = None) -> Iterator[str]:
     """Run one of the references, with a folder over TLS; yield its base URL."""
     words = [kind] if folder is None else [kind, folder]
-    with serve(sys.executable, str(Path(__file__).with_name("reference.py")), *words) as port:
+    with serve(sys.executable, REFERENCE, *words) as port:
         yield f"{'http' if folder is None else 'https'}://127.0.0.1:{port}"
 
 

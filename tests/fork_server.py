@@ -23,6 +23,7 @@ import os
 import pathlib
 import re
 import resource
+import runpy
 import select
 import signal
 import socket
@@ -232,9 +233,10 @@ class ForkServer:
     ) -> int:
         """Run a command of `twistd` or `treedb` in a folder; return the number of its process.
 
-        It may also be a Python program, `python -c PROGRAM`, whose modules are imported already.
-        It has three descriptors, or one for both outputs; they are closed in this process, as is
-        `begin`, the pipe at whose end it begins. `beside` is a process whose namespaces it has.
+        It may also be a Python program, `python -c PROGRAM` or `python FILE.py`, whose modules are
+        imported already. It has three descriptors, or one for both outputs; they are closed in this
+        process, as is `begin`, the pipe at whose end it begins. `beside` is a process whose
+        namespaces it has.
         """
         request = {
             "command": command,
@@ -399,9 +401,17 @@ def become(command: list[str], folder: str, descriptors: list[int]) -> None:
     elif command[1] == "-c":
         sys.argv = ["-c", *command[3:]]
         sys.path[0] = ""
+    elif is_script(command):
+        sys.argv = command[1:]
+        sys.path[0] = str(pathlib.Path(command[1]).parent)
     else:
         sys.argv = command
         sys.path[0] = str(pathlib.Path(command[0]).parent)
+
+
+def is_script(command: Sequence[str]) -> bool:
+    """Return whether a command is Python with the file of a program."""
+    return command[0] == sys.executable and command[1].endswith(".py")
 
 
 def open_standard_files() -> None:
@@ -544,6 +554,9 @@ def run(command: list[str]) -> None:
     """Be the command that `become` has prepared, or one of its workers."""
     if command[1] == "-c":
         exec(command[2], {"__name__": "__main__"})
+        return
+    if is_script(command):
+        runpy.run_path(command[1], run_name="__main__")
         return
     if has_workers(command):
         forks = WorkerForks()

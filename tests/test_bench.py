@@ -53,9 +53,9 @@ SMALLEST = {
     "postgresql_store.py": ("--commits=2", "--rounds=1"),
     "presence.py": ("--rounds=1",),
     "presence_over_postgresql.py": ("--rounds=1", "--only=in"),
-    "rules.py": ("--seconds=0.02", "--rounds=1"),
+    "rules.py": ("--seconds=0.1", "--rounds=1"),
     "schemathesis_run.py": ("--seconds=1", "--sender=admin"),
-    "sockets.py": ("--sockets=20", "--seconds=0.02"),
+    "sockets.py": ("--sockets=20", "--seconds=0.1"),
     "soak.py": ("--minutes=0.05", "--clients=4", "--rate=80", "--samples=4"),
     "standby.py": ("--rounds=1", "--kinds=cut"),
     "store.py": ("--records=20", "--operations=2", "--rounds=1"),
@@ -210,11 +210,6 @@ rows = make_rows(cases, rounds)
 print_tables(rows, markdown=True)
 print_verdict(rows)
 """
-START = """
-import runpy, sys
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 STEPS = """
 import operator, pkgutil, sys
 sys.path.append("..")
@@ -232,7 +227,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
     Its standard input is what it asks the server by.
     """
-    program = words if words[0] == "-c" else ("-c", START, str(BENCH / words[0]), *words[1:])
+    program = words if words[0] == "-c" else (str(BENCH / words[0]), *words[1:])
     server = fork_server()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         standard = [os.dup(each) for each in (server.descriptor, output.fileno(), errors.fileno())]
