@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
+import fcntl
 import json
+import os
 import pathlib
 import re
 import resource
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,14 +21,17 @@ from tests.access import admin, token, user, write_secret
 from tests.command import run_command
 from tests.daemon import Daemon, Response
 from tests.rest import Client, check_error
+from tests.system import wait_until
 from treedbd.database.backup_folder import (
     MANIFEST,
     MAX_LISTED,
+    BackupState,
     BackupUnderWay,
     clean,
     find_complete,
     list_backups,
     locked,
+    name_at,
 )
 
 TAKE = "/.settings/backup.json"
@@ -178,8 +186,8 @@ def test_what_was_broken_off_is_marked_and_removed_at_the_next_start(
             assert listed(daemon)[1]["state"] == "running"
         assert daemon.stop() == 0
         daemon.start()
+        wait_until(lambda: not left.exists())  # removed in a thread, while lists are made
         assert [each["name"] for each in listed(daemon)] == [name]
-    assert not left.exists()
 
 
 def test_a_deleted_database_is_in_the_backups_before_it(tmp_path: pathlib.Path) -> None:
@@ -252,6 +260,44 @@ def test_numbered_backups_are_listed_too_but_not_what_is_no_backup(tmp_path: pat
     found = [(each.name, each.bytes) for each in list_backups(tmp_path)]
     assert found == [("0001", 7), ("2026-01-01T00.00.00Z", 7)]
     assert [each.name for each in find_complete(tmp_path)] == ["2026-01-01T00.00.00Z"]
+
+
+def test_backups_of_a_second_are_in_the_order_of_their_numbers(tmp_path: pathlib.Path) -> None:
+    now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    names = []
+    for _ in range(12):
+        names.append(name_at(tmp_path, now))
+        make_backup(tmp_path, names[-1])
+        assert [each.name for each in find_complete(tmp_path)] == names[-3:]
+        assert [each.name for each in list_backups(tmp_path)] == names[-3:][::-1]
+        if len(names) >= 3:
+            shutil.rmtree(tmp_path / names[-3])
+    assert names == ["2026-01-01T00.00.00Z", *(f"2026-01-01T00.00.00Z-{at}" for at in range(2, 13))]
+
+
+def test_lists_refuse_no_backup_and_show_none_that_is_not_there(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "2020-01-01T00.00.00Z.unfinished").mkdir()
+    is_over = threading.Event()
+
+    def list_again() -> set[BackupState]:
+        states: set[BackupState] = set()
+        while not is_over.is_set():
+            states |= {each.state for each in list_backups(tmp_path)}
+        return states
+
+    with ThreadPoolExecutor(1) as pool:
+        listing = pool.submit(list_again)
+        try:
+            for _ in range(500):
+                with locked(tmp_path):
+                    pass
+            sole = os.open(tmp_path, os.O_RDONLY)
+            fcntl.flock(sole, fcntl.LOCK_SH)  # as a list does
+            assert [each.state for each in list_backups(tmp_path)] == ["failed"]
+            os.close(sole)
+        finally:
+            is_over.set()
+        assert "failed" in listing.result()
 
 
 def test_a_list_is_bounded(tmp_path: pathlib.Path) -> None:

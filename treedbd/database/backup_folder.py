@@ -4,7 +4,11 @@ Theory of operation. A backup is made in a folder `<name>.unfinished`, which get
 is complete; the process that makes it holds the lock of the directory meanwhile, so there is one at
 a time, whichever process begins it. One that has failed leaves an empty folder `<name>.failed`.
 What is unfinished while the lock is free was broken off. Both are removed when the next backup
-begins, or a daemon starts.
+begins, or a daemon starts. A list only looks whether the lock is free, for which it shares it for a
+moment; who wants it for itself tries again for longer than that.
+
+Backups of the same second are numbered; a number is above those that are there, since the oldest
+are removed.
 
 `treedb backup --keep` uses the same directories, with numbers for names.
 """
@@ -18,7 +22,9 @@ import os
 import pathlib
 import re
 import shutil
+import time
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
 import attrs
@@ -35,7 +41,10 @@ FAILED: Final = ".failed"
 MAX_LISTED: Final = 100
 """Backups that are listed, the newest."""
 _TIME: Final = "%Y-%m-%dT%H.%M.%SZ"
-_NAME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d\.\d\d\.\d\dZ)(?:-\d+)?|\d{1,9}", re.ASCII)
+_NAME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d\.\d\d\.\d\dZ)(?:-(\d+))?|\d{1,9}", re.ASCII)
+_LOOKS: Final = 100
+_LOOK_S: Final = 0.005
+"""The lock is tried this often, with so many seconds between."""
 
 
 class NoBackups(Exception):
@@ -68,12 +77,22 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
     create_directory(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _lock(descriptor):
+            raise BackupUnderWay
         yield
-    except BlockingIOError:
-        raise BackupUnderWay from None
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a directory; return whether that was possible. A list shares the lock for a moment."""
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_LOOK_S)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    return False
 
 
 def remove_left(folder: pathlib.Path) -> None:
@@ -94,20 +113,24 @@ def clean(folder: pathlib.Path) -> None:
 def name_at(folder: pathlib.Path, now: datetime.datetime) -> str:
     """Return the name of a backup that begins now, which no other has."""
     name = now.strftime(_TIME)
-    number = 1
-    while (folder / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
+    others = [match for each in folder.iterdir() if (match := _NAME.fullmatch(each.name))]
+    number = 1 + max((_number_of(match) for match in others if match[1] == name), default=0)
     return name if number == 1 else f"{name}-{number}"
 
 
 def find_complete(folder: pathlib.Path) -> list[pathlib.Path]:
     """Return the complete backups that have the names of times, the oldest first."""
     found = [
-        (match[1], each)
+        (match[1], _number_of(match), each)
         for each in folder.iterdir()
         if (match := _NAME.fullmatch(each.name)) and match[1] and (each / MANIFEST).is_file()
     ]
-    return [each for _, each in sorted(found, key=lambda pair: (pair[0], len(pair[1].name)))]
+    return [each for *_, each in sorted(found)]
+
+
+def _number_of(match: re.Match[str]) -> int:
+    """Return which backup of its second has a name."""
+    return int(match[2] or 1)
 
 
 def list_backups(folder: pathlib.Path) -> list[ListedBackup]:
@@ -120,9 +143,9 @@ def list_backups(folder: pathlib.Path) -> list[ListedBackup]:
         name = each.name.removesuffix(UNFINISHED).removesuffix(FAILED)
         match = _NAME.fullmatch(name)
         if match is not None and (listed := _describe(each, name, is_free=is_free)) is not None:
-            found.append((listed.time or "", listed))
-    found.sort(key=lambda pair: pair[0], reverse=True)
-    return [listed for _, listed in found[:MAX_LISTED]]
+            found.append((listed.time or "", _number_of(match), listed))
+    found.sort(key=itemgetter(0, 1), reverse=True)
+    return [listed for *_, listed in found[:MAX_LISTED]]
 
 
 def _describe(each: pathlib.Path, name: str, *, is_free: bool) -> ListedBackup | None:
@@ -142,11 +165,14 @@ def _describe(each: pathlib.Path, name: str, *, is_free: bool) -> ListedBackup |
 
 def _is_free(folder: pathlib.Path) -> bool:
     """Return whether no backup is under way."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with locked(folder):
-            return True
-    except BackupUnderWay:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _time_of(name: str) -> str | None:
