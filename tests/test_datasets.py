@@ -7,8 +7,10 @@ the usual shape of such data in JSON.
 from __future__ import annotations
 
 import csv
+import functools
 import importlib.resources
 import json
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import pytest
@@ -21,18 +23,31 @@ from tests.rest import Client, escape
 Record = dict[str, Any]
 
 
-def read_all() -> dict[str, bytes]:
-    """Return the JSON of every file in the package, by name."""
+def find_all() -> dict[str, Traversable]:
+    """Return every file of data in the package, by name."""
     found = {}
     package = importlib.resources.files("vega_datasets")
     for file in (*package.iterdir(), *package.joinpath("_data").iterdir()):
         name, _, kind = file.name.rpartition(".")
-        if kind == "json":
-            found[name] = file.read_bytes()
-        elif kind == "csv":
-            rows = csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines())
-            found[name] = json.dumps([_typed(row) for row in rows]).encode()
+        if kind in ("json", "csv"):
+            found[name] = file
     return found
+
+
+def is_table(file: Traversable) -> bool:
+    """Return whether the JSON of a file is an array."""
+    with file.open("rb") as opened:
+        return file.name.endswith(".csv") or opened.read(100).lstrip()[:1] == b"["
+
+
+@functools.cache
+def read(name: str) -> bytes:
+    """Return the JSON of a file."""
+    file = FILES[name]
+    if file.name.endswith(".json"):
+        return file.read_bytes()
+    rows = csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines())
+    return json.dumps([_typed(row) for row in rows]).encode()
 
 
 def _typed(row: dict[str, str]) -> Record:
@@ -51,8 +66,8 @@ def _value(text: str) -> Any:
         return text or None
 
 
-FILES = read_all()
-TABLES = sorted(name for name, text in FILES.items() if text.lstrip()[:1] == b"[")
+FILES = find_all()
+TABLES = sorted(name for name, file in FILES.items() if is_table(file))
 
 
 def is_storable(value: Any) -> bool:
@@ -79,7 +94,8 @@ def test_the_expected_files_exist() -> None:
 def test_every_file_reads_back_equal_and_survives_a_kill(shared_daemon: Daemon) -> None:
     with Client(shared_daemon) as client:
         stored = {}
-        for name, text in FILES.items():
+        for name in FILES:
+            text = read(name)
             parsed = json.loads(text)
             response = client.request("PUT", f"/data/{name}.json", text)
             if not is_storable(parsed):
@@ -88,10 +104,10 @@ def test_every_file_reads_back_equal_and_survives_a_kill(shared_daemon: Daemon) 
             assert response.status == 200, name
             stored[name] = expected.shown(parsed)
             assert expected.comparable(response.json) == expected.comparable(stored[name])
-            read = client.request("GET", f"/data/{name}.json", headers={"X-Vendor-ETag": "true"})
-            assert read.body == response.body
-            assert len(read.body) == len(expected.compact(stored[name]))
-            assert read.headers["ETag"] == expected.entity_tag(stored[name])
+            shown = client.request("GET", f"/data/{name}.json", headers={"X-Vendor-ETag": "true"})
+            assert shown.body == response.body
+            assert len(shown.body) == len(expected.compact(stored[name]))
+            assert shown.headers["ETag"] == expected.entity_tag(stored[name])
         assert len(stored) >= 15
         assert client.get("/data.json?shallow=true") == dict.fromkeys(stored, True)
         sizes = client.get("/data.json?shallow=true&v=2")
@@ -135,9 +151,9 @@ def patch(client: Client, name: str, records: list[Record]) -> list[Record]:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_is_queried_by_each_of_its_fields(shared_daemon: Daemon, name: str) -> None:
-    records = json.loads(FILES[name])
+    records = json.loads(read(name))
     with Client(shared_daemon, f"queried-{TABLES.index(name)}.localhost") as client:
-        assert client.request("PUT", "/t.json?print=silent", FILES[name]).status == 204
+        assert client.request("PUT", "/t.json?print=silent", read(name)).status == 204
         value = expected.tree(records)
         fields = sorted(records[0])[:4]
         middle = records[len(records) // 2]
@@ -164,7 +180,7 @@ def test_every_table_is_queried_by_each_of_its_fields(shared_daemon: Daemon, nam
 
 
 def test_queries_of_a_user_over_the_cars(shared_daemon: Daemon) -> None:
-    cars = json.loads(FILES["cars"])
+    cars = json.loads(read("cars"))
     with Client(shared_daemon, "cars.localhost") as client:
         client.put("/cars.json", cars)
         strong = client.get('/cars.json?orderBy="Horsepower"&startAt=200')
