@@ -196,6 +196,7 @@ def test_tokens_of_a_file_are_used(tmp_path: pathlib.Path) -> None:
         with pair.at_first() as first:
             first.seed("/n.json", 1)
         pair.await_value("/n", 1)
+        pair.await_complete()
         file.write_text(f"other {ADMIN}\n")
         pair.proxy.cut()
         pair.standby.await_line("has no line with shop")
@@ -205,7 +206,7 @@ def test_tokens_of_a_file_are_used(tmp_path: pathlib.Path) -> None:
         assert health.status == 503
         assert "does not follow" in str(health.json)
         status, _, errors = promote(f"{pair.standby.http}?ns=shop")
-        assert (status, "can be reached, but" in errors) == (1, True)
+        assert (status, "can be reached, but" in errors) == (1, True), errors
         with pair.at_first() as first:
             first.seed("/n.json", 2)  # it did not step down
         file.write_text(ADMIN + "\n")

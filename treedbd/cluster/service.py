@@ -62,6 +62,8 @@ KEPT_AGE_S: Final = 600.0
 """Seconds for which every record is kept, for daemons that were cut off."""
 STOP_S: Final = 1.0
 """Seconds for which a stop waits for PostgreSQL, twice."""
+HEADS_S: Final = 1.0
+"""Seconds between two looks at how far the logs of all databases reach, if something reads them."""
 _PAUSE_S: Final = 0.5
 
 RENEW_S: Final = LEASE_S / 3
@@ -98,6 +100,8 @@ class ClusterService:
             settings, reactor, retain=retain, is_strict=is_strict
         )
         self._files: ClusterFiles | None = None
+        self._runtime: Runtime | None = None
+        self._catalog: Catalog | None = None
         self._owner: LeasedOwner | None = None
         self._reactor = reactor
         self._retain = retain
@@ -107,7 +111,9 @@ class ClusterService:
             (POLL_S, LoopingCall(self._poll)),
             (HEARTBEAT_S, LoopingCall(self._report)),
             (TRIM_S, LoopingCall(self._trim)),
+            (HEADS_S, LoopingCall(self._look_at_heads)),
         ]
+        self._heads: dict[DatabaseName, int] = {}
         self._thread = threading.Thread(target=self._wait_for_hints, name="hints", daemon=True)
 
     def make_owner(self, make_file: MakeFile) -> LeasedOwner:
@@ -128,6 +134,7 @@ class ClusterService:
         _: OtherProcesses | None,
     ) -> ClusterFiles:
         """Return the files of a catalog."""
+        self._runtime, self._catalog = runtime, catalog
         self._files = ClusterFiles(
             connections=self.connections,
             folder=folder,
@@ -241,6 +248,24 @@ class ClusterService:
         if problem is not None and self.connections.clock_problem is None:
             self._log.error("{problem} No writes are accepted.", problem=problem)
         self.connections.clock_problem = problem
+
+    async def _look_at_heads(self) -> None:
+        """Make those who read the logs look at databases that other daemons have written.
+
+        These need not be open here, or known. Only the readers of this process need to know.
+        """
+        if self._runtime is None or self._catalog is None or not self._runtime.news:
+            return
+        try:
+            heads = await self.connections.run(self.connections.store.projects.heads)
+        except StoreUnreachable:
+            return
+        for name, head in heads.items():
+            if head and self._heads.get(name) != head:
+                self._catalog.created(name)
+                for written in self._runtime.news:
+                    written(name)
+        self._heads = heads
 
     async def _trim(self) -> None:
         await self._run_quietly(partial(remove_left_rows, self.connections.store.pool))
