@@ -330,8 +330,8 @@ def test_the_files_of_the_daemon_are_whole(daemon: Daemon) -> None:
 class Writing:
     """Clients that write until the daemon is killed, and what was acknowledged."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, query: str = "") -> None:
+        self._daemon, self._query = daemon, query
         self._lock = threading.Lock()
         self.acknowledged: set[str] = set()
         self._threads = [threading.Thread(target=self._write, args=(each,)) for each in range(3)]
@@ -344,7 +344,7 @@ class Writing:
             with Client(self._daemon, "localhost") as client:
                 while not self._is_over:
                     path = f"/open/{self._round}-{number}-{at}"
-                    if client.request("PUT", f"{path}.json", "1").status != 200:
+                    if client.request("PUT", f"{path}.json{self._query}", "1").status != 200:
                         return
                     with self._lock:
                         self.acknowledged.add(path)
@@ -391,6 +391,27 @@ def test_a_kill_loses_no_line_of_an_acknowledged_write(
             writing.kill_while_writing(chosen.uniform(0.0, 1.2), daemon.kill)
             daemon.start()
         check_nothing_is_lost(tmp_path, writing)
+
+
+def test_writes_beside_a_deletion_are_audited_before_its_file_is_removed(
+    tmp_path: pathlib.Path,
+) -> None:
+    headers = bearer(token_of("root", admin=True))
+    target = "/.settings/database.json?ns=brief--shop"
+    with prepare(tmp_path, workers=2) as daemon:
+        for number in range(3):
+            assert request(daemon.http, "PUT", target, None, headers).status == 200
+            writing = Writing(daemon, "?ns=brief--shop")
+            writing.kill_while_writing(
+                0.0,
+                lambda: request(
+                    daemon.http, "DELETE", f"{target}&confirm=brief--shop", None, headers
+                ),
+            )
+            daemon.kill()
+            found = {each["path"] for each in lines_in(tmp_path, "write")}
+            assert writing.acknowledged <= found, number
+            daemon.start()
 
 
 def is_replaced(daemon: Daemon, pid: int) -> bool:

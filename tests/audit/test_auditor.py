@@ -246,6 +246,7 @@ def test_a_process_that_is_not_elected_reads_nothing_and_then_all(world: Audited
 
 def test_the_last_writes_of_a_database_that_is_deleted_are_audited(world: AuditedWorld) -> None:
     world.catalog.end_listeners.append(world.auditor.leave)
+    world.catalog.last_readers.append(world.auditor.finish)
     world.write("a", 1, "n")
     world.pass_by()
     world.write("a", 2, "n")

@@ -77,6 +77,7 @@ class Audit:
     def start(self) -> None:
         """Audit from now on."""
         self._catalog.end_listeners.append(self.auditor.leave)
+        self._catalog.last_readers.append(self.auditor.finish)
         self._catalog.problem_sources.append(self._find_problems)
         self.recorder.start()
         self.auditor.start()

@@ -15,12 +15,14 @@ a line `begin` says whether anything before that may be missing.
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Final
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
@@ -35,7 +37,10 @@ from treedbd.database.runtime import Problem, RunInThread, Runtime
 from treedbd.errors import in_one_line
 from treedbd.limits import DEFAULT_TIMEOUT_S, MIB
 from treedbd.names import DatabaseName
-from treedbd.store.engine import StoreFailed
+from treedbd.store.cursors import read_cursor
+from treedbd.store.engine import CannotOpenStore, StoreFailed
+from treedbd.store.sqlite.file import connect_reader
+from treedbd.store.sqlite.reader import SqliteReader
 
 SERIES: Final = "writes"
 READER: Final = "audit"
@@ -93,6 +98,7 @@ class Auditor:
         self._parting: list[bytes] = []
         self._failures: dict[DatabaseName, str] = {}
         self._problem: str | None = None
+        self._appending = DeferredLock()
         self._reading = LoopingCall(self._read)
         self._reading.clock = self._clock
         self._running: Deferred[LoopingCall] | None = None
@@ -134,7 +140,10 @@ class Auditor:
         return [] if reason is None else [Problem("", None, reason, refuses_writes=False)]
 
     def leave(self, name: DatabaseName) -> None:
-        """Read what is left in the log of a database that is being deleted, now."""
+        """Read a database no longer that is being deleted; `finish` reads what is left.
+
+        Over PostgreSQL there is no file to read then: what is left in its log is read now.
+        """
         followed, was_unread = self._followed.pop(name, None), self._unread.pop(name, None)
         try:
             if followed is None and was_unread is not None and self._election.is_elected:
@@ -144,11 +153,54 @@ class Auditor:
                 followed = self._make_followed(database, reader)
             while followed is not None and (lines := list(self._print(followed))):
                 self._parting += lines
-        except (CursorLost, StoreFailed, LookupError):
-            self._log.error("{label}: its last writes are not audited.", label=name.label)
-        self._last.pop(name, None)
+        except (CursorLost, StoreFailed, LookupError) as error:
+            self._log.debug("{label} is left: {error}", label=name.label, error=error)
         if followed is not None:
+            self._last[name] = followed.reader.position
             followed.reader.stop()
+
+    async def finish(self, name: DatabaseName, file: pathlib.Path) -> None:
+        """Audit what is left in the log of a deleted database, whose file no process uses.
+
+        The lines are synced when this returns. If they cannot be written they are missing, since
+        the file is removed then.
+        """
+        last = self._last.pop(name, None)
+        if not self._election.is_elected:
+            return
+        try:
+            await self._open()
+            await self._write(self._parting)
+            async with self._appending:
+                await self._run_in_thread(partial(self._append_closed, name, file, last))
+        except (OSError, CannotOpenStore, StoreFailed) as error:
+            self._log.error(
+                "{label} is deleted, and its last writes cannot be audited ({why}).",
+                label=name.label,
+                why=in_one_line(str(error)),
+            )
+
+    def _append_closed(
+        self, name: DatabaseName, file: pathlib.Path, last: LogPosition | None
+    ) -> None:
+        """Append what the log in a file has after its cursor, or after `last`; in a thread."""
+        with contextlib.closing(connect_reader(file, is_known=False)) as connection:
+            reader = SqliteReader(connection)
+            reader.begin()
+            cursor = read_cursor(reader, READER)
+            at = 0 if cursor is None else cursor.sequence
+            if last is not None and last.sequence > at:
+                found = next(reader.entries(last.sequence - 1), None)
+                at = last.sequence if found and found.op_id == last.op_id else at
+            lines, size = list[bytes](), 0
+            for entry in reader.entries(at):
+                lines.append(print_write(name, entry, self._body_bytes))
+                size += len(lines[-1])
+                if size >= WRITTEN_AT_ONCE:
+                    self._series.append(lines)
+                    lines, size = [], 0
+            if lines:
+                self._series.append(lines)
 
     def _note(self, name: DatabaseName) -> None:
         self._unread.setdefault(name, self._clock.seconds())
@@ -173,7 +225,8 @@ class Auditor:
                     await self._read_one(name)
             self._problem = None
             self._forget_idle()
-            await self._run_in_thread(self._series.prune)
+            async with self._appending:
+                await self._run_in_thread(self._series.prune)
         except OSError as error:
             self._fail(f"Writes cannot be audited ({error.strerror or error}).")
         except Exception:
@@ -198,7 +251,12 @@ class Auditor:
             if found is not None:
                 last[found[0]] = LogPosition(found[1], found[2])
 
-        await self._run_in_thread(lambda: self._series.open(seen))
+        async with self._appending:
+            if not self._is_open:
+                await self._run_in_thread(lambda: self._series.open(seen))
+                self._know_opened(last)
+
+    def _know_opened(self, last: dict[DatabaseName, LogPosition]) -> None:
         self._last, self._is_open, self._is_first = last, True, self._series.is_first
         if self._series.problem is not None:
             self._log.critical(
@@ -311,7 +369,8 @@ class Auditor:
         if not lines:
             return
         written = list(lines)
-        await self._run_in_thread(lambda: self._series.append(written))
+        async with self._appending:
+            await self._run_in_thread(lambda: self._series.append(written))
         if lines is self._parting:
             del self._parting[: len(written)]
         completed, self._series.completed = self._series.completed, []

@@ -10,7 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, MutableMapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    MutableMapping,
+)
 from functools import partial
 from heapq import nsmallest
 from threading import Lock
@@ -55,6 +63,9 @@ COMING_S: Final = 60.0
 
 ListCreated: TypeAlias = Callable[[str], Iterable[DatabaseName]]
 """Returns the databases of a project that have files, whichever process has created them."""
+
+
+ReadLast: TypeAlias = Callable[[DatabaseName, pathlib.Path], Awaitable[None]]
 
 
 class WrittenDatabases:
@@ -147,6 +158,8 @@ class Catalog:
         readers: where the readers of change logs are, and which have lost their places.
         end_listeners: called with a database that is being deleted, to end what uses it.
         deletion_listeners: called with a database that this process has let go of for good.
+        last_readers: called with a database that is being deleted, and its file, when no process
+            uses that any more; it is removed when what they return has fired.
         problem_sources: return what else is not as it should be.
 
     """
@@ -189,6 +202,7 @@ class Catalog:
         self.written: Final = WrittenDatabases(max_databases)
         self.end_listeners: Final[list[Callable[[DatabaseName], None]]] = []
         self.deletion_listeners: Final[list[Callable[[DatabaseName], None]]] = []
+        self.last_readers: Final[list[ReadLast]] = []
         self.problem_sources: Final[list[Callable[[], list[Problem]]]] = []
         self._deleting: set[DatabaseName] = set()
         self._has_created = False
@@ -532,6 +546,11 @@ class Catalog:
     def _end_listeners(self, name: DatabaseName) -> None:
         for end in self.end_listeners:
             end(name)
+
+    async def read_last(self, name: DatabaseName) -> None:
+        """Let readers of logs read that of a database, before its file is removed."""
+        for read in self.last_readers:
+            await read(name, self.file_of(name))
 
     async def replace(
         self, name: DatabaseName, put_in_place: Callable[[pathlib.Path], None]

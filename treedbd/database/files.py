@@ -368,6 +368,7 @@ class DatabaseFiles(CatalogFiles):
         shelf = self.path_of(name)
         await self._begin_removal(shelf)
         await self._catalog.let_go(name)
+        await self._catalog.read_last(name)
         await remove_all(shelf, self._runtime.run_in_thread, self._clock)
         self._catalog.deleted(name)
 

@@ -379,6 +379,14 @@ class Worker(protocol.Channel):
             await self._service.catalog.let_go(name)
         return {}
 
+    @protocol.ReadLast.responder
+    async def read_last(self, label: str) -> dict[str, object]:
+        """Read what is left in the log of a database, before its file is removed."""
+        name = parse_label(label)
+        if name is not None:
+            await self._service.catalog.read_last(name)
+        return {}
+
     @protocol.Deleted.responder
     def deleted(self, label: str) -> dict[str, object]:
         """Allow a deleted database to be created again."""

@@ -152,6 +152,12 @@ class LetGo(amp.Command):
     arguments: ClassVar = [(b"label", amp.Unicode())]
 
 
+class ReadLast(amp.Command):
+    """To a worker: read what is left in the log of a database that all workers have closed."""
+
+    arguments: ClassVar = [(b"label", amp.Unicode())]
+
+
 class Deleted(amp.Command):
     """To a worker: a database that was let go is deleted, and may be created again."""
 

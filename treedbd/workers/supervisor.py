@@ -543,6 +543,7 @@ class Supervisor(Service):
                 return {"problem": problem}
             # A worker that is started from now on finds the removal note.
             await self._tell_all(protocol.LetGo, label)
+            await self._tell_all(protocol.ReadLast, label)
             await remove_all(shelf, self._run_in_thread, self._reactor)
             self._damaged.pop(label, None)
             await self._tell_all(protocol.Deleted, label)
