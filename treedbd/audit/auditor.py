@@ -31,7 +31,7 @@ from treedbd.audit.series import AuditSeries
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.election import Election
-from treedbd.database.log_reader import CursorLost, LogPosition, LogReader
+from treedbd.database.log_reader import LogPosition, LogReader
 from treedbd.database.requests import UnknownDatabase
 from treedbd.database.runtime import Problem, RunInThread, Runtime
 from treedbd.errors import in_one_line
@@ -153,7 +153,7 @@ class Auditor:
                 followed = self._make_followed(database, reader)
             while followed is not None and (lines := list(self._print(followed))):
                 self._parting += lines
-        except (CursorLost, StoreFailed, LookupError) as error:
+        except Exception as error:  # it may be closed already
             self._log.debug("{label} is left: {error}", label=name.label, error=error)
         if followed is not None:
             self._last[name] = followed.reader.position
@@ -221,7 +221,7 @@ class Auditor:
             await self._sweep()
             await self._write(self._parting)
             for name in list(self._unread):
-                if self._election.is_elected:
+                if self._election.is_elected and name in self._unread:  # it may be deleted now
                     await self._read_one(name)
             self._problem = None
             self._forget_idle()

@@ -34,7 +34,9 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from codecs import BOM_UTF8
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, BinaryIO, Final, NoReturn
 from urllib.parse import unquote
 
@@ -654,9 +656,9 @@ def add_log_options(parser: ArgumentParser, _: str) -> None:
         metavar="N",
         type=number_from(1),
         default=100,
-        help="print N writes (default: 100)",
+        help="print N writes (default: 100): the newest, or the first after --after",
     )
-    summary = "print what was written, as far as it was kept"
+    summary = "print what was written, as far as the change log or the audit has kept it"
     parser.add_argument("--data", dest="with_data", action="store_true", help=summary)
     add_search_options(parser)
     add_flag(parser, "--follow", "go on with new writes until Ctrl-C")
@@ -666,63 +668,93 @@ def add_log_options(parser: ArgumentParser, _: str) -> None:
 
 
 def _log(client: HttpClient, arguments: Namespace) -> None:
-    url = arguments.url
     if arguments.follow:
         signal.signal(signal.SIGINT, _end)
-    after, left = arguments.after, arguments.limit
-    search, printed = search_of(arguments), set[int]()
-    is_search = search != Search()
-    if is_search:
-        after = after or 0
-        printed = _print_audited(client, url, search, after, left)
-        left -= len(printed)
-    while left > 0 or arguments.follow:
-        count = min(left, PAGE_ENTRIES) if left > 0 and not is_search else PAGE_ENTRIES
-        entries = _read_log(client, url, after, count, with_data=arguments.with_data)
-        found = [each for each in entries if each["seq"] not in printed and _is_in(search, each)]
-        for entry in found if arguments.follow else found[:left]:
-            write_out(orjson.dumps(entry) + b"\n")
-        left -= len(found)
-        if entries:
-            after = entries[-1]["seq"]
-        elif arguments.follow:
-            after = 0 if after is None else after
-            time.sleep(POLL_S)
+    search, limit, after = search_of(arguments), arguments.limit, arguments.after
+    entries = _LogEntries(client, arguments.url, with_data=arguments.with_data)
+    if search == Search():
+        _print_entries(entries.read(after, limit))
+    else:
+        found = entries.find(search, after or 0)
+        if after is None:  # the newest ones
+            _print_entries(deque(found, limit))
         else:
-            return
+            _print_entries(found if arguments.follow else islice(found, limit))
+    while arguments.follow:
+        time.sleep(POLL_S)
+        after = entries.last or after or 0
+        _print_entries(each for each in entries.read(after, None) if _is_in(search, each))
+
+
+def _print_entries(entries: Iterable[dict[str, Any]]) -> None:
+    for entry in entries:
+        write_out(orjson.dumps(entry) + b"\n")
 
 
 def _is_in(search: Search, entry: dict[str, Any]) -> bool:
     return search.finds(entry | {"time": parse_time(entry["time"])})
 
 
-def _print_audited(client: HttpClient, url: Url, search: Search, after: int, most: int) -> set[int]:
-    """Print the writes that the audit has, and return their numbers; none without an audit."""
-    given = {name: value for name, value in attrs.asdict(search).items() if value is not None}
-    printed, begin = set[int](), None
-    while len(printed) < most:
-        parameters = {**given, "limitToFirst": str(PAGE_ENTRIES)}
-        if begin is not None:
-            parameters["startAfter"] = begin
-        address = url.to_settings("audit.json").with_parameters(parameters)
-        response = client.send("GET", address)
-        if response.status == _NOT_FOUND:
-            response.close()
-            break
-        if not response.is_success:
-            raise CommandFailed(response.read_error())
-        page = parse_json(response.content(), address)
-        with reading_answer(address):
-            lines = [each for each in page["lines"] if each["kind"] == "write"]
-            for line in [each for each in lines if each["seq"] > after][: most - len(printed)]:
-                shown = {name: line[name] for name in _AUDITED if name in line}
-                shown["time"] = line["time"].replace("Z", "+00:00")
-                write_out(orjson.dumps(shown) + b"\n")
-                printed.add(line["seq"])
-            begin = page["next"]
-        if begin is None:
-            break
-    return printed
+class _LogEntries:
+    """The entries of a change log, and those that only the audit has.
+
+    Attributes:
+        last: the number of the last entry of the log that was read; None before.
+
+    """
+
+    def __init__(self, client: HttpClient, url: Url, *, with_data: bool) -> None:
+        self._client, self._url, self._with_data = client, url, with_data
+        self.last: int | None = None
+
+    def read(self, after: int | None, most: int | None) -> Iterator[dict[str, Any]]:
+        """Yield the entries after a number, or the newest; to the end, or `most`."""
+        while most is None or most > 0:
+            count = PAGE_ENTRIES if most is None else min(most, PAGE_ENTRIES)
+            entries = _read_log(self._client, self._url, after, count, with_data=self._with_data)
+            yield from entries
+            if not entries:
+                return
+            after = self.last = entries[-1]["seq"]
+            most = None if most is None else most - len(entries)
+
+    def find(self, search: Search, after: int) -> Iterator[dict[str, Any]]:
+        """Yield what is searched for: what the audit has, then what the log alone has."""
+        known = set[int]()
+        for entry in self._read_audited(search):
+            if entry["seq"] > after:
+                known.add(entry["seq"])
+                yield entry
+        for entry in self.read(after, None):
+            if entry["seq"] not in known and _is_in(search, entry):
+                yield entry
+
+    def _read_audited(self, search: Search) -> Iterator[dict[str, Any]]:
+        """Yield the writes that the audit has; none without an audit."""
+        given = {name: value for name, value in attrs.asdict(search).items() if value is not None}
+        parameters, begin = {**given, "limitToFirst": str(PAGE_ENTRIES)}, ""
+        while begin is not None:
+            if begin:
+                parameters["startAfter"] = begin
+            address = self._url.to_settings("audit.json").with_parameters(parameters)
+            response = self._client.send("GET", address)
+            if response.status == _NOT_FOUND:
+                response.close()
+                return
+            if not response.is_success:
+                raise CommandFailed(response.read_error())
+            page = parse_json(response.content(), address)
+            with reading_answer(address):
+                lines = [each for each in page["lines"] if each["kind"] == "write"]
+                begin = page["next"]
+                shown = [_show_audited(each) for each in lines]
+            yield from shown
+
+
+def _show_audited(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line of the audit as entries of the log are."""
+    shown = {name: line[name] for name in _AUDITED if name in line}
+    return shown | {"time": line["time"].replace("Z", "+00:00")}
 
 
 def _read_log(

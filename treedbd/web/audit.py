@@ -27,14 +27,13 @@ from treedbd.web.auth.identity import (
 from treedbd.web.auth.jwt import BadToken, parse
 from treedbd.web.auth.minting import MadeToken
 from treedbd.web.auth.verifier import Authenticator
-from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.request import READING, DataRequest, Question
 from treedbd.web.response import address_of
 from treedbd.web.seen_requests import show_path, uid_of
 
 DENIALS: Final = (
     *(PermissionDenied, ReadOnlyToken, NotAdmin, AuthRequired, TokenRequired),
-    *(BadToken, ForeignOrigin, UnnamedPage),
+    BadToken,
 )
 """The errors of a write that its sender may not do."""
 SETTINGS: Final = b"/.settings/"
