@@ -92,14 +92,22 @@ def create_private(path: pathlib.Path) -> int:
 
 def copy_private(source: pathlib.Path, target: pathlib.Path) -> None:
     """Copy a regular file to a new one for its owner alone, durably; raise OSError."""
-    # Without O_NONBLOCK the opening of a named pipe would wait for its other end.
-    with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as old:
-        if not stat.S_ISREG(os.fstat(old.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file", os.fspath(source))
-        with open(open_private(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as new:
+    with open_regular(source) as old:
+        descriptor = open_private(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with open(descriptor, "wb") as new:
             shutil.copyfileobj(old, new, _COPIED_AT_ONCE)
             new.flush()
             os.fsync(new.fileno())
+
+
+def open_regular(path: pathlib.Path) -> IO[bytes]:
+    """Open a regular file to read it; raise OSError, also for any other kind of file."""
+    # Without O_NONBLOCK the opening of a named pipe would wait for its other end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path))
+    return open(descriptor, "rb")
 
 
 def is_open_to_others(path: pathlib.Path) -> bool:

@@ -104,12 +104,11 @@ from treedbd.tree.event import EVENT_BYTES
 from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
 from treedbd.web.audit import RequestAudit
 from treedbd.web.auth.fetch import (
+    AuthorityFile,
     BadAuthority,
     TrustStore,
     fetch_in_the_clear,
     make_fetch,
-    parse_authority,
-    read_authority,
 )
 from treedbd.web.auth.jwt import BadCredentials
 from treedbd.web.auth.verifier import ADMIN, Auth, Authenticator, HostLogin, Identify, identity_of
@@ -611,21 +610,24 @@ def make_office(
     return Office(settings.data, runtime, catalog, ask, is_shared=is_shared)
 
 
+def _create_by_system(host: str) -> IOpenSSLClientConnectionCreator:
+    """Return the creator of connections by the authorities of the system, which may change."""
+    signer = "an authority of the system, and there is no standby_ca_file"
+    return TrustStore(None, signer).creator_for(host)
+
+
 def make_first(settings: Settings, credentials: Credentials, reactor: Any) -> FirstClient:
     """Return what sends the requests of a standby; raise `ConfigError`."""
-    authorities = None
+    make_creator = _create_by_system
     if settings.standby_ca_file is not None:
         try:
-            authorities = parse_authority(read_authority(settings.standby_ca_file))
+            authorities = AuthorityFile(settings.standby_ca_file, "an authority of standby_ca_file")
         except BadAuthority as error:
             raise settings.location.at("standby_ca_file").error(
                 f"names {settings.standby_ca_file}, which {error.problem}"
             ) from None
+        make_creator = authorities.creator_for
     url, token_of = settings.standby_of, credentials.token_for_first
-
-    def make_creator(host: str) -> IOpenSSLClientConnectionCreator:
-        return TrustStore(authorities).creator_for(host)
-
     return FirstClient(reactor, url, make_creator, token_of, projects=settings.projects)
 
 

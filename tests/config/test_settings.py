@@ -661,6 +661,7 @@ def test_an_endpoint_of_the_console_that_is_listed_too_is_one(tmp_path: pathlib.
         ('standby_of = "https://a"\nengine = "memory"', "standby_of"),
         ('standby_of = "https://a"\nengine = "postgresql://a/b"', "standby_of"),
         ('standby_of = "https://a"\nworkers = 2', "standby_of"),
+        ('standby_of = "https://db.a"\nstandby_url = "https://DB.a:443/"', "standby_of"),
         ('standby_url = "ftp://a"', "standby_url"),
     ],
 )

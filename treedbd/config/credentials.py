@@ -30,6 +30,7 @@ from treedbd.files import (
     WAS_READABLE_BY_OTHERS,
     close_to_others,
     is_open_to_others,
+    open_regular,
 )
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps, finish
@@ -241,7 +242,7 @@ def _read_token(file: pathlib.Path, project: str, *, is_only: bool) -> str:
     If there is only one project its name may be missing.
     """
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:  # in the reactor's thread: no other kind may block it
             lines = opened.read(MAX_TOKEN_FILE_BYTES).decode("ascii").splitlines()
     except OSError as error:
         raise ValueError(f"{STANDBY_TOKENS} cannot be read ({error.strerror})") from None

@@ -769,6 +769,11 @@ def _check_standby(settings: Settings) -> None:
     location = settings.location.at("standby_of")
     if not settings.standby_of:
         return
+    if _origin_of(settings.standby_of) == _origin_of(settings.standby_url):
+        raise location.error(
+            "and standby_url name the same server, which cannot follow itself",
+            "name the first as standby_of, and this server as standby_url",
+        )
     if settings.is_cluster:
         raise location.error(
             "is set, but the data is in PostgreSQL, which has standbys of its own",
@@ -783,6 +788,12 @@ def _check_standby(settings: Settings) -> None:
             f"is set, but one process follows, and workers is {settings.workers}",
             "set workers = 1 until it is promoted",
         )
+
+
+def _origin_of(url: str) -> tuple[str, str | None, int | None]:
+    """Return the scheme, the host and the port of a URL that was checked; both may be missing."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
 
 
 def _check_backups(settings: Settings) -> None:

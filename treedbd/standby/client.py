@@ -316,13 +316,22 @@ def reason_of(error: BaseException | None) -> str:
     name = type(error).__name__
     if name in _REASONS:
         return _REASONS[name]
-    if name == "Error" and error is not None and error.args and error.args[0]:
-        return f"TLS failed: {error.args[0][0][-1]}"  # of OpenSSL
+    if name in ("CertificateRefused", "Error") and error is not None and error.args:
+        return _tls_reason_of(error)
     text = str(error).strip().rstrip(".")
     if not text or "\n" in text:
         return name
     is_sentence = isinstance(error, ValueError) or name == "CannotFollow"
     return text if is_sentence else f"{text} ({name})"
+
+
+def _tls_reason_of(error: BaseException) -> str:
+    """Return why TLS has failed, by an error of OpenSSL."""
+    problem = getattr(error, "problem", None)  # of `web.auth.fetch.CertificateRefused`
+    if problem is not None:
+        return f"its certificate {problem}"
+    details = error.args[0]
+    return f"TLS failed: {details[0][-1]}" if details else "TLS failed"
 
 
 @implementer(IAgentEndpointFactory)

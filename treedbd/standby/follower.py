@@ -155,7 +155,10 @@ class LineReceiver:
             json: Any = orjson.loads(b"".join(self._pending[:4]))
         except ValueError:
             json = None
-        return Answer(status, json).error.rstrip(".")
+        reason = Answer(status, json).error.rstrip(".")
+        if status in (401, 403):
+            return f"the token is not that of an admin who may write: {reason}"
+        return reason
 
 
 class BaseFile:

@@ -48,12 +48,15 @@ from twisted.internet.ssl import (
     platformTrust,
     trustRootFromCertificates,
 )
+from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
+
+from treedbd.files import open_regular
 
 if TYPE_CHECKING:
     from twisted.web.client import URI
@@ -79,6 +82,19 @@ class FetchFailed(Exception):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"The server {problem}.")
+        self.problem = problem
+
+
+class CertificateRefused(SSLError):
+    """A certificate of a server that the trust store does not accept.
+
+    Attributes:
+        problem: what is wrong with it, from the verb on: "has expired".
+
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__([("SSL routines", "", "certificate verify failed")])
         self.problem = problem
 
 
@@ -115,6 +131,48 @@ def parse_authority(pem: bytes) -> list[Certificate]:
     return [Certificate(X509.from_cryptography(each)) for each in found]
 
 
+class AuthorityFile:
+    """A file of CA certificates, which is read again for each connection.
+
+    One that cannot be used any longer changes nothing: the log says so, and what was read last
+    counts. Files are read in the thread of the caller, so none but a regular one is read.
+    """
+
+    _log = Logger()
+
+    def __init__(self, file: pathlib.Path, signer: str) -> None:
+        """Read `file`; errors name the authorities in it `signer`. Raises `BadAuthority`."""
+        self._file, self._signer = file, signer
+        self._pem = self._read()
+        self._store = TrustStore(parse_authority(self._pem), signer)
+        self._logged = ""
+
+    def creator_for(self, host: str) -> IOpenSSLClientConnectionCreator:
+        """Return the creator of connections by what is in the file now, as a `TrustStore` does."""
+        try:
+            pem = self._read()
+            if pem != self._pem:
+                self._store = TrustStore(parse_authority(pem), self._signer)
+                self._pem = pem
+            self._logged = ""
+        except BadAuthority as error:
+            if error.problem != self._logged:
+                self._logged = error.problem
+                self._log.error(
+                    "{file} {problem}: the certificates that were read from it before count.",
+                    file=str(self._file),
+                    problem=error.problem,
+                )
+        return self._store.creator_for(host)
+
+    def _read(self) -> bytes:
+        try:
+            with open_regular(self._file) as opened:
+                return opened.read(MAX_AUTHORITY_BYTES)
+        except OSError as error:
+            raise BadAuthority(f"cannot be read ({error.strerror})") from None
+
+
 def failure_reason(error: BaseException | None) -> str:
     """Return why a fetch failed with an error, as a clause without a full stop."""
     if isinstance(error, FetchFailed):
@@ -125,6 +183,8 @@ def failure_reason(error: BaseException | None) -> str:
         return failure_reason(causes[0].value)
     if isinstance(error, VerificationError):
         return "the certificate of the server is for another name"
+    if isinstance(error, CertificateRefused):
+        return f"the certificate of the server {error.problem}"
     if isinstance(error, SSLError) and error.args[0]:
         return f"TLS failed: {error.args[0][0][-1]}"
     return f"{str(error) or 'the connection failed'} ({type(error).__name__})"
@@ -225,6 +285,10 @@ class _RecordingEndpoint:
         return connected.addCallback(record)
 
 
+_NOT_YET_VALID: Final = 9
+_EXPIRED: Final = 10
+_NO_SIGNER: Final = frozenset({2, 18, 19, 20, 21})
+"""Errors of OpenSSL (`x509_vfy.h`): no certificate of an authority leads to the server's."""
 _VERIFY_MODE: Final = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
 
 
@@ -234,8 +298,16 @@ class TrustStore:
     It knows neither what is requested of a server nor where CA certificates are stored.
     """
 
-    def __init__(self, authorities: Sequence[Certificate] | None = None) -> None:
-        """Trust certificates that these authorities have signed; for None those of the system."""
+    def __init__(
+        self,
+        authorities: Sequence[Certificate] | None = None,
+        signer: str = "a trusted authority",
+    ) -> None:
+        """Trust certificates that these authorities have signed; for None those of the system.
+
+        Errors name one of them `signer`.
+        """
+        self._signer = signer
         roots: Any = (
             platformTrust() if authorities is None else trustRootFromCertificates(authorities)
         )
@@ -249,13 +321,14 @@ class TrustStore:
         The connection fails with `VerificationError` if the certificate is for another name.
         Raises `ValueError` for text that is not a host.
         """
-        return _Creator(self._context, host, _service_id(host))
+        return _Creator(self._context, host, _service_id(host), self._signer)
 
 
 @implementer(IOpenSSLClientConnectionCreator)
 class _Creator:
-    def __init__(self, context: SSL.Context, host: str, identity: ServiceID) -> None:
+    def __init__(self, context: SSL.Context, host: str, identity: ServiceID, signer: str) -> None:
         self._context = context
+        self._signer = signer
         self._host = host
         self._identity = identity
 
@@ -264,9 +337,12 @@ class _Creator:
         if isinstance(self._identity, DNS_ID):
             connection.set_tlsext_host_name(self._host.encode())
 
-        def check(_: SSL.Connection, certificate: X509, __: int, depth: int, ok: int) -> bool:
-            if depth or not ok:
-                return bool(ok)
+        def check(_: SSL.Connection, certificate: X509, code: int, depth: int, ok: int) -> bool:
+            if not ok:
+                protocol.failVerification(Failure(self._refusal_of(code, depth)))
+                return False
+            if depth:
+                return True
             try:
                 require_server_name(certificate.to_cryptography(), [self._identity])
             except Exception:  # any error refuses the server, and the connection fails with it
@@ -276,6 +352,17 @@ class _Creator:
 
         connection.set_verify(_VERIFY_MODE, check)
         return connection
+
+    def _refusal_of(self, code: int, depth: int) -> CertificateRefused:
+        """Return what an error of OpenSSL says about the certificate at a depth of the chain."""
+        if code in _NO_SIGNER:
+            return CertificateRefused(f"is not signed by {self._signer}")
+        of = "is signed by one that " if depth else ""
+        if code == _EXPIRED:
+            return CertificateRefused(f"{of}has expired")
+        if code == _NOT_YET_VALID:
+            return CertificateRefused(f"{of}is not valid yet")
+        return CertificateRefused(f"cannot be verified (error {code} of OpenSSL)")
 
 
 def require_server_name(certificate: x509.Certificate, ids: Sequence[ServiceID]) -> None:
