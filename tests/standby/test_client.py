@@ -38,7 +38,7 @@ async def test_the_file_of_authorities_is_read_for_each_connection(tmp_path: pat
     file.write_bytes(other)
     with OidcProvider() as server:
         client = client_of(server, AuthorityFile(file, "an authority of standby_ca_file"))
-        with pytest.raises(FirstFailed, match="not signed by an authority of standby_ca_file$"):
+        with pytest.raises(FirstFailed, match=r"not signed by an authority of standby_ca_file$"):
             await ask(client)
         file.write_bytes(other + authority_pem())
         assert await ask(client) in (200, 404)

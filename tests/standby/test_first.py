@@ -360,6 +360,14 @@ def last_position(daemon: Daemon, name: str) -> LogPosition:
 # Terms.
 
 
+def test_a_standby_with_the_id_of_the_first_is_refused(first: Daemon) -> None:
+    mark = first.mark()
+    with SmallStandby(first, standby=read_term(first.data).id) as standby:
+        assert standby.status != 200
+        assert "names this server itself, or a copy of its data" in standby.refusal["message"]
+    assert "follows the project" not in first.log_since(mark)
+
+
 def test_a_first_that_was_superseded_refuses_writes_and_does_not_start_again(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import resource
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,7 @@ from treedbd.standby.follower import (
     LineReceiver,
     parse_line,
 )
+from treedbd.standby.term import read_term
 from treedbd.store.engine import LogEntry
 
 ID: Final = "ab" * 16
@@ -33,12 +35,15 @@ class OtherFirst(Closing):
     Attributes:
         scripts: the lines of the streams to come; the last one is sent again and again.
         asked: what the streams have been asked for.
+        status: that of the streams.
+        id: what it says that its id is.
 
     """
 
     def __init__(self) -> None:
         self.scripts: list[list[bytes]] = [[]]
         self.asked: list[Any] = []
+        self.status, self.id = 200, ID
         first = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,13 +54,16 @@ class OtherFirst(Closing):
                     return
                 first.asked.append(json.loads(body))
                 script = first.scripts.pop(0) if len(first.scripts) > 1 else first.scripts[0]
-                self._answer(b"".join(script))
+                self._answer(b"".join(script), first.status)
 
             def do_GET(self) -> None:
-                self._answer(b"not a base")
+                if "term" in self.path:
+                    self._answer(json.dumps({"id": first.id}).encode())
+                    return
+                self._answer(b"not a base" * 500_000)
 
-            def _answer(self, content: bytes) -> None:
-                self.send_response(200)
+            def _answer(self, content: bytes, status: int = 200) -> None:
+                self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
@@ -139,6 +147,32 @@ def test_what_cannot_be_applied_ends_the_stream_and_changes_nothing(
         assert "Traceback" not in standby.log_since(mark)
     with tree_of(standby) as tree:
         assert see(tree, "/n") == "one"
+
+
+def test_a_base_for_which_there_is_no_room_keeps_no_other_database_from_following(
+    first: OtherFirst, standby: Daemon
+) -> None:
+    before = resource.prlimit(standby.pid, resource.RLIMIT_FSIZE)
+    mark = standby.mark()
+    resource.prlimit(standby.pid, resource.RLIMIT_FSIZE, (2_500_000, before[1]))
+    base, begins = line(db="shop/default", base=True), line(db="shop/other", begins=[0, ""])
+    first.scripts = [[HELLO, base, begins, entry(1, "there", db="shop/other")], [HELLO]]
+    standby.await_line(r"The disk of this standby is full \(shop/default\)", mark, 30)
+    resource.prlimit(standby.pid, resource.RLIMIT_FSIZE, before)
+    with Tree(standby, PROJECT, "other") as tree:
+        until(lambda: see(tree, "/n") == "there", "the other database")
+    with tree_of(standby) as tree:
+        assert see(tree, "/n") == "one"
+
+
+def test_a_server_that_is_the_standby_itself_is_recognised(
+    first: OtherFirst, standby: Daemon
+) -> None:
+    first.id = read_term(standby.data).id
+    mark = standby.mark()
+    first.status = 503
+    standby.await_line("standby_of names this server itself, or a copy of its data", mark, 30)
+    first.status = 200
 
 
 def test_an_entry_is_taken_out_of_its_line_as_it_is() -> None:

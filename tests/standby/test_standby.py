@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import re
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +72,30 @@ def test_the_lag_is_shown_and_grows_while_the_first_is_silent(pair: Pair) -> Non
         assert scrape(pair.standby).get("treedb_standby_lag_seconds") > 2.5
         pair.proxy.unblock()
         until(lambda: lag_ms() < 1500, "a small lag again")
+
+
+def test_a_database_that_cannot_be_stored_keeps_no_other_from_following(pair: Pair) -> None:
+    full = "The disk of this standby is full (shop/large)"
+    with pair.at_first("large") as large, pair.at_first() as first:
+        large.seed("/n.json", 1)
+        pair.await_value("/n", 1, "large")
+        mark, of_first = pair.standby.mark(), pair.first.mark()
+        before = resource.prlimit(pair.standby.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pair.standby.pid, resource.RLIMIT_FSIZE, (2_500_000, before[1]))
+        long = "x" * 5_000_000
+        large.seed("/n.json", long)
+        pair.standby.await_line(re.escape(full), mark)
+        for number in range(2):
+            first.seed("/n.json", f"other {number}")
+            pair.await_value("/n", f"other {number}")
+            until(lambda: full in str(ask(pair.standby, "GET", "state.json").json["problems"]))
+        resource.prlimit(pair.standby.pid, resource.RLIMIT_FSIZE, before)
+        pair.await_value("/n", long, "large")
+        pair.standby.await_line("shop/large follows again", mark)
+        until(lambda: not ask(pair.standby, "GET", "state.json").json["problems"], "no problem")
+    assert pair.standby.log_since(mark).count(full) == 1
+    assert "does not follow" not in pair.standby.log_since(mark)
+    assert "follows the project" not in pair.first.log_since(of_first)
 
 
 def test_it_goes_on_after_cuts_and_ends_of_both(pair: Pair) -> None:

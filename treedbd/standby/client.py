@@ -42,6 +42,8 @@ SILENCE_S: Final = 15.0
 """A stream without a byte for so long is over: a first sends a line each second."""
 BASES_AT_ONCE: Final = 2
 """Bases that are fetched at once: each takes a process of the first, and a thread here."""
+OF_ITSELF: Final = "standby_of names this server itself, or a copy of its data directory"
+"""Why the server at that address does not send its logs."""
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 _HOLDS_BYTES: Final = 4096
 

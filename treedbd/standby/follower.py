@@ -9,9 +9,13 @@ acknowledged each second (`reached`). Nothing is acknowledged before.
 
 While too many bytes wait, the stream is paused, so the first keeps what is to come in its logs.
 
-Anything that goes wrong ends the stream: a cut connection, an entry that does not follow, a full
-disk. Then all queues are emptied, and the next stream begins at what is durable by then, after a
+Anything else that goes wrong ends the stream: a cut connection, an entry that does not follow. Then
+all queues are emptied, and the next stream begins at what is durable by then, after a
 pause that grows. So no state is kept between streams that could be wrong.
+
+A database that cannot store what comes, because the disk is full or its file refused, is *stalled*:
+the rest of the stream says nothing to it, and the other databases follow. After `RETRY_S` the
+stream is begun again, so that the first sends the database what it lacks.
 
 *Lag.* The first sends a beat each second: how far its logs reach (`heads`). As soon as all of that
 is durable here, this standby shows the state of the moment at which the beat was sent. The lag is
@@ -52,18 +56,25 @@ from treedbd.database.copied_entries import (
 )
 from treedbd.database.database import Database
 from treedbd.database.log_reader import LogPosition
-from treedbd.database.requests import Outcome, UnknownDatabase
+from treedbd.database.requests import Outcome, Unavailable, UnknownDatabase
 from treedbd.database.runtime import Runtime, in_own_thread
 from treedbd.database.session_owners import note_dead_owner
-from treedbd.files import create_private
+from treedbd.files import FULL_ERRNOS, create_private
 from treedbd.limits import MIB
 from treedbd.loop import seconds_since_boot
 from treedbd.names import DatabaseName, parse_label
 from treedbd.rules.document import InvalidRules
-from treedbd.standby.client import Answer, FirstClient, FirstFailed, Stream
+from treedbd.standby.client import OF_ITSELF, Answer, FirstClient, FirstFailed, Stream
+from treedbd.standby.office import TERM_PATH
 from treedbd.standby.replacement import download_of, new_file_of, put_in_place, remove_new
 from treedbd.store.disconnect_rows import DisconnectRow
-from treedbd.store.engine import LogEntry
+from treedbd.store.engine import (
+    CannotCreateStore,
+    CannotOpenStore,
+    DiskFull,
+    LogEntry,
+    StoreFailed,
+)
 from treedbd.store.rules_versions import Origin
 
 STREAM_PATH: Final = "/.standby/stream.json"
@@ -73,6 +84,10 @@ PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to begin a stream again; the last one repeats."""
 REACHED_S: Final = 1.0
 """Seconds between two acknowledgements."""
+RETRY_S: Final = 5.0
+"""Seconds until a stream begins again because a database could not store what came."""
+NAMED: Final = 3
+"""Databases that are named at most as those that cannot store what comes."""
 OPEN_S: Final = 30.0
 """Seconds that opening a database may take."""
 MAX_WAITING_BYTES: Final = 16 * MIB
@@ -80,6 +95,11 @@ MAX_WAITING_LINES: Final = 4096
 """What waits to be applied at most before the stream is paused."""
 MAX_LINE_BYTES: Final = 256 * MIB
 MAX_REFUSAL_BYTES: Final = 65_536
+_FULL: Final = "The disk is full"
+_NOT_STORED: Final = (
+    *(DiskFull, StoreFailed, CannotOpenStore, CannotCreateStore),
+    *(Unavailable, OSError),
+)
 _WRITTEN_AT_ONCE: Final = 4 * MIB
 _READ_AT_ONCE: Final = 256 * 1024
 _ENTRY: Final = b',"entry":'
@@ -169,6 +189,7 @@ class BaseFile:
         self._pending: list[bytes] = []
         self._size = 0
         self._is_writing = False
+        self.failure: Exception | None = None
 
     def received(self, data: bytes, stream: Stream) -> None:
         """Keep bytes, and write them when they are many."""
@@ -178,7 +199,7 @@ class BaseFile:
             self._is_writing = True
             stream.pause()
             self._runtime.run_in_thread(self.flush).addCallbacks(
-                lambda _: self._written(stream), lambda failure: stream.fail(failure.value)
+                lambda _: self._written(stream), lambda failure: self._fail(failure.value, stream)
             )
 
     def flush(self) -> None:
@@ -190,17 +211,34 @@ class BaseFile:
         self._is_writing = False
         stream.resume()
 
+    def _fail(self, error: Exception, stream: Stream) -> None:
+        self.failure = error
+        stream.fail(error)
+
+
+def storing_problem(error: Exception, db: str) -> str | None:
+    """Return why a database cannot store what comes, as a clause; None if an error is another."""
+    if not isinstance(error, _NOT_STORED):
+        return None
+    number = error.errno if isinstance(error, OSError) else None
+    if number in FULL_ERRNOS or isinstance(error, DiskFull) or str(error).startswith(_FULL):
+        return f"The disk of this standby is full ({db})"
+    text = error.strerror if isinstance(error, OSError) else str(error)
+    return f"{db} cannot be stored here: {(text or type(error).__name__).rstrip('.')}"
+
 
 class FollowedDatabase:
     """What a project's stream says of one database, done in its order.
 
     Attributes:
         position: its last entry that is durable here; None while that is not known.
+        is_stalled: whether it takes no part in the rest of the stream.
 
     """
 
     def __init__(self, follower: ProjectFollower, name: DatabaseName) -> None:
         self.position: LogPosition | None = None
+        self.is_stalled = False
         self._follower, self._name = follower, name
         self._catalog, self._runtime = follower.catalog, follower.runtime
         self._queue: deque[Line] = deque()
@@ -216,7 +254,15 @@ class FollowedDatabase:
         return not (self._is_running or self._under_way)
 
     def add(self, line: Line) -> None:
-        """Do what a line says, after all before it."""
+        """Do what a line says, after all before it.
+
+        Of a database that is stalled only the deletion is done.
+        """
+        if line.json.get("deleted"):
+            self.is_stalled = False
+        if self.is_stalled:
+            self._follower.done(line)
+            return
         self._queue.append(line)
         if not self._is_running:
             self._is_running = True
@@ -244,8 +290,7 @@ class FollowedDatabase:
             while self._queue:
                 await self._run_some()
         except Exception as error:
-            self._follower.fail(error)
-            self.drop_queue()
+            self._refuse(error)
         finally:
             self._is_running = False
             self._look_idle()
@@ -278,8 +323,19 @@ class FollowedDatabase:
     def _failed(self, failure: Failure, line: Line) -> None:
         self.position = None  # it is read again
         error = failure.value
-        self._follower.fail(error if isinstance(error, Exception) else CannotFollow(str(error)))
+        if not self.is_stalled:  # else this is one that followed
+            self._refuse(error if isinstance(error, Exception) else CannotFollow(str(error)))
         self._ended(line)
+
+    def _refuse(self, error: Exception) -> None:
+        """End the stream by an error, or take no further part in it if nothing can be stored."""
+        problem = storing_problem(error, f"{self._name.project}/{self._name.database}")
+        self.drop_queue()
+        if problem is None:
+            self._follower.fail(error)
+        else:
+            self.is_stalled = True
+            self._follower.stall(self._name.database, problem)
 
     def _ended(self, line: Line) -> None:
         self._under_way -= 1
@@ -327,7 +383,10 @@ class FollowedDatabase:
             raise CannotFollow(f"the first continues {self._name.label} elsewhere")
 
     async def _delete(self) -> None:
-        if not await self._follower.may_delete() or self._name not in self._catalog.written:
+        if not await self._follower.may_delete():
+            return
+        if self._name not in self._catalog.written:
+            self._follower.forget(self._name.database)
             return
         self.position = None
         self._noted_owners.clear()
@@ -363,18 +422,14 @@ class FollowedDatabase:
     async def _replace(self) -> None:
         """Fetch a base, and put it in the place of the database."""
         self._follower.is_loading.add(self._name.database)
-        try:
-            header = await self._follower.first.bases.run(
-                lambda: Deferred.fromCoroutine(self._load())
-            )
-            self.position = None
-            self._noted_owners.clear()
-            put = partial(put_in_place, new_file_of(self._follower.data, self._name))
-            await self._catalog.replace(self._name, put)
-            self.position = LogPosition(header.sequence, header.op_id)
-            await self._find_owners()
-        finally:
-            self._follower.is_loading.discard(self._name.database)
+        header = await self._follower.first.bases.run(lambda: Deferred.fromCoroutine(self._load()))
+        self.position = None
+        self._noted_owners.clear()
+        put = partial(put_in_place, new_file_of(self._follower.data, self._name))
+        await self._catalog.replace(self._name, put)
+        self.position = LogPosition(header.sequence, header.op_id)
+        await self._find_owners()
+        self._follower.is_loading.discard(self._name.database)
         self._follower.reached(self._name.database)
         await self._follower.acknowledge()
 
@@ -395,6 +450,8 @@ class FollowedDatabase:
                 self._follower.other_streams.add(stream)
                 try:
                     await stream.finished()
+                except FirstFailed as error:
+                    raise receiver.failure or error from None
                 finally:
                     self._follower.other_streams.discard(stream)
                 await self._runtime.run_in_thread(receiver.flush)
@@ -435,8 +492,7 @@ class ProjectFollower:
         is_complete: whether a beat was caught up with, so that there was a state of the first here.
         caught_up_at: when the first sent the newest state that is here, in seconds since boot.
         has_last: whether that is the last one of a first which was superseded.
-        problem: why there is no stream, a clause; None if there is one.
-        is_loading: the databases whose bases are being loaded.
+        is_loading: the databases whose bases have to be loaded.
 
     """
 
@@ -465,7 +521,10 @@ class ProjectFollower:
         self.hello: Hello | None = None
         self.is_complete = False
         self._meeting: Deferred[bool] = Deferred()
-        self.problem: str | None = "the first has not been reached yet"
+        self._stream_problem: str | None = "the first has not been reached yet"
+        self._stalled: dict[str, str] = {}
+        self._retrying: IDelayedCall | None = None
+        self._is_retry = False
         self.is_loading: set[str] = set()
         self.other_streams: set[Stream] = set()
         self._describe, self._met, self._completed = describe, met, completed
@@ -495,8 +554,9 @@ class ProjectFollower:
     async def stop(self) -> None:
         """Apply what has come, and follow no longer."""
         self._is_over = True
-        if self._acknowledging is not None and self._acknowledging.active():
-            self._acknowledging.cancel()
+        for due in (self._acknowledging, self._retrying):
+            if due is not None and due.active():
+                due.cancel()
         for stream in [*self.other_streams, *([self._stream] if self._stream else [])]:
             stream.abort()
         if self._pause is not None:
@@ -504,6 +564,15 @@ class ProjectFollower:
         if self._running is not None:
             await self._running
         await self._drain()
+
+    @property
+    def problem(self) -> str | None:
+        """Why there is no stream, or what some databases lack, as a clause; else None."""
+        if self._stream_problem is not None or not self._stalled:
+            return self._stream_problem
+        problems = list(self._stalled.values())
+        more = len(problems) - NAMED
+        return "; ".join([*problems[:NAMED], *([f"and {more} more"] if more > 0 else [])])
 
     def hurry(self) -> None:
         """Try at once to follow again, if there is no stream."""
@@ -537,6 +606,8 @@ class ProjectFollower:
             await self._drain()
             if self._is_over:
                 return
+            if self._is_retry and self._failure is None:
+                continue
             if self._failure is not None:  # which may be later than the end of the stream
                 reason = self._reason_of(self._failure)
             attempt = 1 if self.caught_up_at != before else attempt + 1
@@ -552,7 +623,7 @@ class ProjectFollower:
         return str(error).rstrip(".") or type(error).__name__
 
     def _note_problem(self, reason: str) -> None:
-        self.problem = reason
+        self._stream_problem = reason
         if reason != self._logged:
             self._logged = reason
             self._log.warn(
@@ -570,7 +641,10 @@ class ProjectFollower:
     async def _follow(self) -> None:
         """Follow one stream to its end; raise `FirstFailed` or what ended it."""
         self._beats.clear()
-        self.has_last = False
+        self.has_last = self._is_retry = False
+        for database in self._databases.values():
+            database.is_stalled = False
+        self.is_loading &= self._stalled.keys()
         self._meeting = Deferred()
         body = {
             **self._describe(),
@@ -583,7 +657,16 @@ class ProjectFollower:
         self._stream = stream
         await stream.finished()
         if stream.status != 200:
-            raise FirstFailed(receiver.refusal_of(stream.status))
+            raise FirstFailed(await self._find_refusal(receiver.refusal_of(stream.status)))
+
+    async def _find_refusal(self, refusal: str) -> str:
+        """Return why the first refuses: perhaps it is this daemon."""
+        try:
+            answer = await self.first.ask("GET", TERM_PATH, self.project)
+            is_itself = answer.json["id"] == self._describe()["standby"]
+        except (FirstFailed, LookupError, TypeError):
+            return refusal
+        return OF_ITSELF if is_itself else refusal
 
     async def _read_positions(self) -> dict[str, list[object]]:
         found: dict[str, list[object]] = {}
@@ -664,6 +747,33 @@ class ProjectFollower:
         if self._stream is not None:
             self._stream.fail(error)
 
+    def stall(self, name: str, problem: str) -> None:
+        """Note that a database cannot store what comes, and begin again later."""
+        if self._stalled.get(name) != problem:
+            self._log.warn(
+                "{problem}: what the first has changed in it is missing here, and is tried again.",
+                problem=problem,
+            )
+        self._stalled[name] = problem
+        if self._retrying is None or not self._retrying.active():
+            self._retrying = self._clock.callLater(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        """Begin the stream again, unless bases are being loaded."""
+        if self._stream is None or not any(each.is_stalled for each in self._databases.values()):
+            return
+        if self.is_loading - self._stalled.keys():
+            self._retrying = self._clock.callLater(RETRY_S, self._retry)
+            return
+        self._is_retry = True
+        self._stream.abort()
+
+    def _note_stored(self, name: str) -> None:
+        """Note that a database that was stalled has stored something."""
+        if name in self._stalled:
+            del self._stalled[name]
+            self._log.info("{project}/{name} follows again.", project=self.project, name=name)
+
     async def may_delete(self) -> bool:
         """Return whether databases are deleted that the first does not have."""
         waiting: Deferred[bool] = Deferred()
@@ -684,11 +794,15 @@ class ProjectFollower:
         if meeting.called:
             return  # the stream has ended
         meeting.callback(may_delete)
-        if self.problem is not None:
-            self._log.info(
-                "The project {project} follows {url}.", project=self.project, url=self.first.url
-            )
-        self.problem = self._logged = None
+        is_first = self.caught_up_at is None and self._logged is None
+        if self._stream_problem is not None and is_first:
+            self._log_following()
+        self._stream_problem = None
+
+    def _log_following(self) -> None:
+        self._log.info(
+            "The project {project} follows {url}.", project=self.project, url=self.first.url
+        )
 
     async def _put_rules(self, text: Any) -> None:
         """Put the rules of the first in force, unless a file of the configuration sets them."""
@@ -729,9 +843,18 @@ class ProjectFollower:
             if not (self.has_last and is_last):  # else the first accepts nothing any more
                 self.caught_up_at = at
             self.has_last = is_last
+            self._note_caught_up()
             if not self.is_complete:
                 self.is_complete = True
                 self._completed()
+
+    def _note_caught_up(self) -> None:
+        """Note that nothing is wrong with the stream, which might have failed again at once."""
+        if self._logged is not None:
+            self._logged = None
+            self._log_following()
+        for name in [each for each in self._stalled if not self._is_stalled(each)]:
+            self._note_stored(name)
 
     def _has(self, name: str, head: int) -> bool:
         if name in self._skipped:
@@ -740,18 +863,25 @@ class ProjectFollower:
         position = None if database is None else database.position
         return position is not None and position.sequence >= head and name not in self.is_loading
 
+    def _is_stalled(self, name: str) -> bool:
+        return name in self._databases and self._databases[name].is_stalled
+
     def reached(self, name: str) -> None:
         """Record that a database is durable up to its position."""
         self._reached.add(name)
+        if not self._is_stalled(name):
+            self._note_stored(name)
 
     def forget(self, name: str) -> None:
         """Forget a database that was deleted."""
         self._databases.pop(name, None)
         self._reached.discard(name)
+        self._stalled.pop(name, None)
+        self.is_loading.discard(name)
 
     def _acknowledge_again(self) -> None:
         self._acknowledging = self._clock.callLater(REACHED_S, self._acknowledge_again)
-        if self._reached and self.problem is None:
+        if self._reached and self._stream_problem is None:
             Deferred.fromCoroutine(self.acknowledge())
 
     async def acknowledge(self) -> None:

@@ -55,6 +55,7 @@ from treedbd.limits import MIB
 from treedbd.loop import do_nothing, seconds_since_boot
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN, RuleSet
+from treedbd.standby.client import OF_ITSELF
 from treedbd.standby.office import Office
 from treedbd.standby.positions import (
     MoveCursor,
@@ -78,6 +79,8 @@ OPEN_S: Final = 10.0
 """Seconds that opening a database may take."""
 RETRY_S: Final = 5.0
 """Seconds until a database that could not be read is tried again."""
+RETURN_S: Final = 60.0
+"""A standby that was away for a shorter time is not logged as one that follows."""
 SLICE_S: Final = 0.002
 """Seconds of work after which others have the reactor."""
 TURN_BYTES: Final = MIB
@@ -157,7 +160,12 @@ class StandbyStream:
         office: Office,
         is_shared: bool,
     ) -> None:
-        """Send nothing yet. Other processes write the databases too if it `is_shared`."""
+        """Send nothing yet. Other processes write the databases too if it `is_shared`.
+
+        Raises `CannotBeFollowed` for a standby that has the id of this daemon.
+        """
+        if asked.standby == office.term.id:
+            raise CannotBeFollowed(f"{OF_ITSELF}.")
         self.asked: Final = asked
         self.is_open = False
         self._request, self._catalog, self._runtime = request, catalog, runtime
@@ -530,6 +538,7 @@ class Sender:
         """Send the databases of `catalog`."""
         self._catalog, self._runtime = catalog, runtime
         self._streams: dict[tuple[str, str], StandbyStream] = {}
+        self._left: dict[tuple[str, str], float] = {}
 
     @property
     def streams(self) -> list[StandbyStream]:
@@ -540,16 +549,23 @@ class Sender:
         """Begin a stream; an earlier one of the same standby and project ends."""
         key = stream.asked.standby, stream.asked.project
         before = self._streams.get(key)
+        recently = seconds_since_boot() - RETURN_S
+        self._left = {each: at for each, at in self._left.items() if at > recently}
+        is_back = before is not None or key in self._left
         if before is not None:
             before.cut_off("client")  # which the standby has left, though that is not seen yet
         self._streams[key] = stream
         stream.when_closed(partial(self._forget, key, stream))
         stream.open(hello)
-        self._log.info("The standby {id} follows the project {project}.", id=key[0], project=key[1])
+        if not is_back:  # one that begins again and again is logged once
+            self._log.info(
+                "The standby {id} follows the project {project}.", id=key[0], project=key[1]
+            )
 
     def _forget(self, key: tuple[str, str], stream: StandbyStream) -> None:
         if self._streams.get(key) is stream:
             del self._streams[key]
+            self._left[key] = seconds_since_boot()
 
     async def reached(self, asked: StandbyRequest) -> None:
         """Move the cursors of a standby to where it is; raise what the last failure was."""
