@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import pathlib
 import resource
+import signal
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
 from typing import Any, Final
 
 import pytest
@@ -173,6 +176,29 @@ def test_a_server_that_is_the_standby_itself_is_recognised(
     first.status = 503
     standby.await_line("standby_of names this server itself, or a copy of its data", mark, 30)
     first.status = 200
+
+
+def test_a_standby_stops_while_it_begins_to_follow(tmp_path: pathlib.Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with make_daemon(tmp_path / "standby", standby_of=url) as daemon:
+            connection, _ = listener.accept()
+            assert connection.recv(65_536)
+            daemon.signal(signal.SIGTERM)
+            connection.settimeout(0.2)  # between two lines
+            lines = chain([b"", b"HTTP/1.1 200 OK\r\n\r\n"], repeat(line(alive=True)))
+
+            def is_ended() -> bool:
+                try:
+                    connection.sendall(next(lines))
+                    return not connection.recv(65_536)
+                except TimeoutError:
+                    return False
+                except ConnectionError:
+                    return True
+
+            until(is_ended, "the end of the stream")
+            assert daemon.wait() == 0
 
 
 def test_an_entry_is_taken_out_of_its_line_as_it_is() -> None:

@@ -30,10 +30,10 @@ from __future__ import annotations
 import contextlib
 import pathlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 import attrs
 import orjson
@@ -103,6 +103,8 @@ _NOT_STORED: Final = (
 _WRITTEN_AT_ONCE: Final = 4 * MIB
 _READ_AT_ONCE: Final = 256 * 1024
 _ENTRY: Final = b',"entry":'
+
+T = TypeVar("T")
 
 
 class CannotFollow(Exception):
@@ -422,7 +424,9 @@ class FollowedDatabase:
     async def _replace(self) -> None:
         """Fetch a base, and put it in the place of the database."""
         self._follower.is_loading.add(self._name.database)
-        header = await self._follower.first.bases.run(lambda: Deferred.fromCoroutine(self._load()))
+        header = await self._follower.first.bases.run(
+            lambda: self._follower.until_stop(self._load())
+        )
         self.position = None
         self._noted_owners.clear()
         put = partial(put_in_place, new_file_of(self._follower.data, self._name))
@@ -544,6 +548,7 @@ class ProjectFollower:
         self._is_over = False
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
+        self._waiting: set[Deferred[Any]] = set()
         self._logged: str | None = None
 
     def start(self) -> None:
@@ -557,6 +562,8 @@ class ProjectFollower:
         for due in (self._acknowledging, self._retrying):
             if due is not None and due.active():
                 due.cancel()
+        for waiting in list(self._waiting):
+            waiting.cancel()
         for stream in [*self.other_streams, *([self._stream] if self._stream else [])]:
             stream.abort()
         if self._pause is not None:
@@ -573,6 +580,20 @@ class ProjectFollower:
         problems = list(self._stalled.values())
         more = len(problems) - NAMED
         return "; ".join([*problems[:NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+    def until_stop(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
+        """Wait for the first, or for what may take minutes, until `stop`, which cancels it."""
+        waiting = Deferred.fromCoroutine(work)
+        self._waiting.add(waiting)
+
+        def forget(result: T) -> T:
+            self._waiting.discard(waiting)
+            return result
+
+        waiting.addBoth(forget)
+        if self._is_over:
+            waiting.cancel()
+        return waiting
 
     def hurry(self) -> None:
         """Try at once to follow again, if there is no stream."""
@@ -653,11 +674,14 @@ class ProjectFollower:
         }
         receiver = LineReceiver(self._receive)
         self._asked_at = seconds_since_boot()
-        stream = await self.first.open("POST", STREAM_PATH, self.project, body, receiver)
+        stream = await self.until_stop(
+            self.first.open("POST", STREAM_PATH, self.project, body, receiver)
+        )
         self._stream = stream
         await stream.finished()
         if stream.status != 200:
-            raise FirstFailed(await self._find_refusal(receiver.refusal_of(stream.status)))
+            refusal = receiver.refusal_of(stream.status)
+            raise FirstFailed(await self.until_stop(self._find_refusal(refusal)))
 
     async def _find_refusal(self, refusal: str) -> str:
         """Return why the first refuses: perhaps it is this daemon."""
@@ -671,7 +695,7 @@ class ProjectFollower:
     async def _read_positions(self) -> dict[str, list[object]]:
         found: dict[str, list[object]] = {}
         for name in self.catalog.written.all():
-            if name.project == self.project:
+            if name.project == self.project and not self._is_over:
                 try:
                     at = await self._database(name.database).read_position()
                 except UnknownDatabase:
@@ -897,8 +921,10 @@ class ProjectFollower:
         body = {**self._describe(), "positions": positions}
         asked_at = seconds_since_boot()
         try:
-            answer: Answer = await self.first.ask("POST", REACHED_PATH, self.project, body)
-        except FirstFailed:
+            answer: Answer = await self.until_stop(
+                self.first.ask("POST", REACHED_PATH, self.project, body)
+            )
+        except (FirstFailed, CancelledError):
             self._reached |= names
         else:
             if answer.status != 200:

@@ -157,6 +157,8 @@ class Standby:
             )
         else:
             follows = other > term.term or (other == term.term and not was_promoted)
+        if self._is_stopped:
+            return
         if follows:
             self._begin(term)
             return
