@@ -165,7 +165,7 @@ def test_a_deleted_database_is_named_and_a_new_one_begins(first: Daemon, tree: T
     tree.request("DELETE", at(SETTINGS, tree.admin, confirm=db_name(tree)))
     with SmallStandby(first, at_three) as standby:
         standby.until_complete()
-        assert {"db": db, "deleted": True} in standby.lines
+        assert {"db": db, "missing": True} in standby.lines
 
 
 def db_name(tree: Tree) -> str:

@@ -116,10 +116,10 @@ def tree_of(daemon: Daemon) -> Tree:
     return Tree(daemon, PROJECT)
 
 
-def send(first: OtherFirst, *lines: bytes) -> None:
-    """Send lines on the next stream, and wait for the one after it."""
-    before = len(first.asked)
-    first.scripts = [list(lines), [HELLO]]
+def send(first: OtherFirst, *lines: bytes, count: int = 1) -> None:
+    """Send lines on the next stream, or on some of them, and wait for the one after it."""
+    before = len(first.asked) + count - 1
+    first.scripts = [list(lines)] * count + [[HELLO]]
     until(lambda: len(first.scripts) == 1 and len(first.asked) > before + 1, "the next stream")
 
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_applied_ends_the_stream_and_changes_nothing(
         "not a line of a stream": [HELLO, b"\x00not json\n"],
         "does not follow": [HELLO, entry(5, "five")],
         "the base is damaged": [HELLO, line(db="shop/default", base=True)],
-        "no database is deleted here": [other, line(db="shop/default", deleted=True)],
+        "does not have are kept": [other, line(db="shop/default", missing=True)],
     }.items():
         mark = standby.mark()
         first.scripts = [lines]
@@ -176,6 +176,20 @@ def test_a_server_that_is_the_standby_itself_is_recognised(
     first.status = 503
     standby.await_line("standby_of names this server itself, or a copy of its data", mark, 30)
     first.status = 200
+
+
+def test_a_database_that_another_first_does_not_have_is_kept_until_it_is_deleted(
+    first: OtherFirst, standby: Daemon
+) -> None:
+    gone = "shop/default"
+    other = line(hello={"term": 1, "id": "ef" * 16, "now": 1})
+    send(first, other, line(db=gone, missing=True), count=2)  # the second one has met it before
+    assert gone in first.asked[-1]["positions"]
+    send(first, HELLO, line(db="shop/eu", begins=[0, ""]), line(db=gone, deleted=True))
+    assert gone not in first.asked[-1]["positions"]
+    assert "shop/eu" in first.asked[-1]["positions"]
+    send(first, HELLO, line(db="shop/eu", missing=True))
+    assert "shop/eu" not in first.asked[-1]["positions"]
 
 
 def test_a_standby_stops_while_it_begins_to_follow(tmp_path: pathlib.Path) -> None:

@@ -30,6 +30,14 @@ def test_what_is_written_is_read_again(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / TERM_FILE).stat().st_mode & 0o777 == 0o600
 
 
+def test_a_first_is_known_by_a_promotion_or_as_the_one_that_was_followed() -> None:
+    assert Term(1).knows("a", 1)
+    term = Term(2, peers=(Peer("a"), Peer("b"), Peer("c", is_other=True)), by="d")
+    assert [term.knows(each, 2) for each in "abcde"] == [True, True, False, True, False]
+    assert term.knows("c", 3)
+    assert term.knows("e", 3)
+
+
 def test_an_id_is_made_once(tmp_path: pathlib.Path) -> None:
     made = ensure_term(tmp_path, lambda count: b"\x01" * count)
     again = ensure_term(tmp_path, lambda count: b"\x02" * count)

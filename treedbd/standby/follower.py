@@ -369,7 +369,7 @@ class FollowedDatabase:
             await self._begin(json["begins"])
         elif json.get("base"):
             await self._replace()
-        elif json.get("deleted"):
+        elif json.get("deleted") or (json.get("missing") and await self._follower.may_delete()):
             await self._delete()
         elif "disconnect" in json:
             await self._take_rows(json)
@@ -385,8 +385,6 @@ class FollowedDatabase:
             raise CannotFollow(f"the first continues {self._name.label} elsewhere")
 
     async def _delete(self) -> None:
-        if not await self._follower.may_delete():
-            return
         if self._name not in self._catalog.written:
             self._follower.forget(self._name.database)
             return
@@ -517,7 +515,8 @@ class ProjectFollower:
         """Follow nothing yet.
 
         `describe` returns the members of a request that say who this standby is; `met` is called
-        with what the first says, and returns an awaitable of whether it may delete databases;
+        with what the first says, and returns an awaitable of whether databases are deleted that it
+        does not have, and raises an exception at once if nothing that it sends is applied;
         `completed` as soon as there is a state of the first here.
         """
         self.project, self.first = project, first
@@ -716,6 +715,8 @@ class ProjectFollower:
     # Lines.
 
     def _receive(self, text: bytes) -> None:
+        if self.is_ending:
+            return
         line = parse_line(text)
         json = line.json
         if "db" in json:
@@ -799,7 +800,7 @@ class ProjectFollower:
             self._log.info("{project}/{name} follows again.", project=self.project, name=name)
 
     async def may_delete(self) -> bool:
-        """Return whether databases are deleted that the first does not have."""
+        """Return whether databases are deleted that the first did not have at the beginning."""
         waiting: Deferred[bool] = Deferred()
         self._meeting.addCallback(_pass_on, waiting)
         return await waiting

@@ -201,7 +201,7 @@ class StandbyStream:
         project = self.asked.project
         present = self._catalog.created_of(project)
         for gone in sorted(self.asked.positions.keys() - present):
-            self._write_line({"db": f"{project}/{gone}", "deleted": True})
+            self._write_line({"db": f"{project}/{gone}", "missing": True})
         self._waiting = {DatabaseName(project, each): None for each in sorted(present)}
         self._beating = self._clock.callLater(BEAT_S, self._beat)
         Deferred.fromCoroutine(self._run()).addErrback(self._fail)

@@ -221,32 +221,32 @@ class Standby:
         return {"standby": term.id, "term": term.term, "url": self._url}
 
     async def _meet(self, hello: Hello) -> bool:
-        """Note whom this follows; return whether it may delete databases here.
+        """Note whom this follows; return whether databases are deleted here that it does not have.
 
-        Another data directory than before, in the same term, may be an empty one that was put in
-        its place by mistake. Raises `CannotFollow` for a first of a lower term.
+        They are not if it is in the place of another one without a promotion (`Term.knows`). Raises
+        `CannotFollow` for a first of a lower term.
         """
         term = self._office.term
         if hello.term < term.term:
             raise CannotFollow(f"it is in the term {hello.term}, and this standby in {term.term}")
         if hello.id == term.id:
             raise CannotFollow("it has the data directory of this standby, or a copy of it")
-        known = term.peers[-1].id if term.peers else None
-        is_same = known in (None, hello.id) or hello.term > term.term
+        is_known = term.knows(hello.id, hello.term)
         now_ms, url = self._runtime.now_ms(), self._first.url
-        if known != hello.id or hello.term != term.term:
-            await self._office.change(
-                lambda own: own.to_standby(hello.term, url, now_ms).with_peer(
-                    Peer(hello.id, url, _seen_ms(own, hello.id))
-                )
+        if [each.id for each in term.peers[-1:]] == [hello.id] and hello.term == term.term:
+            return is_known
+        await self._office.change(
+            lambda own: own.to_standby(hello.term, url, now_ms).with_peer(
+                Peer(hello.id, url, _seen_ms(own, hello.id), not is_known)
             )
-        if not is_same:
+        )
+        if not is_known:
             self._log.warn(
-                "{url} has another data directory than before: no database is deleted here that "
-                "it does not have.",
+                "{url} has another data directory than before: what it has replaces what is here, "
+                "but databases that it does not have are kept.",
                 url=url,
             )
-        return is_same
+        return is_known
 
     # Lag.
 

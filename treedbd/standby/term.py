@@ -46,11 +46,15 @@ class TermUnreadable(OperatorError):
 
 @attrs.frozen
 class Peer:
-    """Another daemon: the id of its data directory, its URL if it is known, when it was met."""
+    """Another daemon: the id of its data directory, its URL if it is known, when it was met.
+
+    A first is an `is_other` if it was in the place of another one without a promotion.
+    """
 
     id: str
     url: str | None = None
     seen_ms: int = 0
+    is_other: bool = False
 
 
 @attrs.frozen
@@ -84,6 +88,16 @@ class Term:
             peer = attrs.evolve(peer, url=known.url)
         others = [each for each in self.peers if each.id != peer.id]
         return attrs.evolve(self, peers=tuple([*others, peer][-MAX_PEERS:]))
+
+    def knows(self, peer: str, term: int) -> bool:
+        """Return whether a first in this term is in the place of the one before by a promotion.
+
+        Another one may have an empty directory, or one that was restored, by mistake.
+        """
+        if term > self.term or peer == self.by:
+            return True
+        known = next((each for each in self.peers if each.id == peer), None)
+        return not (self.peers if known is None else known.is_other)
 
     def to_first(self, term: int, now_ms: int) -> Term:
         """Return what it is after a promotion: the first, in a term of this number.
@@ -185,9 +199,9 @@ def _decode(json: Any) -> Term:
 
 
 def _decode_peer(json: Any) -> Peer:
-    peer = Peer(json["id"], json["url"], json["seen_ms"])
+    peer = Peer(json["id"], json["url"], json["seen_ms"], json.get("is_other", False))
     is_right = _is_text(peer.id) and (peer.url is None or _is_text(peer.url))
-    if not (is_right and type(peer.seen_ms) is int):
+    if not (is_right and type(peer.seen_ms) is int and type(peer.is_other) is bool):
         raise TypeError("A member has another type.")
     return peer
 
