@@ -60,7 +60,7 @@ from treedbd.process import (
     share_arena,
     use_monotonic_clock,
 )
-from treedbd.service import TreeService
+from treedbd.service import TreeService, make_trust
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.pages import curl_line
 from treedbd.workers.protocol import SettingsSource
@@ -147,6 +147,7 @@ class Daemon(Service):
         share_arena()
         self.tree: TreeService | Supervisor
         if settings.workers > 1:
+            make_trust(settings)  # a worker could not say what is wrong with the file
             self.tree = Supervisor(settings, reactor, source)
         else:
             self.tree = TreeService(settings, reactor)

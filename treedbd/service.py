@@ -31,7 +31,7 @@ import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import attrs
 from twisted.application.service import MultiService
@@ -107,8 +107,7 @@ from treedbd.web.auth.fetch import (
     AuthorityFile,
     BadAuthority,
     TrustStore,
-    fetch_in_the_clear,
-    make_fetch,
+    get,
 )
 from treedbd.web.auth.jwt import BadCredentials
 from treedbd.web.auth.verifier import ADMIN, Auth, Authenticator, HostLogin, Identify, identity_of
@@ -131,6 +130,8 @@ if TYPE_CHECKING:
     from treedbd.archive.archiver import Archiver
     from treedbd.cluster.service import ClusterService
 
+FindTrust: TypeAlias = Callable[[], AuthorityFile | TrustStore]
+"""Returns by what certificates of other daemons are verified now."""
 ARCHIVE: Final = "archive"
 """The name of the archive's cursors, and of its election; its modules are loaded if it is used."""
 QUEUE_SECONDS: Final = 1.0
@@ -265,8 +266,14 @@ class TreeService(MultiService):
         None if no standby can follow this daemon, and None unless this is a standby.
         """
         is_shared = self._context is not None
+        trust = make_trust(self._settings)
         office = make_office(
-            self._settings, runtime, self.catalog, self._reactor, is_shared=is_shared
+            self._settings,
+            runtime,
+            self.catalog,
+            self._reactor,
+            trust=trust,
+            is_shared=is_shared,
         )
         if office is None:
             return None, None
@@ -274,12 +281,12 @@ class TreeService(MultiService):
         self._resource.standbys.attach(office, runtime, projects, is_shared=is_shared)
         self.catalog.problem_sources.append(office.problems)
         is_standby = bool(self._settings.standby_of)
-        return office, self._make_standby(office, runtime) if is_standby else None
+        return office, self._make_standby(office, runtime, trust) if is_standby else None
 
-    def _make_standby(self, office: Office, runtime: Runtime) -> Standby:
+    def _make_standby(self, office: Office, runtime: Runtime, trust: FindTrust) -> Standby:
         settings, resource = self._settings, self._resource
         standby = Standby(
-            make_first(settings, self._credentials, self._reactor),
+            make_first(settings, self._credentials, self._reactor, trust),
             url=settings.standby_url or None,
             projects=settings.projects,
             data=settings.data,
@@ -596,37 +603,50 @@ def make_election(
     return FileElection(settings.data, name, in_thread, reactor)
 
 
+def make_trust(settings: Settings) -> FindTrust:
+    """Return what finds the authorities that certify the first, and the standbys of a first.
+
+    Raises `ConfigError`.
+    """
+    if settings.standby_ca_file is None:
+        signer = "an authority of the system, and there is no standby_ca_file"
+        return partial(TrustStore, None, signer)  # the system's may change
+    try:
+        authorities = AuthorityFile(settings.standby_ca_file, "an authority of standby_ca_file")
+    except BadAuthority as error:
+        raise settings.location.at("standby_ca_file").error(
+            f"names {settings.standby_ca_file}, which {error.problem}"
+        ) from None
+    return lambda: authorities
+
+
 def make_office(
-    settings: Settings, runtime: Runtime, catalog: Catalog, reactor: Any, *, is_shared: bool
+    settings: Settings,
+    runtime: Runtime,
+    catalog: Catalog,
+    reactor: Any,
+    *,
+    trust: FindTrust,
+    is_shared: bool,
 ) -> Office | None:
     """Return the term of the data directory; None if nothing can follow this daemon."""
     if settings.engine == "memory" or settings.is_cluster:
         return None
-    fetch = make_fetch(reactor)
 
     def ask(url: str) -> Awaitable[bytes]:
-        return fetch(url) if url.startswith("https://") else fetch_in_the_clear(reactor, url)
+        return get(reactor, trust() if url.startswith("https://") else None, url)
 
     return Office(settings.data, runtime, catalog, ask, is_shared=is_shared)
 
 
-def _create_by_system(host: str) -> IOpenSSLClientConnectionCreator:
-    """Return the creator of connections by the authorities of the system, which may change."""
-    signer = "an authority of the system, and there is no standby_ca_file"
-    return TrustStore(None, signer).creator_for(host)
+def make_first(
+    settings: Settings, credentials: Credentials, reactor: Any, trust: FindTrust
+) -> FirstClient:
+    """Return what sends the requests of a standby."""
 
+    def make_creator(host: str) -> IOpenSSLClientConnectionCreator:
+        return trust().creator_for(host)
 
-def make_first(settings: Settings, credentials: Credentials, reactor: Any) -> FirstClient:
-    """Return what sends the requests of a standby; raise `ConfigError`."""
-    make_creator = _create_by_system
-    if settings.standby_ca_file is not None:
-        try:
-            authorities = AuthorityFile(settings.standby_ca_file, "an authority of standby_ca_file")
-        except BadAuthority as error:
-            raise settings.location.at("standby_ca_file").error(
-                f"names {settings.standby_ca_file}, which {error.problem}"
-            ) from None
-        make_creator = authorities.creator_for
     url, token_of = settings.standby_of, credentials.token_for_first
     return FirstClient(reactor, url, make_creator, token_of, projects=settings.projects)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import os
 import pathlib
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +23,8 @@ from tests.daemon import Daemon
 from tests.standby.pair import until
 from tests.standby.small_standby import ID, SmallStandby, ask, reached
 from treedbd.archive.bases import load
+from treedbd.config.certificate import ensure_local_certificate
+from treedbd.config.endpoints import LOCAL_CERTIFICATE
 from treedbd.database.log_reader import LogPosition
 from treedbd.standby.term import Peer, Term, read_term, write_term
 from treedbd.store.sqlite.file import connect_reader
@@ -42,9 +46,9 @@ databases = "*"
 SETTINGS: Final = "/.settings/database.json"
 
 
-def serve(folder: pathlib.Path, *arguments: str) -> Daemon:
+def serve(folder: pathlib.Path, *arguments: str, more: str = "") -> Daemon:
     write_secret(folder, "shop")
-    return Daemon(folder, config=CONFIG, arguments=arguments)
+    return Daemon(folder, config=more + CONFIG, arguments=arguments)
 
 
 @pytest.fixture(scope="module")
@@ -419,8 +423,11 @@ def test_what_concerns_all_projects_requires_admins_of_all(tmp_path: pathlib.Pat
 
 
 @contextmanager
-def answering(term: dict[str, Any]) -> Iterator[str]:
-    """Be a peer that answers with a term; yields its URL."""
+def answering(term: dict[str, Any], certificate: pathlib.Path | None = None) -> Iterator[str]:
+    """Be a peer that answers with a term; yields its URL.
+
+    With a folder for its certificate it is an https URL.
+    """
 
     class Peers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -433,11 +440,17 @@ def answering(term: dict[str, Any]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Peers)
+    server, scheme = HTTPServer(("127.0.0.1", 0), Peers), "http"
+    if certificate is not None:
+        certificate.mkdir()
+        files = ensure_local_certificate(certificate, datetime.datetime.now(datetime.UTC))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files.certificate, files.key)
+        server.socket, scheme = context.wrap_socket(server.socket, server_side=True), "https"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"{scheme}://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()
@@ -445,7 +458,12 @@ def answering(term: dict[str, Any]) -> Iterator[str]:
 
 
 def test_a_first_asks_its_standbys_before_it_accepts_writes(tmp_path: pathlib.Path) -> None:
-    with answering({"term": 2, "id": ID, "role": "first"}) as url, serve(tmp_path) as daemon:
+    folder = tmp_path / "peer"
+    key = f'standby_ca_file = "{folder / LOCAL_CERTIFICATE}"\n'
+    with (
+        answering({"term": 2, "id": ID, "role": "first"}, folder) as url,
+        serve(tmp_path, more=key) as daemon,
+    ):
         with SmallStandby(daemon, url=url) as standby:
             standby.until_complete()
         assert [(each.id, each.url) for each in read_term(daemon.data).peers] == [(ID, url)]

@@ -201,12 +201,7 @@ def make_fetch(reactor: Any, authority: bytes | None = None) -> Fetch:
     return lambda url: Deferred.fromCoroutine(get(reactor, TrustStore(authorities), url))
 
 
-async def fetch_in_the_clear(reactor: Any, url: str) -> bytes:
-    """Return the document at an http URL; raise `FetchFailed`, or the error of the connection."""
-    return await get(reactor, None, url)
-
-
-async def get(reactor: Any, trust: TrustStore | None, url: str) -> bytes:
+async def get(reactor: Any, trust: AuthorityFile | TrustStore | None, url: str) -> bytes:
     """Return the document at an https URL, of a server that `trust` has certified.
 
     With None it is at an http URL, and nothing is certified. Raises `FetchFailed`, or the error of
@@ -247,7 +242,7 @@ class _Connector:
     An orderly close would have to wait for the peer, which may be what hangs.
     """
 
-    def __init__(self, reactor: Any, trust: TrustStore | None) -> None:
+    def __init__(self, reactor: Any, trust: AuthorityFile | TrustStore | None) -> None:
         self._reactor = reactor
         self._trust = trust
         self._opened: list[IProtocol] = []
