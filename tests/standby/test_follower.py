@@ -18,7 +18,7 @@ import pytest
 from tests.access import Tree
 from tests.closing import Closing
 from tests.daemon import Daemon
-from tests.standby.pair import LAG, PROJECT, make_daemon, see, until
+from tests.standby.pair import LAG, PROJECT, ask, make_daemon, see, until
 from treedbd.standby.client import Stream
 from treedbd.standby.follower import (
     MAX_LINE_BYTES,
@@ -93,6 +93,7 @@ def entry(sequence: int, value: Any, op: int = 1, db: str = "shop/default") -> b
     return line(db=db, seq=sequence, op=f"{op:032x}", entry=content)
 
 
+OPEN: Final = '{"rules": {".read": true}}'
 HELLO: Final = line(hello={"term": 1, "id": ID, "now": 1})
 BEGINS: Final = line(db="shop/default", begins=[0, ""])
 
@@ -176,6 +177,27 @@ def test_a_server_that_is_the_standby_itself_is_recognised(
     first.status = 503
     standby.await_line("standby_of names this server itself, or a copy of its data", mark, 30)
     first.status = 200
+
+
+def test_rules_of_the_first_that_cannot_be_used_deny_everything(
+    first: OtherFirst, standby: Daemon
+) -> None:
+    def send_rules(text: str, status: int) -> None:
+        with tree_of(standby) as tree:
+            first.scripts = [[HELLO, line(rules=text)], [HELLO]]
+            until(lambda: tree.status("GET", "/n.json") == status, "the rules")
+
+    send_rules(OPEN, 200)
+    send_rules("{", 403)
+    with tree_of(standby) as tree:
+        health = tree.request("GET", f"/.health?auth={tree.admin}")
+    assert (health.status, "rules cannot be used" in str(health.json)) == (503, True)
+    answer = ask(standby, "POST", "promote.json", {})
+    assert (answer.status, "rules cannot be used" in str(answer.json)) == (503, True)
+    standby.restart()
+    with tree_of(standby) as tree:
+        assert tree.status("GET", "/n.json") == 403
+    send_rules(OPEN, 200)
 
 
 def test_a_database_that_another_first_does_not_have_is_kept_until_it_is_deleted(

@@ -330,12 +330,16 @@ def _time_out(*_: object) -> NoReturn:
 
 
 class _Put(NamedTuple):
-    """A document that is put: by whom, under which condition, until when."""
+    """A document that is put: by whom, under which condition, until when.
+
+    If one that `is_local` cannot be used, everything is denied.
+    """
 
     text: bytes
     origin: Origin
     condition: ETagSet | None
     deadline: float | None
+    is_local: bool = False
 
 
 def tag_of(rules: RuleSet) -> str:
@@ -439,8 +443,9 @@ class ActiveRules:
         """Put rules in force; fires with them when they are durable and in force.
 
         `deadline` is in seconds of the clock; `origin` is kept with their version. They replace
-        only rules that meet the `condition`. Rules that are `is_local` do not come from a client,
-        and are put also where no writes are accepted (`WriteGate`). Raises `RulesManagedByFile`,
+        only rules that meet the `condition`. Rules that are `is_local` are those of the first, not
+        of a client: they are put also where no writes are accepted (`WriteGate`), and stored even
+        if they cannot be used here, and then everything is denied. Raises `RulesManagedByFile`,
         and `WrittenElsewhere`; errbacks with the first,
         `InvalidRules`, `RulesChanged`, `DeadlinePassed` or `Unavailable`, and then nothing has
         changed. Cancelling stops the work as long as the document is being checked; once it has
@@ -449,7 +454,7 @@ class ActiveRules:
         if self._gate is not None and not is_local:
             self._gate.check()
         self._check_not_file_managed()
-        put = _Put(text, origin, condition, deadline)
+        put = _Put(text, origin, condition, deadline, is_local)
         return Deferred.fromCoroutine(self._compile_and_put(put))
 
     async def list_versions(self) -> list[RulesVersion]:
@@ -501,17 +506,25 @@ class ActiveRules:
         done: Deferred[None] = Deferred()
         async with self._work.lock(put.deadline):
             parsing = parse_rules_in_steps(put.text, self._limits)
-            rules = await self._work.run(parsing, put.deadline)
+            refused: InvalidRules | None = None
+            try:
+                rules = await self._work.run(parsing, put.deadline)
+            except InvalidRules as error:
+                if not put.is_local:
+                    raise
+                rules, refused = DENY, error
             # One after the other, so that the rules in force are those that are stored; queued
             # within the context, so that the last that arrived are in force in the end.
             putting = self._putting.run(
-                lambda: Deferred.fromCoroutine(self._store_and_enforce(rules, put))
+                lambda: Deferred.fromCoroutine(self._store_and_enforce(rules, put, refused))
             )
             putting.addCallbacks(done.callback, done.errback)
         await done
         return rules
 
-    async def _store_and_enforce(self, rules: RuleSet, put: _Put) -> None:
+    async def _store_and_enforce(
+        self, rules: RuleSet, put: _Put, refused: InvalidRules | None
+    ) -> None:
         self._check_not_file_managed()
         self._work.check_deadline(put.deadline)
         if self._storage.is_shared:
@@ -523,7 +536,10 @@ class ActiveRules:
             self.check_condition(put.condition)
             await self._store(put)
             self._check_not_file_managed()
-            self._enforce(rules)
+            if refused is None:
+                self._enforce(rules)
+            else:
+                self._deny(refused, self._storage)
             return
         # One process at a time, so that all have the rules in force that were stored last.
         async with self._exchange.lock():

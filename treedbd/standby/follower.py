@@ -63,7 +63,6 @@ from treedbd.files import FULL_ERRNOS, create_private
 from treedbd.limits import MIB
 from treedbd.loop import seconds_since_boot
 from treedbd.names import DatabaseName, parse_label
-from treedbd.rules.document import InvalidRules
 from treedbd.standby.client import OF_ITSELF, Answer, FirstClient, FirstFailed, Stream
 from treedbd.standby.office import TERM_PATH
 from treedbd.standby.replacement import download_of, new_file_of, put_in_place, remove_new
@@ -538,6 +537,7 @@ class ProjectFollower:
         self._failure: Exception | None = None
         self._waiting_bytes = self._waiting_lines = 0
         self._reached: set[str] = set()
+        self._rules: str | None = None
         self._acknowledging: IDelayedCall | None = None
         self._heads: dict[str, int] = {}
         self._beats: deque[tuple[float, dict[str, int], bool]] = deque()
@@ -830,16 +830,21 @@ class ProjectFollower:
         )
 
     async def _put_rules(self, text: Any) -> None:
-        """Put the rules of the first in force, unless a file of the configuration sets them."""
+        """Put the rules of the first in force, unless a file of the configuration sets them.
+
+        If they cannot be used here, everything is denied.
+        """
         try:
             rules = self.catalog.rules(self.project)
-            if rules.is_file_managed or not isinstance(text, str) or rules.current.text == text:
+            if rules.is_file_managed or not isinstance(text, str):
                 return
+            if text in (rules.current.text, self._rules):
+                return
+            self._rules = text
             origin = Origin(time=self.runtime.now_ms())
             await rules.put(text.encode(), None, origin, is_local=True)
-        except InvalidRules as error:
-            self._log.error("The rules of the first cannot be used here: {error}", error=error)
         except Exception as error:
+            self._rules = None
             self.fail(error)
 
     # Beats, and what is acknowledged.

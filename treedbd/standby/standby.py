@@ -362,6 +362,10 @@ class Standby:
 
         A first that can be reached is not made to step down before this standby follows it closely.
         """
+        for project in self._projects:
+            problem = self._catalog.rules(project).problem
+            if problem is not None:
+                raise CannotPromote(f"{project}: {problem} Promote another one, or force it.")
         if not await self._wait_for_all():
             raise CannotPromote(
                 "This standby has not received all data of the first yet, and would serve less "
