@@ -454,7 +454,7 @@ class ActiveRules:
         if self._gate is not None and not is_local:
             self._gate.check()
         self._check_not_file_managed()
-        put = _Put(text, origin, condition, deadline, is_local)
+        put = _Put(text, origin, condition, deadline, is_local=is_local)
         return Deferred.fromCoroutine(self._compile_and_put(put))
 
     async def list_versions(self) -> list[RulesVersion]:

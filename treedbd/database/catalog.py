@@ -548,7 +548,7 @@ class Catalog:
             end(name)
 
     async def read_last(self, name: DatabaseName) -> None:
-        """Let readers of logs read that of a database, before its file is removed."""
+        """Give the log of a database to those who read logs, before its file is removed."""
         for read in self.last_readers:
             await read(name, self.file_of(name))
 

@@ -521,12 +521,11 @@ class ProjectFollower:
         self.project, self.first = project, first
         self.catalog, self.runtime, self.data = catalog, runtime, data
         self.hello: Hello | None = None
-        self.is_complete = False
+        self.is_complete = self._is_retry = False
         self._meeting: Deferred[bool] = Deferred()
         self._stream_problem: str | None = "the first has not been reached yet"
         self._stalled: dict[str, str] = {}
         self._retrying: IDelayedCall | None = None
-        self._is_retry = False
         self.is_loading: set[str] = set()
         self.other_streams: set[Stream] = set()
         self._describe, self._met, self._completed = describe, met, completed
