@@ -214,6 +214,19 @@ def test_a_database_that_another_first_does_not_have_is_kept_until_it_is_deleted
     assert "shop/eu" not in first.asked[-1]["positions"]
 
 
+def test_a_standby_that_has_not_received_all_data_says_so(tmp_path: pathlib.Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with make_daemon(tmp_path / "standby", standby_of=url) as daemon:
+            connection, _ = listener.accept()
+            assert connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + HELLO)
+            daemon.await_line("The project shop follows")
+            assert "has not received all data" in str(ask(daemon, "GET", "state.json").json)
+            connection.sendall(line(beat=1, heads={}))
+            until(lambda: ask(daemon, "GET", "state.json").json["is_complete"], "all data")
+
+
 def test_a_standby_stops_while_it_begins_to_follow(tmp_path: pathlib.Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -12,7 +12,11 @@ import pytest
 from tests.access import Tree, at
 from tests.ops import scrape
 from tests.standby.pair import LAG, PROJECT, Pair, ask, make_daemon, see, until
+from tests.standby.small_standby import ID, SmallStandby
+from treedbd.limits import MAX_CURSORS
+from treedbd.standby.positions import cursor_name
 from treedbd.standby.replacement import FOLDER
+from treedbd.standby.term import read_term
 
 OPEN = {".read": True, ".write": True}
 
@@ -211,6 +215,30 @@ def test_a_directory_with_data_of_its_own_is_refused(tmp_path: pathlib.Path) -> 
     result = daemon.run()
     assert result.returncode == 1
     assert "would be replaced" in result.stderr
+
+
+def test_a_database_whose_log_has_too_many_readers_is_a_problem(pair: Pair) -> None:
+    with pair.at_first("full") as full:
+        full.seed("/a.json", 1)
+        pair.await_value("/a", 1, "full")
+        pair.proxy.block()
+        pair.proxy.cut()
+        own = cursor_name(read_term(pair.standby.data).id)
+        target = f"/.settings/cursors.json?cursor={own}&auth={full.admin}"
+        assert full.request("DELETE", target).status == 200
+    for number in range(MAX_CURSORS):
+        with SmallStandby(pair.first, standby=f"{number:02x}{ID[2:]}") as other:
+            other.until(lambda line: line.get("db") == "shop/full" and "begins" in line)
+    pair.proxy.unblock()
+
+    def problems() -> str:
+        return str(ask(pair.standby, "GET", "state.json").json["problems"])
+
+    until(lambda: "shop/full is not sent: The change log has 32 readers" in problems())
+    with pair.at_first("full") as full:
+        target = f"/.settings/database.json?confirm=full--shop&auth={full.admin}"
+        assert full.request("DELETE", target).status == 200
+    until(lambda: problems() == "[]", "the end of the problem")
 
 
 def test_promotion_needs_an_admin_and_a_standby(pair: Pair) -> None:

@@ -59,6 +59,7 @@ from treedbd.database.log_reader import LogPosition
 from treedbd.database.requests import Outcome, Unavailable, UnknownDatabase
 from treedbd.database.runtime import Runtime, in_own_thread
 from treedbd.database.session_owners import note_dead_owner
+from treedbd.errors import in_one_line
 from treedbd.files import FULL_ERRNOS, create_private
 from treedbd.limits import MIB
 from treedbd.loop import seconds_since_boot
@@ -524,7 +525,7 @@ class ProjectFollower:
         self.is_complete = self._is_retry = False
         self._meeting: Deferred[bool] = Deferred()
         self._stream_problem: str | None = "the first has not been reached yet"
-        self._stalled: dict[str, str] = {}
+        self._stalled, self._unsent = dict[str, str](), dict[str, str]()
         self._retrying: IDelayedCall | None = None
         self.is_loading: set[str] = set()
         self.other_streams: set[Stream] = set()
@@ -538,7 +539,6 @@ class ProjectFollower:
         self._reached: set[str] = set()
         self._rules: str | None = None
         self._acknowledging: IDelayedCall | None = None
-        self._heads: dict[str, int] = {}
         self._beats: deque[tuple[float, dict[str, int], bool]] = deque()
         self.caught_up_at: float | None = None
         self.has_last = False
@@ -573,9 +573,9 @@ class ProjectFollower:
     @property
     def problem(self) -> str | None:
         """Why there is no stream, or what some databases lack, as a clause; else None."""
-        if self._stream_problem is not None or not self._stalled:
+        problems = [*self._stalled.values(), *self._unsent.values()]
+        if self._stream_problem is not None or not problems:
             return self._stream_problem
-        problems = list(self._stalled.values())
         more = len(problems) - NAMED
         return "; ".join([*problems[:NAMED], *([f"and {more} more"] if more > 0 else [])])
 
@@ -740,11 +740,25 @@ class ProjectFollower:
                 error=error,
             )
             return
+        self._note_unsent(name, line.json.get("problem"))
+        if "problem" in line.json:
+            return
         self._waiting_bytes += line.size
         self._waiting_lines += 1
         if self._is_full and self._stream is not None:
             self._stream.pause()
         database.add(line)
+
+    def _note_unsent(self, name: str, reason: object) -> None:
+        """Note why the first does not send a database, a sentence; None if it does."""
+        if reason is None:
+            self._unsent.pop(name, None)
+            return
+        db = f"{self.project}/{name}"
+        problem = f"{db} is not sent: {in_one_line(str(reason)).rstrip('.')}"
+        if self._unsent.get(name) != problem:
+            self._unsent[name] = problem
+            self._log.warn("{problem}; the first tries it again.", problem=problem)
 
     @property
     def is_ending(self) -> bool:

@@ -322,7 +322,8 @@ class StandbyStream:
             self._serving = name
             try:
                 await self._serve(name)
-                self._failures.pop(name, None)
+                if self._failures.pop(name, None) is not None:
+                    self._write_line({"db": db_of(name), "problem": None})
             except (DatabaseDeleted, UnknownDatabase):
                 self._forget(name)
             except Exception as error:
@@ -331,13 +332,16 @@ class StandbyStream:
             await deferLater(self._clock, 0)
 
     def _note_failure(self, name: DatabaseName, error: Exception) -> None:
-        """Try a database again later; log why it could not be read, once."""
+        """Try a database again later; why it could not be read is logged, and sent, once."""
         self._later[name] = self._clock.seconds() + RETRY_S
         reason = in_one_line(str(error))
         if self._failures.get(name) == reason:
             return
         self._failures[name] = reason
-        if isinstance(error, Unavailable | TooManyCursors):
+        is_known = isinstance(error, Unavailable | TooManyCursors)
+        shown = reason if is_known else "It cannot be read, as the log of the first says."
+        self._write_line({"db": db_of(name), "problem": shown})
+        if is_known:
             message = "{label} cannot be sent to a standby, and is tried again: {reason}"
             self._log.warn(message, label=name.label, reason=reason)
         else:

@@ -323,6 +323,9 @@ class Standby:
             for each in self._followers
             if each.problem is not None
         ]
+        if not found and not self.is_complete:
+            reason = "This standby has not received all data of the first yet."
+            found.append(Problem("", None, reason, refuses_writes=False))
         if not found and self.lag_s() > MAX_LAG_S:
             reason = f"The data of this standby is {self.lag_s():.0f} s old."
             found.append(Problem("", None, reason, refuses_writes=False))
