@@ -191,6 +191,7 @@ def test_an_old_first_comes_back_as_a_standby_of_the_new_one(tmp_path: pathlib.P
 def test_a_base_is_taken_where_the_log_does_not_continue(tmp_path: pathlib.Path) -> None:
     with Pair(tmp_path) as pair:
         with pair.at_first() as first:
+            first.seed("/n.json", {"a": 0})
             first.seed("/n.json", {"a": 1})
         pair.await_value("/n", {"a": 1})
         pair.standby.kill()
@@ -202,6 +203,7 @@ def test_a_base_is_taken_where_the_log_does_not_continue(tmp_path: pathlib.Path)
             first.seed("/n.json", {"b": 2})
         pair.standby.start()
         pair.await_value("/n", {"b": 2})
+        pair.standby.await_line("ends with the write 1: what was here ended with the write 2")
 
 
 def test_a_directory_with_data_of_its_own_is_refused(tmp_path: pathlib.Path) -> None:

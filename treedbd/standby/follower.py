@@ -238,6 +238,8 @@ class FollowedDatabase:
 
     """
 
+    _log = Logger()
+
     def __init__(self, follower: ProjectFollower, name: DatabaseName) -> None:
         self.position: LogPosition | None = None
         self.is_stalled = False
@@ -425,11 +427,19 @@ class FollowedDatabase:
         header = await self._follower.first.bases.run(
             lambda: self._follower.until_stop(self._load())
         )
-        self.position = None
+        before, self.position = self.position, None
         self._noted_owners.clear()
         put = partial(put_in_place, new_file_of(self._follower.data, self._name))
         await self._catalog.replace(self._name, put)
         self.position = LogPosition(header.sequence, header.op_id)
+        if before is not None and header.sequence <= before.sequence and before != self.position:
+            self._log.warn(
+                "{label} was replaced by what the first has, which ends with the write {after}: "
+                "what was here ended with the write {before}, and is gone where it is another.",
+                label=self._name.label,
+                after=header.sequence,
+                before=before.sequence,
+            )
         await self._find_owners()
         self._follower.is_loading.discard(self._name.database)
         self._follower.reached(self._name.database)
