@@ -506,6 +506,7 @@ def test_the_examples_in_the_example_file_are_valid(
     tmp_path: pathlib.Path,
 ) -> None:
     shown = re.sub(r"(?m)^# ?(?=\[|[a-z_]+ = )", "", EXAMPLE.read_text())
+    shown = shown.replace('standby_of = ""', 'standby_of = "https://db1.example.com"')
     shop = load(tmp_path, shown).projects["shop"]
     assert shop.rules_file == tmp_path / "shop.rules.json"
     assert shop.max_token_life_s == 86_400.0
@@ -663,6 +664,8 @@ def test_an_endpoint_of_the_console_that_is_listed_too_is_one(tmp_path: pathlib.
         ('standby_of = "https://a"\nworkers = 2', "standby_of"),
         ('standby_of = "https://db.a"\nstandby_url = "https://DB.a:443/"', "standby_of"),
         ('standby_url = "ftp://a"', "standby_url"),
+        ('standby_url = "https://a"', "standby_url"),
+        ('standby_token_file = "tokens"', "standby_token_file"),
     ],
 )
 def test_a_standby_that_could_not_follow_is_an_error(

@@ -10,6 +10,7 @@ import pytest
 import pytest_twisted
 import trustme
 from twisted.internet import reactor as installed_reactor
+from twisted.internet.protocol import Factory, Protocol
 
 from tests.oidc import KEYS, OidcProvider, authority, authority_pem
 from treedbd.standby.client import FirstClient, FirstFailed
@@ -50,6 +51,25 @@ async def test_the_file_of_authorities_is_read_for_each_connection(tmp_path: pat
         file.write_bytes(other)
         with pytest.raises(FirstFailed, match="not signed"):
             await ask(client)
+
+
+class Plain(Protocol):
+    """Answers any bytes as a server without TLS does."""
+
+    def dataReceived(self, data: bytes) -> None:
+        del data
+        assert self.transport is not None
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_port_without_tls_is_named() -> None:
+    port = reactor.listenTCP(0, Factory.forProtocol(Plain), interface="127.0.0.1")
+    url = f"https://127.0.0.1:{port.getHost().port}"
+    client = FirstClient(reactor, url, TrustStore().creator_for, str, projects=["shop"])
+    with pytest.raises(FirstFailed, match="it does not speak TLS at this port"):
+        await ask(client)
+    await port.stopListening()
 
 
 @pytest.mark.parametrize(

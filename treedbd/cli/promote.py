@@ -38,7 +38,7 @@ _DESCRIPTION: Final = (
     "now, nothing that it has acknowledged is lost. If the daemon has several projects, --config "
     "has to name its configuration, with whose secrets the tokens of their admins are made. "
     "Without a URL the data directory of a daemon that does not run is promoted. Afterwards remove "
-    "standby_of from its configuration."
+    "standby_of from its configuration, with standby_url and standby_token_file."
 )
 
 

@@ -765,9 +765,15 @@ def _check(settings: Settings) -> None:
 
 
 def _check_standby(settings: Settings) -> None:
-    """Raise `ConfigError` for a standby that could not follow."""
+    """Raise `ConfigError` for a standby that could not follow, and for its keys without it."""
     location = settings.location.at("standby_of")
     if not settings.standby_of:
+        for key in ("standby_url", "standby_token_file"):
+            if getattr(settings, key):
+                raise settings.location.at(key).error(
+                    "has no effect without standby_of",
+                    "remove it, or set standby_of to the URL of the first",
+                )
         return
     if _origin_of(settings.standby_of) == _origin_of(settings.standby_url):
         raise location.error(

@@ -308,6 +308,10 @@ _REASONS: Final = {
 }
 
 
+_NO_TLS: Final = "it does not speak TLS at this port, as the https URL says"
+_TLS_REASONS: Final = {"wrong version number": _NO_TLS, "http request": _NO_TLS}
+
+
 def reason_of(error: BaseException | None) -> str:
     """Return why a request failed, as a clause without a full stop."""
     if isinstance(error, FirstFailed):
@@ -333,7 +337,9 @@ def _tls_reason_of(error: BaseException) -> str:
     if problem is not None:
         return f"its certificate {problem}"
     details = error.args[0]
-    return f"TLS failed: {details[0][-1]}" if details else "TLS failed"
+    if not details:
+        return "TLS failed"
+    return _TLS_REASONS.get(details[0][-1], f"TLS failed: {details[0][-1]}")
 
 
 @implementer(IAgentEndpointFactory)
