@@ -26,11 +26,14 @@ KEYS: Final = {
 
 @pytest.fixture
 def server() -> Iterator[ThreadedMotoServer]:
-    """Yield a server of S3 in this process, with the bucket `attic`, which may be stopped."""
+    """Yield a server of S3 in this process, with the bucket `elsewhere`, which may be stopped.
+
+    What is in buckets is that of all such servers of a process, so this one has a name of its own.
+    """
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=find_port())
     server.start()
-    request = urllib.request.Request(f"{endpoint_of(server)}/attic", method="PUT")
+    request = urllib.request.Request(f"{endpoint_of(server)}/elsewhere", method="PUT")
     with urllib.request.urlopen(request):
         pass
     yield server
@@ -46,7 +49,7 @@ def test_a_bucket_that_was_away_gets_what_it_lacks(
     server: ThreadedMotoServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint = endpoint_of(server)
-    archive = f'to = "s3://attic/p"\nendpoint = "{endpoint}"\nevery_s = 0.1'
+    archive = f'to = "s3://elsewhere/p"\nendpoint = "{endpoint}"\nevery_s = 0.1'
     with make_daemon(tmp_path, archive, environment=KEYS) as daemon:
         put(daemon, "/a.json", 1)
         wait_until(lambda: lag(daemon) == 0)
@@ -69,7 +72,7 @@ def test_a_bucket_that_was_away_gets_what_it_lacks(
             served = daemon.request("GET", "/.json", None, {"Authorization": "Bearer owner"}).json
             for name, value in KEYS.items():
                 monkeypatch.setenv(name, value)
-            found = Archive(open_place("s3://attic/p", endpoint=endpoint), None)
+            found = Archive(open_place("s3://elsewhere/p", endpoint=endpoint), None)
             assert read_back(found, "app/default")[1] == served
             assert daemon.stop() == 0
         finally:
