@@ -93,11 +93,11 @@ def test_the_log_of_a_file_is_restarted_although_it_is_watched(served: Served) -
     with contextlib.ExitStack() as stack:
         for each in WATCHED[1:3]:
             stack.enter_context(Stream(client, each))
-        for number in range(150):
+        for number in range(300):
             client.put(f"/d/k{number % 50}/text.json", f"{number:060000}")
         logs = [each.stat().st_size for each in daemon.data.rglob("*-wal")]
         assert logs
-        assert max(logs) < 10_000_000  # of 15,000,000 that were logged
+        assert max(logs) < 20_000_000  # of 30,000,000 that were logged
 
 
 def test_what_was_written_before_a_right_was_lost_is_notified(served: Served) -> None:

@@ -206,6 +206,8 @@ def test_a_directory_that_was_removed_is_made_again(tmp_path: pathlib.Path) -> N
     shutil.rmtree(tmp_path / "writes")
     series.append(lines(2))
     assert numbers_in(tmp_path / "writes") == [2]
+    (fault,) = verify(tmp_path / "writes").faults
+    assert fault.reason.endswith("had been removed while it was written")
     (tmp_path / "writes" / HEAD).unlink()
     (tmp_path / "writes" / HEAD).mkdir()
     for _ in range(2):

@@ -223,6 +223,8 @@ class Auditor:
             for name in list(self._unread):
                 if self._election.is_elected and name in self._unread:  # it may be deleted now
                     await self._read_one(name)
+            if self._problem is not None:
+                self._log.info("Writes are audited again.")
             self._problem = None
             self._forget_idle()
             async with self._appending:
@@ -258,10 +260,14 @@ class Auditor:
 
     def _know_opened(self, last: dict[DatabaseName, LogPosition]) -> None:
         self._last, self._is_open, self._is_first = last, True, self._series.is_first
-        if self._series.problem is not None:
+        self._report_changed()
+
+    def _report_changed(self) -> None:
+        """Log once what was not as it had been left when the series was opened last."""
+        problem, self._series.problem = self._series.problem, None
+        if problem is not None:
             self._log.critical(
-                "The files of the audit are not as they were left: {problem}.",
-                problem=self._series.problem,
+                "The files of the audit are not as they were left: {problem}.", problem=problem
             )
 
     async def _sweep(self) -> None:
@@ -371,6 +377,7 @@ class Auditor:
         written = list(lines)
         async with self._appending:
             await self._run_in_thread(lambda: self._series.append(written))
+        self._report_changed()
         if lines is self._parting:
             del self._parting[: len(written)]
         completed, self._series.completed = self._series.completed, []

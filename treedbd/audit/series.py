@@ -232,6 +232,7 @@ class AuditSeries:
         self._link = b""
         self._removed_at = seconds()
         self.completed: list[tuple[str, str]] = []
+        self._gone: str | None = None
         self.problem: str | None = None
         self.is_first = False
 
@@ -246,7 +247,7 @@ class AuditSeries:
         self._files = list_files(self._folder)
         head = read_head(self._folder)
         if not self._files:
-            lost = None if head is None else f"{head.file} had been removed"
+            lost = self._gone if head is None else f"{head.file} had been removed"
             self._begin(1 if head is None else _number_of(head.file) + 1, None, lost, 0)
             return
         for each in [] if seen is None else self._find_recent():
@@ -254,7 +255,7 @@ class AuditSeries:
         newest = self._files[-1]
         is_of_head = head is not None and head.file == newest.name
         found = look_at_file(newest.path, head.size if head and is_of_head else 0, seen)
-        problem = _compare(head, newest, found, self._files)
+        problem = _compare(head, newest, found, self._files) or self._gone
         self._size, self._digest, self._link = found.size, found.sha256, found.link
         if problem is not None or found.unfinished:
             before = (newest.name, found.sha256.hexdigest())
@@ -291,6 +292,7 @@ class AuditSeries:
         descriptor = self._descriptor
         if descriptor is not None and not is_at(self._files[-1].path, descriptor):
             self.close()  # it was removed or replaced, so what is written to it is lost
+            self._gone = f"{self._files[-1].name} had been removed while it was written"
         if self._descriptor is None:
             self.open()
         newest = self._files[-1]
@@ -354,7 +356,8 @@ class AuditSeries:
         now = self._now_ms()
         header: dict[str, Any] = {"treedb-audit": 1, "series": self._folder.name}
         header["others"] = self._find_others()
-        self.problem, self.is_first = problem, before is None and problem is None
+        self.problem, self.is_first = problem, before is None
+        self._gone = None
         header |= {"number": number, "time": show_time(now), "before": None}
         if before is not None:
             header["before"] = {"file": before[0], "sha256": before[1]}
