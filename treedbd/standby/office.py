@@ -41,7 +41,15 @@ from treedbd.database.runtime import Problem, Runtime
 from treedbd.errors import OperatorError
 from treedbd.files import open_private
 from treedbd.standby.client import reason_of
-from treedbd.standby.term import TERM_FILE, Peer, Term, ensure_term, read_term, write_term
+from treedbd.standby.term import (
+    TERM_FILE,
+    Peer,
+    Term,
+    ensure_term,
+    parse_shown,
+    read_term,
+    write_term,
+)
 from treedbd.store.engine import Transaction
 
 if TYPE_CHECKING:
@@ -338,7 +346,7 @@ class Office:
         asking = Deferred.fromCoroutine(_await(self._ask(url.rstrip("/") + TERM_PATH)))
         try:
             answer = await asking.addTimeout(ANSWER_S, self._runtime.clock)
-            found = _parse_answer(answer)
+            found = parse_shown(orjson.loads(answer))
         except Exception as error:
             if peer.id not in self._unreachable:
                 self._unreachable.add(peer.id)
@@ -396,15 +404,6 @@ class _Supersede:
         else:
             url = self.url or own.first_url
         return own.to_superseded(url, self.now_ms, self.term, self.by)
-
-
-def _parse_answer(content: bytes) -> Term:
-    """Return the term in the answer of a peer; raise ValueError, LookupError or TypeError."""
-    json: Any = orjson.loads(content)
-    url = json.get("url")
-    if type(json["term"]) is not int or not (url is None or isinstance(url, str)):
-        raise TypeError("A member has another type.")
-    return Term(term=json["term"], id=str(json["id"]), role=json["role"], first_url=url)
 
 
 @contextmanager

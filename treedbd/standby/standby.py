@@ -38,10 +38,9 @@ from treedbd.errors import OperatorError
 from treedbd.loop import do_nothing, seconds_since_boot
 from treedbd.standby.client import Answer, FirstClient, FirstFailed
 from treedbd.standby.follower import CannotFollow, Hello, ProjectFollower
-from treedbd.standby.office import Office
-from treedbd.standby.term import Peer, Term
+from treedbd.standby.office import TERM_PATH, Office
+from treedbd.standby.term import Peer, Term, parse_shown
 
-TERM_PATH: Final = "/.standby/term.json"
 SUPERSEDED_PATH: Final = "/.standby/superseded.json"
 NOTICE_S: Final = 5.0
 """Seconds between two notices to the old first that it was superseded."""
@@ -149,8 +148,8 @@ class Standby:
         was_promoted = term.first_url == self._first.url
         try:
             answer = await self._first.ask("GET", TERM_PATH, self._projects[0], timeout_s=ASK_S)
-            other = int(answer.json["term"])
-        except (FirstFailed, LookupError, TypeError, ValueError) as error:
+            other = parse_shown(answer.json).term
+        except (FirstFailed, LookupError, TypeError) as error:
             follows = not was_promoted
             self._log.warn(
                 "{url} does not say its term ({error}).", url=self._first.url, error=error
@@ -521,13 +520,12 @@ class Standby:
 
 def _term_in(answer: Answer) -> Term | None:
     """Return the term that a refusal of a notice shows; None if it has another reason."""
-    json = answer.json
-    if answer.status != 409 or not isinstance(json, dict):
+    if answer.status != 409:
         return None
-    term, url = json.get("term"), json.get("url")
-    if type(term) is not int or not (url is None or isinstance(url, str)):
+    try:
+        return parse_shown(answer.json)
+    except (LookupError, TypeError):
         return None
-    return Term(term, first_url=url)
 
 
 def _seen_ms(term: Term, peer: str) -> int:

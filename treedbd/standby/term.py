@@ -176,6 +176,14 @@ def ensure_term(folder: pathlib.Path, entropy: Callable[[int], bytes]) -> Term:
     return term
 
 
+def parse_shown(json: Any) -> Term:
+    """Return the term that another daemon shows; raise LookupError or TypeError."""
+    url = json.get("url") if isinstance(json, dict) else None
+    if type(json["term"]) is not int or not (url is None or _is_text(url)):
+        raise TypeError("A member has another type.")
+    return Term(term=json["term"], id=str(json["id"]), role=json["role"], first_url=url)
+
+
 def _decode(json: Any) -> Term:
     """Return what the file says; raise ValueError, LookupError or TypeError for anything else."""
     peers = tuple(_decode_peer(each) for each in json["peers"])

@@ -66,7 +66,7 @@ class RequestAudit:
         self, request: IHttp1Request, wanted: DataRequest, name: DatabaseName, identity: Identity
     ) -> None:
         """Record a read if its sender is an admin, also one who has another `auth` for it."""
-        if identity.is_admin or wanted.override is not None:
+        if identity.is_of_admin:
             writer = self._writer(request, identity, "http")
             method = wanted.method.decode("ascii", "replace")
             self._recorder.note("read", name, writer, method, show_path(wanted))
@@ -74,10 +74,10 @@ class RequestAudit:
     def read_by_message(
         self, request: IHttp1Request, name: DatabaseName, identity: Identity, path: str
     ) -> None:
-        """Record a listen or a get of the real-time protocol by an admin."""
-        self._recorder.note(
-            "read", name, self._writer(request, identity, "socket"), "GET", show_path(path)
-        )
+        """Record a listen or a get of the real-time protocol if its sender is an admin."""
+        if identity.is_of_admin:
+            writer = self._writer(request, identity, "socket")
+            self._recorder.note("read", name, writer, "GET", show_path(path))
 
     def denied_by_message(
         self,

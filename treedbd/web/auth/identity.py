@@ -90,6 +90,11 @@ class Identity:
     admin: str | None = attrs.field(default=None, eq=False)
     uid: str | None = attrs.field(init=False, eq=False, repr=False)
 
+    @property
+    def is_of_admin(self) -> bool:
+        """Whether an admin has sent this, perhaps with another `auth`."""
+        return self.is_admin or self.admin is not None
+
     @uid.default
     def _uid(self) -> str | None:
         if self.is_admin or self.auth is None:

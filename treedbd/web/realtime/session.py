@@ -238,7 +238,6 @@ class RealtimeSession:
         self._refused: WaitingBytesRefused | None = None
         self._counted_bytes = 0
         self._first_identity = identity
-        self._is_overridden = False
         self._become(identity)
 
     # The beginning and the end.
@@ -411,13 +410,12 @@ class RealtimeSession:
     def _not_judged(self, failure: Failure) -> None:
         self._log.failure("The listens of a session could not be judged again.", failure)
 
-    def _become(self, identity: Identity, *, is_overridden: bool = False) -> None:
+    def _become(self, identity: Identity) -> None:
         self.identity = identity
         audit = self.context.audit
         origin = None if audit is None else audit.origin(self.request, identity, "socket")
         self.caller = Caller(identity.auth, identity.is_admin, origin)
         self.can_expire = identity.expires_at is not None
-        self._is_overridden = is_overridden
 
     async def _identify(self, body: dict[str, Any]) -> None:
         """Become the identity that the token of a request proves.
@@ -440,7 +438,7 @@ class RealtimeSession:
             identity = await context.authenticator.identify(
                 self.name.project, token, override, DEFAULT_TIMEOUT_S
             )
-        self._become(identity, is_overridden=override is not None)
+        self._become(identity)
 
     # What the outbox and the socket report.
 
@@ -616,9 +614,7 @@ class RealtimeSession:
 
     def _audit_read(self, request: RealtimeRequest) -> None:
         audit, path = self.context.audit, request.body.get("p")
-        if audit is None or not audit.reads or not isinstance(path, str):
-            return
-        if self.identity.is_admin or self._is_overridden:
+        if audit is not None and audit.reads and isinstance(path, str):
             audit.read_by_message(self.request, self.name, self.identity, path)
 
     def _audit_denial(
@@ -801,7 +797,7 @@ class RealtimeSession:
     def _explain_denial(self, error: BaseException | None, explain: Callable[[], str]) -> None:
         """Send the reason of a denial, if the client may know it."""
         self._note_denial(error)
-        may_explain = self.context.explains_denials or self._is_overridden
+        may_explain = self.context.explains_denials or self.identity.admin is not None
         if not isinstance(error, PermissionDenied) or not may_explain:
             return
         try:
