@@ -237,6 +237,7 @@ class TreeService(MultiService):
             catalog=self.catalog,
             runtime=runtime,
             election=make_election(READER, settings, self._reactor, self._cluster),
+            has_files=self._cluster is None,
             reactor=self._reactor,
         )
 

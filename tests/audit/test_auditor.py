@@ -22,6 +22,7 @@ from treedbd.database.election import SoleElection
 from treedbd.database.requests import Caller, ProjectSpec, Write
 from treedbd.limits import ReaderLimits
 from treedbd.names import DatabaseName, Origin
+from treedbd.store.changelog import READ_AT_ONCE
 from treedbd.store.cursors import read_cursor
 from treedbd.tree.edit import make_patch, make_put, make_remove
 from treedbd.tree.types import Place
@@ -56,6 +57,7 @@ class AuditedWorld:
             runtime=self.catalog._runtime,
             election=self.election,
             run_in_thread=run_at_once,
+            has_files=True,
         )
         self.auditor.start()
 
@@ -259,6 +261,25 @@ def test_the_last_writes_of_a_database_that_is_deleted_are_audited(world: Audite
     world.pass_by()
     assert world.seen()[-1] == ("a", 1)
     assert not (world.folder / "data" / "p" / "b.shelf").exists()
+
+
+def test_a_database_that_is_deleted_while_it_is_read_is_audited_whole(world: AuditedWorld) -> None:
+    world.catalog.end_listeners.append(world.auditor.leave)
+    world.catalog.last_readers.append(world.auditor.finish)
+    name = DatabaseName("p", "a")
+    world.write("a", 0, "n")
+    world.pass_by()
+    for number in range(1, 3 * READ_AT_ONCE):
+        world.write("a", number, "n")
+    reading = world.auditor._print_some(world.auditor._followed[name])
+    next(reading)
+    world.wait(world.catalog.delete(name))
+    with pytest.raises(StopIteration) as ended:
+        next(reading)
+    lines = [json.loads(each)["seq"] for each in ended.value.value]
+    assert lines == list(range(2, READ_AT_ONCE + 2))
+    found = [seq for _, seq in world.seen()]
+    assert sorted([*found, *lines]) == list(range(1, 3 * READ_AT_ONCE + 1))
 
 
 def test_a_cursor_that_was_dropped_is_a_gap_that_the_audit_names(world: AuditedWorld) -> None:

@@ -43,9 +43,13 @@ class Audit:
         catalog: Catalog,
         runtime: Runtime,
         election: Election,
+        has_files: bool,
         reactor: Any,
     ) -> None:
-        """Write below `folder` from `start` on; `election` chooses the process that reads logs."""
+        """Write below `folder` from `start` on; `election` chooses the process that reads logs.
+
+        It `has_files` unless the databases are in PostgreSQL.
+        """
         self._catalog, self._reactor = catalog, reactor
         run_in_thread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
         make_series = partial(
@@ -63,6 +67,7 @@ class Audit:
             runtime=runtime,
             election=election,
             run_in_thread=run_in_thread,
+            has_files=has_files,
         )
         self.recorder: Final = AccessRecorder(
             folder,

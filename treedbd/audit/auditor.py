@@ -7,10 +7,13 @@ cursors are moved. So no acknowledged write is missing, however a process ends: 
 is read again. While the files cannot be written, nothing more is read, and writes go on: the logs
 hold what is not audited, within the bounds of `[readers]`.
 
-After a crash the lines that were synced just before come again. They are recognised: the two newest
-files say which write of each database was the last, by its number and its id. A database without a
-cursor is new, or its cursor was dropped; its log is read from the first entry that it has, and
-a line `begin` says whether anything before that may be missing.
+After a crash the lines that were synced just before come again. They are recognised: the files of
+the last while say which write of each database was the last, by its number and its id. A database
+without a cursor is new, or its cursor was dropped; its log is read from the first entry that it
+has, and a line `begin` says whether anything before that may be missing.
+
+A database that is deleted is read to its end when all processes have closed it, in its file. Over
+PostgreSQL there is none: what is left is read when it is being closed, and written later.
 """
 
 from __future__ import annotations
@@ -83,8 +86,13 @@ class Auditor:
         runtime: Runtime,
         election: Election,
         run_in_thread: RunInThread,
+        has_files: bool,
     ) -> None:
-        """Write to a series in `folder`; lines have bodies of at most `body_bytes`."""
+        """Write to a series in `folder`; lines have bodies of at most `body_bytes`.
+
+        With `has_files` what is left of a deleted database is read in its file (`finish`).
+        """
+        self._has_files = has_files
         self._series = make_series(folder / SERIES)
         self._body_bytes = body_bytes
         self._catalog, self._runtime, self._election = catalog, runtime, election
@@ -145,8 +153,18 @@ class Auditor:
         Over PostgreSQL there is no file to read then: what is left in its log is read now.
         """
         followed, was_unread = self._followed.pop(name, None), self._unread.pop(name, None)
+        if not self._has_files:
+            followed = self._read_parting(name, followed, was_unread=was_unread is not None)
+        if followed is not None:
+            self._last[name] = followed.reader.position
+            followed.reader.stop()
+
+    def _read_parting(
+        self, name: DatabaseName, followed: _Followed | None, *, was_unread: bool
+    ) -> _Followed | None:
+        """Read what is left in the log of a database that is being closed."""
         try:
-            if followed is None and was_unread is not None and self._election.is_elected:
+            if followed is None and was_unread and self._election.is_elected:
                 database = self._catalog.in_use(name)
                 reader = LogReader(database, self._runtime, READER)
                 Deferred.fromCoroutine(reader.open())  # which does not wait
@@ -155,9 +173,7 @@ class Auditor:
                 self._parting += lines
         except Exception as error:  # it may be closed already
             self._log.debug("{label} is left: {error}", label=name.label, error=error)
-        if followed is not None:
-            self._last[name] = followed.reader.position
-            followed.reader.stop()
+        return followed
 
     async def finish(self, name: DatabaseName, file: pathlib.Path) -> None:
         """Audit what is left in the log of a deleted database, whose file no process uses.
@@ -354,12 +370,21 @@ class Auditor:
         return _Followed(database, reader, known, self._clock.seconds())
 
     def _print_some(self, followed: _Followed) -> Generator[None, None, list[bytes]]:
-        """Return the next lines."""
+        """Return the next lines.
+
+        If reading fails after some of them, as when the database is deleted, they are returned: the
+        position of the reader is after them.
+        """
         lines, size = list[bytes](), 0
         before = -1
         while size < WRITTEN_AT_ONCE and before != followed.reader.sequence:
             before = followed.reader.sequence
-            some = list(self._print(followed))
+            try:
+                some = list(self._print(followed))
+            except Exception:
+                if lines:
+                    return lines
+                raise
             lines += some
             size += sum(map(len, some))
             yield
