@@ -45,8 +45,12 @@ MAX_DISCONNECT_BYTES: Final = 256 * KIB
 """Bytes of what one connection has pending to be written when it ends."""
 MAX_DISCONNECT_NODES: Final = 2000
 """Members and items of one such write: it is brought into normal form and applied at once."""
-MAX_CURSORS: Final = 32
+MAX_CURSORS: Final = 64
 """Readers of the change log of one database."""
+MAX_HOOKS: Final = 32
+"""Hooks of one database, with those of the configuration."""
+MAX_PATTERN_CHARACTERS: Final = 2048
+"""Characters of a pattern of paths."""
 MAX_SHOWN_BYTES: Final = 32 * MIB
 """Bytes of a value that can be indented, or shown by a 412: both need all of it at once."""
 
@@ -331,6 +335,22 @@ class ReaderLimits:
     lag_bytes: int = limit(1024 * MIB, MIB, 2**40, "bytes")
     lag_s: float = limit(86_400.0, 0, 10 * 365 * 86_400, "seconds")
     logged_bytes: int = limit(32 * MIB, 64 * KIB, 512 * MIB, "bytes")
+
+
+@attrs.frozen
+class HookLimits:
+    """`[webhooks]`: how many events one write may have, and how long what they show may be.
+
+    Attributes:
+        events_per_write: events of one write, of all hooks together; beyond it 400.
+        value_bytes: a value before or after a write as JSON; a longer one is left out.
+        write_value_bytes: all these values of one write; beyond it the others are left out.
+
+    """
+
+    events_per_write: int = limit(1000, 1, 100_000)
+    value_bytes: int = limit(64 * KIB, 0, 16 * MIB, "bytes")
+    write_value_bytes: int = limit(MIB, 0, 64 * MIB, "bytes")
 
 
 @attrs.frozen

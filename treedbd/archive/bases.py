@@ -44,6 +44,7 @@ from treedbd.names import NAME_PATTERN
 from treedbd.store.changelog import without_body
 from treedbd.store.cursors import CURSOR_END, CURSOR_FIRST
 from treedbd.store.engine import DamagedRow, LogEntry, Row, StoreFailed
+from treedbd.store.hooks import HOOK_END, HOOK_FIRST
 from treedbd.store.rows import unseal
 from treedbd.store.sqlite.copy import verify_copy
 from treedbd.store.sqlite.file import (
@@ -198,13 +199,17 @@ class Dump:
 
     def _read(self) -> Iterator[Row]:
         """Yield the rows, each of which matches its check sum."""
-        for low, high in ((b"", CURSOR_FIRST), (CURSOR_END, LAST)):
+        for low, high in _KEPT:
             for row in self._reader.scan(low, high):
                 try:
                     unseal(*row)
                 except DamagedRow as error:
                     raise StoreFailed(str(error)) from None
                 yield row
+
+
+_KEPT: Final = ((b"", CURSOR_FIRST), (CURSOR_END, HOOK_FIRST), (HOOK_END, LAST))
+"""What a base has: cursors and hooks belong to the database that was archived."""
 
 
 def dump(

@@ -29,6 +29,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from treedbd.database.event_capture import EventCapture
 from treedbd.database.group_commit import MaintenanceList
 from treedbd.database.requests import (
     Caller,
@@ -82,6 +83,7 @@ from treedbd.tree.edit import (
 from treedbd.tree.event import EVENT_BYTES
 from treedbd.tree.fragments import Fragment, InvalidFragment, Splitter, find_line
 from treedbd.tree.hashes import etag
+from treedbd.tree.overlay import Overlay
 from treedbd.tree.path import format_path, is_later
 from treedbd.tree.query import Order
 from treedbd.tree.types import Change, Chunks, InvalidData, Path, Place, View
@@ -112,6 +114,7 @@ class WriteApplier:
 
     Attributes:
         finish: stores what the writes of a batch have left in memory, before it is committed.
+        events: captures the events of writes for hooks.
 
     """
 
@@ -124,6 +127,9 @@ class WriteApplier:
         self._retain_events = retain_events
         self._writers = WriterMaker(database.indexes.declared)  # which keep the indexes
         self.finish: Final = self._writers.finish
+        self.events: Final = EventCapture(
+            runtime.hooks_of(database.name), runtime, is_shared=database.shared_lock is not None
+        )
         self._cursors = CursorKeeper(
             runtime.readers, runtime.clock.seconds, runtime.now_ms, self._cursor_dropped
         )
@@ -180,8 +186,14 @@ class WriteApplier:
         if has_effect(edit, nodes):
             nodes.check_room([each.place.path for each in edit.changes if each.value is not None])
             database.kept_reads.note_changes(transaction, edit.changes)
+            events = ""
+            if self.events.is_used and write.has_events:
+                after = Overlay(nodes, edit.changes)
+                events = self.events.capture(transaction, edit, nodes, after)
             (nodes.change if counted is None else nodes.apply)(edit.changes)
-            sequence, op_id, size = self._log(transaction, write, edit, counted=counted)
+            sequence, op_id, size = self._log(
+                transaction, write, edit, counted=counted, events=events
+            )
             commit = changelog.commit_of(sequence, edit, op_id, size)
         echo = None
         if write.wants_echo:
@@ -215,10 +227,15 @@ class WriteApplier:
                 check_condition(before, write.condition, database.kept_reads)
             if write.refuses_lone_priority:
                 self._check_priorities(write, edit, before)
+            events = ""
+            if self.events.is_used and write.has_events:
+                events = self.events.capture(transaction, edit, before, nodes)
         etag = etag_after_write(nodes, edit) if write.wants_etag and may_read else None
         self._check_time(write)
         database.kept_reads.note_changes(transaction, edit.changes)
-        sequence, op_id, size = self._log(transaction, write, write.edit, applied, counted)
+        sequence, op_id, size = self._log(
+            transaction, write, write.edit, applied, counted=counted, events=events
+        )
         commit = changelog.large_commit_of(sequence, edit, op_id, applied.printed, size)
         return Outcome(edit, commit, None, etag, may_read=may_read, sent=applied.echo)
 
@@ -261,7 +278,9 @@ class WriteApplier:
         write: Write,
         edit: Edit,
         applied: AppliedBody | None = None,
+        *,
         counted: CountedWrite | None = None,
+        events: str = "",
     ) -> tuple[int, bytes, int]:
         """Append an edit that was applied to the change log.
 
@@ -276,7 +295,7 @@ class WriteApplier:
         if write.large is not None and applied is not None:
             printed = self._print_large(transaction, write.large, applied)
             pause()
-        entry = self._encode(transaction, write, edit, printed)
+        entry = self._encode(transaction, write, edit, printed, events)
         kept, retain = self._runtime.entry_bytes, self._retain_events
         if self._runtime.followed_bytes:
             retain = max(retain, changelog.FOLLOWED_ENTRIES)
@@ -318,7 +337,7 @@ class WriteApplier:
         return applied.print_sent(large) if large.size <= most else None
 
     def _encode(
-        self, transaction: Transaction, write: Write, edit: Edit, printed: bytes | None
+        self, transaction: Transaction, write: Write, edit: Edit, printed: bytes | None, events: str
     ) -> bytes:
         """Return the entry of an edit, with its body if that is not too long for those who read."""
         usual = max(self._runtime.entry_bytes, self._runtime.followed_bytes)
@@ -331,8 +350,9 @@ class WriteApplier:
             size=0 if write.large is None else write.large.size,
             rules=self._database.rules.current.fingerprint,
             pushed=self._database.push_ids.latest_ms,
+            events=events,
         )
-        if len(entry) > usual and not self._is_read_whole(transaction):
+        if len(entry) > usual + changelog.room_for(events) and not self._is_read_whole(transaction):
             return changelog.without_body(entry)
         return entry
 

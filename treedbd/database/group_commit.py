@@ -63,6 +63,7 @@ from treedbd.database.requests import (
     TooLarge,
     TooManyCursors,
     TooManyDisconnectWrites,
+    TooManyEvents,
     Unavailable,
     UnknownDatabase,
     Write,
@@ -108,7 +109,8 @@ CALM_LOOK_S: Final = 0.005
 """Seconds between two looks whether others are busy."""
 _REFUSALS: Final = (
     *(PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed),
-    *(QuotaExceeded, TooManyCursors, TooManyDisconnectWrites, UnknownDatabase, EntryRefused),
+    *(QuotaExceeded, TooManyCursors, TooManyDisconnectWrites, TooManyEvents),
+    *(UnknownDatabase, EntryRefused),
 )
 
 SPACE_CHECK_S: Final = 0.5

@@ -248,6 +248,16 @@ class TooManyCursors(Exception):
         )
 
 
+class TooManyEvents(Exception):
+    """A write has more events for hooks than one may have."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"This write would have more than {limit} events (events_per_write): write less at "
+            "once, or, as an admin, with disableTriggers=true, so that it has none."
+        )
+
+
 class TooManyDrafts(Exception):
     """So many documents of a project wait to be checked that no further one may."""
 
@@ -364,7 +374,7 @@ class Write:
     that of its request, None if it is not sampled. With a `task` that is done, and not `edit`. What
     `refuses_lone_priority` is refused if it sets the priority of nothing; else that has no effect.
     `contender` identifies who writes among all who do at the same time, and writes again if the
-    condition is not met; None if that is not known.
+    condition is not met; None if that is not known. Without `has_events` hooks receive none of it.
     """
 
     edit: Edit
@@ -380,6 +390,7 @@ class Write:
     trace: Trace | None = attrs.field(default=None, eq=False, repr=False)
     task: Task | None = attrs.field(default=None, eq=False, repr=False)
     contender: int | None = attrs.field(default=None, eq=False, repr=False)
+    has_events: bool = True
 
 
 @attrs.define  # not frozen: it is made for each write

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sized
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -27,10 +27,11 @@ from treedbd.database.requests import WrittenElsewhere
 from treedbd.database.session_owners import MemoryOwner, SessionOwner
 from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.errors import LineBudget
-from treedbd.limits import Limits, ReaderLimits, StreamLimits
+from treedbd.limits import HookLimits, Limits, ReaderLimits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.rules.context import ReadPool, SlowRulesReport
 from treedbd.store.cursors import Lag
+from treedbd.store.hooks import Hook
 
 T = TypeVar("T")
 
@@ -289,6 +290,10 @@ def _find_no_lag() -> None:
     return None
 
 
+def _have_no_hooks(_: DatabaseName) -> Sequence[Hook]:
+    return ()
+
+
 def _send_no_hint(_: DatabaseName) -> None:
     pass
 
@@ -330,6 +335,8 @@ class Runtime:
             whether they need whole entries.
         news: called with each database in the turn in which this process knows that it was written,
             by those who read change logs.
+        hook_limits: bound the events of a write.
+        hooks_of: returns the hooks that the configuration gives a database.
         watched_fields: the most fields by which the watched queries of one path order and select.
         send_hint: sends the other processes that share a database the hint that it was written.
         measure_rules: finds slow rules; None if they are not logged.
@@ -354,6 +361,8 @@ class Runtime:
     readers: ReaderLimits = attrs.field(factory=ReaderLimits)
     first_cursors: Mapping[str, bool] = attrs.field(factory=dict)
     news: list[Callable[[DatabaseName], None]] = attrs.field(factory=list)
+    hook_limits: HookLimits = attrs.field(factory=HookLimits)
+    hooks_of: Callable[[DatabaseName], Sequence[Hook]] = _have_no_hooks
     watched_fields: int = Limits().watched_fields_per_path
     send_hint: Callable[[DatabaseName], None] = _send_no_hint
     measure_rules: MeasureRules | None = None

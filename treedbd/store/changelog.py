@@ -8,7 +8,7 @@ only says where something was written. The engine numbers the entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -20,9 +20,10 @@ from treedbd.names import Origin
 from treedbd.store import cursors
 from treedbd.store.cursors import Held
 from treedbd.store.engine import LogEntry, ReadView, Transaction
+from treedbd.store.hooks import Kind
 from treedbd.tree.edit import ANY_LENGTH, Edit, Method, changes_as_sent, make_patch, make_put
 from treedbd.tree.event import Commit, CommittedChange, Position
-from treedbd.tree.types import STORED, Chunks, Json, Place
+from treedbd.tree.types import STORED, Chunks, Json, Path, Place
 from treedbd.tree.value import compact, parse
 
 MAX_ENTRY_BYTES: Final = 65_536
@@ -48,9 +49,10 @@ MAX_LARGE_CHANGES: Final = 10_000
 MAX_DECODED_NODES: Final = 10_000
 """Members and items of a body that are brought into normal form at once."""
 _SENT: Final = b',"sent":'
+_EVENTS: Final = b'"events":"'
 _NODE_MARKS: Final = (b",", b"{", b"[")
 _KINDS: Final[tuple[tuple[str, type[Any]], ...]] = (
-    *(("uid", str), ("rules", str), ("size", int), ("pushed", int)),
+    *(("uid", str), ("rules", str), ("size", int), ("pushed", int), ("events", str)),
     *(("is_admin", bool), ("is_priority", bool), ("is_printed", bool)),
     ("from", list),
 )
@@ -90,6 +92,7 @@ def encode(
     size: int = 0,
     rules: str = "",
     pushed: int = NOTHING_PUSHED,
+    events: str = "",
 ) -> bytes:
     """Return the entry of an edit whose server values are resolved.
 
@@ -97,8 +100,8 @@ def encode(
     is `printed`, if it is there, and has `size` bytes. `rules` is the fingerprint of the rules that
     were in force, by which `resume` knows whether a client could read the write then. `pushed` is
     the millisecond of the newest push id; it is in the entry if it is later than `now`, which it is
-    while the clock is slow. An entry longer than `max_bytes` is encoded without its body. Raises
-    ValueError if there are server values left.
+    while the clock is slow. `events` is what `print_events` returns. An entry longer than
+    `max_bytes` is encoded without its body. Raises ValueError if there are server values left.
     """
     if edit.has_placeholders:
         raise ValueError("Server values must be resolved before an edit is logged.")
@@ -114,6 +117,8 @@ def encode(
         entry["rules"] = rules
     if pushed > now:
         entry["pushed"] = pushed
+    if events:
+        entry["events"] = events
     if printed is not None:
         entry["is_printed"] = True
     if is_priority:
@@ -122,9 +127,15 @@ def encode(
     sent = printed if is_stored else compact(edit.sent)
     entry["size"] = size if sent is None else len(sent)
     content = orjson.dumps(entry)
-    if sent is None or len(content) + len(sent) + len(_SENT) > max_bytes:
+    room = max_bytes + room_for(events)
+    if sent is None or len(content) + len(sent) + len(_SENT) > room:
         return content[:-1] + b"}"  # a copy of its own size, since an engine in memory keeps it
     return content[:-1] + _SENT + sent + b"}"
+
+
+def room_for(events: str) -> int:
+    """Return how many bytes events may take in an entry: beside them its body has as much room."""
+    return 2 * len(events)
 
 
 @attrs.frozen
@@ -177,6 +188,68 @@ def parse_origin(json: Json) -> Origin:
         case [str(address), str() | None as token, str(means), str(admin)]:
             return Origin(address, token, means, admin)
     raise ValueError("This does not say where a request came from.")
+
+
+@attrs.frozen
+class LoggedEvent:
+    """What a write has done to one place that hooks are for.
+
+    `before` and `after` are its values, None for nothing. A value that is too long is `cut`: it is
+    not here, and the name of its member is in there.
+    """
+
+    path: Path
+    before: Json
+    after: Json
+    cut: frozenset[str] = frozenset()
+
+    @property
+    def kind(self) -> Kind:
+        """Whether the place was created, updated or deleted."""
+        if self.before is None and "before" not in self.cut:
+            return "created"
+        is_deleted = self.after is None and "after" not in self.cut
+        return "deleted" if is_deleted else "updated"
+
+
+def print_events(printed: Sequence[bytes]) -> str:
+    """Return the events of an entry, each of which `print_event` has printed.
+
+    It is one string, in which the mark of the body cannot occur.
+    """
+    return (b"[" + b",".join(printed) + b"]").decode() if printed else ""
+
+
+def print_event(
+    path: Path, before: bytes | None, after: bytes | None, cut: Sequence[str] = ()
+) -> bytes:
+    """Print an event; `before` and `after` are JSON, None for what is not there or is `cut`."""
+    printed = b'{"path":' + orjson.dumps(path)
+    if before is not None:
+        printed += b',"before":' + before
+    if after is not None:
+        printed += b',"after":' + after
+    return printed + (b',"cut":' + orjson.dumps(cut) if cut else b"") + b"}"
+
+
+def events_of(content: bytes) -> list[LoggedEvent]:
+    """Return the events of an entry; raise ValueError for bytes that `encode` did not make."""
+    head = without_body(content)
+    if _EVENTS not in head:
+        return []
+    try:
+        events: Any = parse(orjson.loads(head)["events"].encode())
+        return [
+            LoggedEvent(
+                tuple(each["path"]),
+                each.get("before"),
+                each.get("after"),
+                frozenset(each.get("cut", ())),
+            )
+            for each in events
+        ]
+    except (LookupError, TypeError, AttributeError):
+        raise ValueError("These are not the events of an entry.") from None
 
 
 def count_nodes(content: bytes) -> int:

@@ -37,6 +37,7 @@ from treedbd.database.requests import (
     QuotaExceeded,
     TooLarge,
     TooManyDisconnectWrites,
+    TooManyEvents,
     Unavailable,
     UnknownDatabase,
 )
@@ -433,6 +434,7 @@ _WORDS: Final[dict[type[BaseException], str]] = {
     InvalidData: FAILURE,
     InvalidPath: FAILURE,
     InvalidQuery: FAILURE,
+    TooManyEvents: FAILURE,
     UnknownDatabase: FAILURE,
     TooLarge: TOO_BIG,
     AuthRequired: "invalid_token",

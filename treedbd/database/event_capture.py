@@ -1,0 +1,221 @@
+"""The events of hooks, captured in the transaction of a write.
+
+Theory of operation. A hook receives the values of a place before and after a write, which only the
+transaction of the write knows. So they are put into the entry of the change log, if any hook of the
+database is for such a place. Who reads the log has all that is to be sent, after any crash.
+
+Which hooks there are is read in the transaction too (`store.hooks`): one look at the stamp, and at
+the hooks themselves if it has changed. A process alone does not look if it has found none, until it
+writes some itself.
+
+The first event of a hook of the configuration puts its cursor before it, so that none is missed
+however late the reader of the log comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from treedbd.database.requests import Outcome, TooManyCursors, TooManyEvents, Write
+from treedbd.limits import MAX_CURSORS, HookLimits
+from treedbd.loop import pause
+from treedbd.store import changelog
+from treedbd.store.cursors import Cursor, put_cursor, read_cursors, remove_cursor
+from treedbd.store.engine import DamagedRow, Transaction
+from treedbd.store.hooks import Hook, Kind, read_hooks, read_stamp, write_hooks
+from treedbd.tree.edit import Edit
+from treedbd.tree.pattern import PatternSet
+from treedbd.tree.types import Path, View
+from treedbd.tree.value import compact, plain
+
+if TYPE_CHECKING:
+    from treedbd.database.apply import WriteApplier
+    from treedbd.database.runtime import Runtime
+
+_UNKNOWN: Final = b""
+_PLACES_PER_EVENT: Final = 100
+"""Places that a write may touch without an event, for each event that it may have."""
+
+
+@attrs.frozen
+class _Shown:
+    """A value as it is in an event: its JSON, None for nothing; or it `is_cut`."""
+
+    printed: bytes | None
+    is_cut: bool = False
+
+
+_CUT: Final = _Shown(None, is_cut=True)
+_ABSENT: Final = _Shown(None)
+
+
+class EventCapture:
+    """Captures the events of one database for its hooks."""
+
+    def __init__(self, configured: Sequence[Hook], runtime: Runtime, *, is_shared: bool) -> None:
+        """Capture for `configured` hooks and those that are stored.
+
+        Others write to the database too if it `is_shared`.
+        """
+        self._configured: Final = tuple(configured)
+        self._runtime = runtime
+        self._limits: Final = runtime.hook_limits
+        self._looks_always: Final = is_shared
+        self._stamp: bytes | None = _UNKNOWN
+        self._hooks: tuple[Hook, ...] = self._configured
+        self._patterns = PatternSet(hook.on.keys for hook in self._hooks)
+        self.is_used = True
+
+    def changed(self) -> None:
+        """Look for hooks with the next write: some were stored."""
+        self.is_used = True
+
+    def capture(self, transaction: Transaction, edit: Edit, before: View, after: View) -> str:
+        """Return the events of an edit, as `changelog.encode` takes them.
+
+        `is_used` says whether this has to be called. Raises `TooManyEvents`.
+        """
+        self._look(transaction)
+        if not self._patterns:
+            return ""
+        events = _Events(self._limits)
+        used = set[Hook]()
+        for at, path in enumerate(self._patterns.touched(edit.changes, before, after)):
+            if at >= self._limits.events_per_write * _PLACES_PER_EVENT:
+                raise TooManyEvents(self._limits.events_per_write)
+            kind = events.compare(path, before, after)
+            wanting = [] if kind is None else list(self._wanting(path, kind))
+            if wanting:
+                used.update(wanting)
+                events.keep()
+        for hook in used:
+            if hook.is_configured:
+                self._put_cursor(transaction, hook.cursor)
+        return changelog.print_events(events.printed)
+
+    def _wanting(self, path: Path, kind: Kind) -> Iterator[Hook]:
+        for hook in self._hooks:
+            if kind in hook.kinds and hook.on.match(path) is not None:
+                yield hook
+
+    def _look(self, transaction: Transaction) -> None:
+        """Read the hooks if they have changed."""
+        stamp = read_stamp(transaction)
+        if stamp == self._stamp:
+            return
+        try:
+            stored = read_hooks(transaction)
+        except DamagedRow:
+            stored = []  # `treedb check` says so; writes go on
+        taken = {hook.name for hook in self._configured}
+        self._hooks = (*self._configured, *(hook for hook in stored if hook.name not in taken))
+        self._patterns = PatternSet(hook.on.keys for hook in self._hooks)
+        if self._stamp == _UNKNOWN and stamp is None:
+            self.is_used = self._looks_always or bool(self._configured)
+        self._stamp = stamp
+
+    def _put_cursor(self, transaction: Transaction, name: str) -> None:
+        """Put a cursor at the end of the log, if there is none of a name."""
+        present = read_cursors(transaction)
+        if any(each.name == name for each in present) or len(present) >= MAX_CURSORS:
+            return
+        put_cursor(transaction, cursor_at_end(transaction, name, self._runtime.now_ms()))
+
+
+def cursor_at_end(transaction: Transaction, name: str, now_ms: int) -> Cursor:
+    """Return a cursor at the end of the log, which does not need whole entries."""
+    last = transaction.sequence()
+    entry = next(transaction.entries(last - 1), None) if last else None
+    return Cursor(
+        name=name,
+        sequence=last,
+        op_id=b"" if entry is None else entry.op_id,
+        is_whole=False,
+        bytes_read=0,  # put_cursor counts it from the count at the end of the log
+        created_ms=now_ms,
+        moved_ms=now_ms,
+    )
+
+
+class _Events:
+    """The events of one write."""
+
+    def __init__(self, limits: HookLimits) -> None:
+        self.printed: list[bytes] = []
+        self._limits = limits
+        self._room = limits.write_value_bytes
+        self._compared: tuple[Path, _Shown, _Shown] = ((), _ABSENT, _ABSENT)
+
+    def compare(self, path: Path, before: View, after: View) -> Kind | None:
+        """Return what has happened to a place, None if its value is the same."""
+        old = _show(path, before, self._limits.value_bytes)
+        new = _show(path, after, self._limits.value_bytes)
+        self._compared = path, old, new
+        if old == _ABSENT:
+            return None if new == _ABSENT else "created"
+        if new == _ABSENT:
+            return "deleted"
+        return None if old == new and not old.is_cut else "updated"
+
+    def keep(self) -> None:
+        """Keep the event that was compared last; raise `TooManyEvents`."""
+        if len(self.printed) >= self._limits.events_per_write:
+            raise TooManyEvents(self._limits.events_per_write)
+        path, old, new = self._compared
+        old, new = self._fit(old), self._fit(new)
+        shown = (("before", old), ("after", new))
+        cut = [name for name, value in shown if value.is_cut]
+        self.printed.append(changelog.print_event(path, old.printed, new.printed, cut))
+
+    def _fit(self, value: _Shown) -> _Shown:
+        """Return a value, cut if it is too long together with those before it."""
+        size = 0 if value.printed is None else len(value.printed)
+        if size > self._room:
+            return _CUT
+        self._room -= size
+        return value
+
+
+def _show(path: Path, view: View, longest: int) -> _Shown:
+    """Print the value of a place, if it has at most `longest` bytes."""
+    if view.type_at(path) is None:
+        return _ABSENT
+    if view.size(path, 2 * longest) > 2 * longest:  # as it is stored, which may be longer
+        return _CUT
+    printed = compact(plain(view.get(path)))
+    pause()
+    return _Shown(printed) if len(printed) <= longest else _CUT
+
+
+@attrs.frozen
+class ChangeHooks:
+    """The task of a write that changes the stored hooks of a database.
+
+    `change` gets those that there are, and returns what is to be there; what it raises refuses the
+    write. Hooks that are new have a cursor at the end of the log from then on, and those that are
+    gone have none.
+    """
+
+    change: Callable[[list[Hook]], list[Hook]]
+    stamp: bytes
+    now_ms: int
+
+    def __call__(self, applier: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
+        """Do it; raise `TooManyCursors`, and what `change` raises."""
+        before = read_hooks(transaction)
+        after = self.change(before)
+        applier.events.changed()
+        names = {hook.cursor for hook in after}
+        for gone in {hook.cursor for hook in before} - names:
+            remove_cursor(transaction, gone)
+        present = {each.name for each in read_cursors(transaction)}
+        for name in sorted(names - present):
+            if len(present) >= MAX_CURSORS:
+                raise TooManyCursors
+            present.add(name)
+            put_cursor(transaction, cursor_at_end(transaction, name, self.now_ms))
+        write_hooks(transaction, after, self.stamp)
+        return Outcome(write.edit, None, None, None, has_changed_rows=True)

@@ -1,0 +1,132 @@
+"""Hooks: what is to be called when data changes, as rows beside the tree of a database.
+
+A hook has a pattern of paths and kinds of events; whom it calls is its URL, or a program that reads
+its events (`treedb run`). Hooks that an admin makes are rows, so that they apply from an exact
+number of the log on, in all processes; those of the configuration are given to the databases by the
+service. Each hook has a cursor in the change log, `hook-` and its name.
+
+    HOOK_FIRST          the stamp: random bytes that are others after each change of hooks
+    HOOK_FIRST + d      the hooks
+
+These rows are not data: they are not served, indexed or counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import attrs
+import orjson
+
+from treedbd.store.engine import DamagedRow, ReadView, Transaction
+from treedbd.store.rows import seal, unseal
+from treedbd.tree.pattern import InvalidPattern, PathPattern, parse_pattern
+
+HOOK_FIRST: Final = b"\x06h"
+HOOK_END: Final = b"\x06i"
+"""All rows of hooks are in this range."""
+HOOK_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
+"""The names that hooks may have."""
+CURSOR_PREFIX: Final = "hook-"
+_DEFINITIONS: Final = HOOK_FIRST + b"d"
+
+Kind: TypeAlias = Literal["created", "updated", "deleted"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+Form: TypeAlias = Literal["event", "functions-1", "functions-2"]
+"""What is sent: an event as it is documented, or as the functions emulator reads it (v1, v2)."""
+FORMS: Final[tuple[Form, ...]] = get_args(Form)
+
+
+@attrs.frozen
+class Hook:
+    """A hook.
+
+    Attributes:
+        name: its name, unique in its database.
+        on: the places whose events it is for.
+        kinds: the kinds of these events.
+        url: what is called; None for a hook whose events a program reads.
+        form: what is sent.
+        secrets: sign what is sent, each by itself; none if there are none.
+        trigger: the name of a function; empty for other forms.
+        created_ms: when it was made, in milliseconds since 1970; 0 for one of the configuration.
+        is_configured: whether it is of the configuration, so that it is not stored.
+
+    """
+
+    name: str
+    on: PathPattern
+    kinds: frozenset[Kind]
+    url: str | None = None
+    form: Form = "event"
+    secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
+    trigger: str = ""
+    created_ms: int = 0
+    is_configured: bool = False
+
+    @property
+    def cursor(self) -> str:
+        """The name of its cursor in the change log."""
+        return CURSOR_PREFIX + self.name
+
+
+def read_stamp(view: ReadView) -> bytes | None:
+    """Return bytes that are others after each change of the hooks; None if there were never any."""
+    return view.get(HOOK_FIRST)
+
+
+def read_hooks(view: ReadView) -> list[Hook]:
+    """Return the stored hooks in the order of their names; raise `DamagedRow`."""
+    stored = view.get(_DEFINITIONS)
+    if stored is None:
+        return []
+    try:
+        return [_decode(json) for json in orjson.loads(unseal(_DEFINITIONS, stored))]
+    except DamagedRow:
+        raise
+    except (ValueError, LookupError, TypeError, InvalidPattern):
+        raise DamagedRow("The hooks of the database cannot be read.") from None
+
+
+def write_hooks(transaction: Transaction, hooks: Iterable[Hook], stamp: bytes) -> None:
+    """Store all hooks; `stamp` differs from all before."""
+    ordered = sorted(hooks, key=lambda hook: hook.name)
+    content = orjson.dumps([_encode(hook) for hook in ordered])
+    transaction.put(_DEFINITIONS, seal(_DEFINITIONS, content))
+    transaction.put(HOOK_FIRST, seal(HOOK_FIRST, stamp.hex().encode()))
+
+
+def check_hooks(view: ReadView) -> Iterable[str]:
+    """Yield a sentence if the hooks cannot be read."""
+    try:
+        read_hooks(view)
+    except DamagedRow as error:
+        yield str(error)
+
+
+def _encode(hook: Hook) -> dict[str, Any]:
+    return {
+        "name": hook.name,
+        "on": hook.on.text,
+        "kinds": sorted(hook.kinds),
+        "url": hook.url,
+        "form": hook.form,
+        "secrets": list(hook.secrets),
+        "trigger": hook.trigger,
+        "created_ms": hook.created_ms,
+    }
+
+
+def _decode(json: Any) -> Hook:
+    return Hook(
+        name=json["name"],
+        on=parse_pattern(json["on"]),
+        kinds=frozenset(json["kinds"]),
+        url=json["url"],
+        form=json["form"],
+        secrets=tuple(json["secrets"]),
+        trigger=json["trigger"],
+        created_ms=int(json["created_ms"]),
+    )
