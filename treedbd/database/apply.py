@@ -83,7 +83,6 @@ from treedbd.tree.edit import (
 from treedbd.tree.event import EVENT_BYTES
 from treedbd.tree.fragments import Fragment, InvalidFragment, Splitter, find_line
 from treedbd.tree.hashes import etag
-from treedbd.tree.overlay import Overlay
 from treedbd.tree.path import format_path, is_later
 from treedbd.tree.query import Order
 from treedbd.tree.types import Change, Chunks, InvalidData, Path, Place, View
@@ -175,27 +174,18 @@ class WriteApplier:
         if edit.has_placeholders:
             edit = resolve(edit, write.now, nodes)
         may_read = database.rights.check_write(nodes, write, edit, None)
-        if write.condition is not None:
-            check_condition(nodes, write.condition, database.kept_reads)
-        if write.refuses_lone_priority:
-            self._check_priorities(write, edit, nodes)
-        self._check_time(write)  # evaluating rules may take long
+        self._check(write, edit, nodes)
         wants_etag = write.wants_etag and may_read
         etag = etag_before_write(edit) if wants_etag else None
-        commit = None
+        commit = echo = None
         if has_effect(edit, nodes):
             nodes.check_room([each.place.path for each in edit.changes if each.value is not None])
             database.kept_reads.note_changes(transaction, edit.changes)
-            events = ""
-            if self.events.is_used and write.has_events:
-                after = Overlay(nodes, edit.changes)
-                events = self.events.capture(transaction, edit, nodes, after)
+            captures = self.events.is_used
+            events = self.events.capture(transaction, write, edit, nodes) if captures else ""
             (nodes.change if counted is None else nodes.apply)(edit.changes)
-            sequence, op_id, size = self._log(
-                transaction, write, edit, counted=counted, events=events
-            )
+            sequence, op_id, size = self._log(transaction, write, edit, events, counted=counted)
             commit = changelog.commit_of(sequence, edit, op_id, size)
-        echo = None
         if write.wants_echo:
             echo = echo_of(edit, nodes) if may_read else echo_without_reading(write.edit, write.now)
         if wants_etag and etag is None:
@@ -223,18 +213,13 @@ class WriteApplier:
                 by_member=applied.changes,
             )
             may_read = database.rights.check_write(before, write, edit, nodes)
-            if write.condition is not None:
-                check_condition(before, write.condition, database.kept_reads)
-            if write.refuses_lone_priority:
-                self._check_priorities(write, edit, before)
-            events = ""
-            if self.events.is_used and write.has_events:
-                events = self.events.capture(transaction, edit, before, nodes)
+            self._check(write, edit, before)
+            events = self.events.capture(transaction, write, edit, before, nodes)
         etag = etag_after_write(nodes, edit) if write.wants_etag and may_read else None
         self._check_time(write)
         database.kept_reads.note_changes(transaction, edit.changes)
         sequence, op_id, size = self._log(
-            transaction, write, write.edit, applied, counted=counted, events=events
+            transaction, write, write.edit, events, applied, counted=counted
         )
         commit = changelog.large_commit_of(sequence, edit, op_id, applied.printed, size)
         return Outcome(edit, commit, None, etag, may_read=may_read, sent=applied.echo)
@@ -254,6 +239,14 @@ class WriteApplier:
             key = self._database.push_ids.next(write.now)
             write = attrs.evolve(write, edit=rename_child(write.edit, key))
         return write
+
+    def _check(self, write: Write, edit: Edit, before: Nodes) -> None:
+        """Raise what refuses a write that its rules allow."""
+        if write.condition is not None:
+            check_condition(before, write.condition, self._database.kept_reads)
+        if write.refuses_lone_priority:
+            self._check_priorities(write, edit, before)
+        self._check_time(write)  # evaluating rules may take long
 
     def _check_priorities(self, write: Write, edit: Edit, before: Nodes) -> None:
         """Raise `InvalidData` if an edit sets the priority of nothing.
@@ -277,10 +270,10 @@ class WriteApplier:
         transaction: Transaction,
         write: Write,
         edit: Edit,
+        events: str,
         applied: AppliedBody | None = None,
         *,
         counted: CountedWrite | None = None,
-        events: str = "",
     ) -> tuple[int, bytes, int]:
         """Append an edit that was applied to the change log.
 

@@ -27,6 +27,7 @@ from treedbd.store.cursors import Cursor, put_cursor, read_cursors, remove_curso
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.hooks import Hook, Kind, read_hooks, read_stamp, write_hooks
 from treedbd.tree.edit import Edit
+from treedbd.tree.overlay import Overlay
 from treedbd.tree.pattern import PatternSet
 from treedbd.tree.types import Path, View
 from treedbd.tree.value import compact, plain
@@ -73,14 +74,23 @@ class EventCapture:
         """Look for hooks with the next write: some were stored."""
         self.is_used = True
 
-    def capture(self, transaction: Transaction, edit: Edit, before: View, after: View) -> str:
-        """Return the events of an edit, as `changelog.encode` takes them.
+    def capture(
+        self,
+        transaction: Transaction,
+        write: Write,
+        edit: Edit,
+        before: View,
+        after: View | None = None,
+    ) -> str:
+        """Return the events of a write, as `changelog.encode` takes them.
 
-        `is_used` says whether this has to be called. Raises `TooManyEvents`.
+        `edit` is what it does to the tree `before`; `after` is None for one that has its values.
+        There are none unless it `is_used`. Raises `TooManyEvents`.
         """
         self._look(transaction)
-        if not self._patterns:
+        if not (self._patterns and write.has_events):
             return ""
+        after = after or Overlay(before, edit.changes)
         events = _Events(self._limits)
         used = set[Hook]()
         for at, path in enumerate(self._patterns.touched(edit.changes, before, after)):

@@ -13,6 +13,7 @@ node_writer       the tree changed in a transaction: rows put, split, merged and
 bulk              documents of any size, written or merged fragment by fragment
 changelog         the change log: what an entry holds, and how long it is kept
 cursors           where each reader of the change log is; what the log is kept for
+hooks             what is to be called when data changes
 disconnect_rows   writes that wait for the end of a session
 rules_versions    the last versions of the rules of a project, and the files of them
 usage             how much a database holds, for quotas
