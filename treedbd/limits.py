@@ -51,6 +51,13 @@ MAX_HOOKS: Final = 32
 """Hooks of one database, with those of the configuration."""
 MAX_PATTERN_CHARACTERS: Final = 2048
 """Characters of a pattern of paths."""
+MAX_HOOK_URL_CHARACTERS: Final = 2048
+"""Characters of the URL that a hook calls."""
+MIN_HOOK_SECRET_CHARACTERS: Final = 32
+MAX_HOOK_SECRET_CHARACTERS: Final = 512
+"""Characters of the secret that signs what a hook sends."""
+MAX_HOOKS_BODY_BYTES: Final = 256 * KIB
+"""Bytes of the definitions of hooks that an admin sends at once."""
 MAX_SHOWN_BYTES: Final = 32 * MIB
 """Bytes of a value that can be indented, or shown by a 412: both need all of it at once."""
 
@@ -339,18 +346,30 @@ class ReaderLimits:
 
 @attrs.frozen
 class HookLimits:
-    """`[webhooks]`: how many events one write may have, and how long what they show may be.
+    """`[webhooks]`: what events of hooks show of a write, and how they are sent.
 
     Attributes:
         events_per_write: events of one write, of all hooks together; beyond it 400.
         value_bytes: a value before or after a write as JSON; a longer one is left out.
         write_value_bytes: all these values of one write; beyond it the others are left out.
+        timeout_s: a receiver that has not answered a request after so long has failed.
+        concurrency: requests of one hook of one database at a time, each of another path.
+        attempts: how often an event is sent that its receiver does not accept.
+        dead_letters: events of one hook of one database that are kept after that.
+        first_wait_s: between the first attempt and the second; each wait is longer.
+        longest_wait_s: between two attempts, at most.
 
     """
 
     events_per_write: int = limit(1000, 1, 100_000)
     value_bytes: int = limit(64 * KIB, 0, 16 * MIB, "bytes")
     write_value_bytes: int = limit(MIB, 0, 64 * MIB, "bytes")
+    timeout_s: float = limit(10.0, 0, 300, "seconds")
+    concurrency: int = limit(8, 1, 256)
+    attempts: int = limit(30, 1, 1000)
+    dead_letters: int = limit(1000, 0, 100_000)
+    first_wait_s: float = limit(1.0, 0, 3600, "seconds")
+    longest_wait_s: float = limit(300.0, 0, 86_400, "seconds")
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""Names of projects, databases and issuers, and the proxies that are trusted.
+"""Names of projects, databases and issuers, the proxies that are trusted, the targets of hooks.
 
 A label addresses a database: `<database>--<project>`, or `<project>` alone for the database
 `default`. It is a subdomain of a configured domain in the host, or the parameter `ns`. The choices
@@ -7,6 +7,10 @@ that the configuration names, such as dialects, are here too.
 Any client may send `Forwarded` and `X-Forwarded-*`, and the header of the PROXY protocol too. What
 they say of the client, the scheme and the host counts if a proxy of `TrustedProxies` has sent it:
 one that connects from a configured address, or over a Unix socket if that is configured.
+
+What hooks call is chosen by admins of projects. So an address inside (loopback, private, of this
+link) is called only if it, or the host that was named, is one of `AllowedTargets`. A URL is checked
+by `check_hook_url` when it is configured, and each address again when it is resolved.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from treedbd.caches import short_cache
-from treedbd.limits import MAX_LABEL_CHARACTERS
+from treedbd.limits import MAX_HOOK_URL_CHARACTERS, MAX_LABEL_CHARACTERS
 
 DialectName: TypeAlias = Literal["auto", "standard", "firebase"]
 ReadsName: TypeAlias = Literal["strict", "local"]
@@ -142,7 +146,7 @@ def parse_trusted_proxies(entries: Iterable[str]) -> TrustedProxies:
     Raises `InvalidProxy`, which names the first entry that is neither.
     """
     names = list(entries)
-    networks = tuple(_parse_network(name) for name in names if name != UNIX)
+    networks = tuple(_parse_network(name, f'"{UNIX}"') for name in names if name != UNIX)
     return TrustedProxies(networks, UNIX in names)
 
 
@@ -154,7 +158,8 @@ def without_mapping(
     return address if mapped is None else mapped
 
 
-def _parse_network(text: str) -> Network:
+def _parse_network(text: str, other: str) -> Network:
+    """Return a network; `other` is what an entry may be besides. Raises `InvalidProxy`."""
     try:
         return ipaddress.ip_network(text)
     except ValueError:
@@ -163,9 +168,138 @@ def _parse_network(text: str) -> Network:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise InvalidProxy(
-            f'"{text}" is neither an address, a network such as 10.0.0.0/8, nor "{UNIX}"'
+            f'"{text}" is neither an address, a network such as 10.0.0.0/8, nor {other}'
         ) from None
     raise InvalidProxy(f'"{text}" has bits beyond its prefix; the network is {network}')
+
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_HOST_NAME: Final = re.compile(
+    r"(?:\*\.)?(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?"
+)
+_IS_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+"""Hosts that resolvers take for IPv4 addresses, such as `127.1`."""
+_MAX_HOST_CHARACTERS: Final = 253
+_LOCALHOST: Final = "localhost"
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+
+
+class InvalidTarget(ValueError):
+    """A URL that hooks must not call; the message is a clause about it, from the verb on."""
+
+
+@attrs.frozen
+class AllowedTargets:
+    """What hooks may call besides addresses that are not inside: networks, and hosts by name.
+
+    A host may be `*.internal`, for all names below it.
+    """
+
+    networks: tuple[Network, ...] = ()
+    hosts: frozenset[str] = frozenset()
+
+    def has_host(self, host: str) -> bool:
+        """Return whether a host, in lower case, is named: by its name, or as an address."""
+        address = _parse_address(host)
+        if address is not None:
+            return any(address in network for network in self.networks)
+        parents = (host[at:] for at, each in enumerate(host) if each == ".")
+        return host in self.hosts or any(f"*{parent}" in self.hosts for parent in parents)
+
+    def may_call(self, host: str, address: str) -> bool:
+        """Return whether an address may be called that a host, in lower case, has."""
+        parsed = _parse_address(address)
+        if parsed is None:
+            return False
+        return not is_inside(parsed) or self.has_host(host) or self.has_host(str(parsed))
+
+
+NO_TARGETS: Final = AllowedTargets()
+
+
+def parse_allowed_targets(entries: Iterable[str]) -> AllowedTargets:
+    """Return the targets of a list such as `10.0.0.0/8` and `hooks.internal`.
+
+    Raises `InvalidProxy`, which names the first entry that is neither.
+    """
+    networks, hosts = [], []
+    for text in entries:
+        name = text.lower()
+        is_host = bool(_HOST_NAME.fullmatch(name)) and not _IS_NUMBER.fullmatch(name)
+        if is_host and len(name) <= _MAX_HOST_CHARACTERS:
+            hosts.append(name)
+        else:
+            networks.append(_parse_network(text, "a host"))
+    return AllowedTargets(tuple(networks), frozenset(hosts))
+
+
+def is_inside(address: Address) -> bool:
+    """Return whether an address is none of the internet: of this machine, private, of this link.
+
+    An address in which one of IPv4 is embedded, by which it is reached, is what that is.
+    """
+    address = without_mapping(address)
+    if isinstance(address, ipaddress.IPv6Address):
+        embedded = _embedded(address)
+        if embedded is not None:
+            return is_inside(embedded)
+        if address.is_site_local:
+            return True
+    return not address.is_global or address.is_multicast or address.is_reserved
+
+
+def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    teredo = address.teredo
+    return address.sixtofour if teredo is None else teredo[1]
+
+
+def _parse_address(text: str) -> Address | None:
+    try:
+        return without_mapping(ipaddress.ip_address(text))
+    except ValueError:
+        return None
+
+
+def check_hook_url(url: str, allowed: AllowedTargets, *, is_development: bool = False) -> None:
+    """Raise `InvalidTarget` for a URL that hooks must not call.
+
+    It is https, or http if its host is one of those that are `allowed`, or in development mode. An
+    address is checked too; a name is checked when it is resolved.
+    """
+    if len(url) > MAX_HOOK_URL_CHARACTERS:
+        raise InvalidTarget(f"has more than {MAX_HOOK_URL_CHARACTERS} characters")
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").removesuffix(".")
+        is_url = parts.scheme in ("http", "https") and bool(host) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidTarget("is not an http or https URL")
+    if "@" in parts.netloc:
+        raise InvalidTarget("has a user name or a password, which a receiver does not get")
+    if parts.fragment or url.endswith("#"):
+        raise InvalidTarget("has a fragment, which a receiver does not get")
+    _check_host(host, allowed)
+    if parts.scheme == "http" and not (is_development or allowed.has_host(host)):
+        raise InvalidTarget("is not https, and its host is not one of allow in [webhooks]")
+
+
+def _check_host(host: str, allowed: AllowedTargets) -> None:
+    if _parse_address(host) is None:
+        if not _HOST_NAME.fullmatch(host) or "*" in host or _IS_NUMBER.fullmatch(host):
+            raise InvalidTarget("does not have the name of a host, or an address")
+        if len(host) > _MAX_HOST_CHARACTERS:
+            raise InvalidTarget("has a host whose name is too long")
+        is_near = host == _LOCALHOST or host.endswith("." + _LOCALHOST)  # RFC 6761, section 6.3
+        if not is_near or allowed.has_host(host) or allowed.has_host("127.0.0.1"):
+            return
+    elif allowed.may_call(host, host):
+        return
+    raise InvalidTarget("has an address inside, which is not one of allow in [webhooks]")
 
 
 class Origin(NamedTuple):

@@ -52,6 +52,7 @@ from treedbd.audit.auditor import READER
 from treedbd.config.certificate import ServerContext
 from treedbd.config.credentials import Credentials
 from treedbd.config.endpoints import Endpoint
+from treedbd.config.hooks import ConfiguredHooks
 from treedbd.config.listening import CannotStart, Listening
 from treedbd.config.settings import HSTS_S, Settings, TracingSettings
 from treedbd.counting import Counting, Levelling
@@ -188,11 +189,12 @@ class TreeService(MultiService):
         self._plan = plan_descriptors(settings.limits, per_file, descriptor_limit())
         self._tracer = make_tracer(settings.tracing, self._reactor)
         self._cluster = make_cluster(settings, self._reactor)
-        runtime = make_runtime(settings, self._reactor, self._cluster, context)
+        hooks = ConfiguredHooks(settings)
+        runtime = make_runtime(settings, self._reactor, self._cluster, context, hooks=hooks)
         self.catalog: Final = make_catalog(settings, self._plan, runtime, self._cluster, context)
         self._archiver = self._make_archiver(runtime)
         self._audit = self._make_audit(runtime)
-        self._credentials = Credentials(settings, self.catalog, self._reactor)
+        self._credentials = Credentials(settings, self.catalog, self._reactor, hooks)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         requests = RequestCounts(settings.projects, any_project=settings.development)
         self.activity: Final = make_activity(settings, self._reactor, context, requests)
@@ -558,7 +560,12 @@ _THIS_MACHINE: Final = parse_trusted_proxies(("127.0.0.0/8", "::1", "unix"))
 
 
 def make_runtime(
-    settings: Settings, reactor: Any, cluster: ClusterService | None, context: WorkerContext | None
+    settings: Settings,
+    reactor: Any,
+    cluster: ClusterService | None,
+    context: WorkerContext | None,
+    *,
+    hooks: ConfiguredHooks,
 ) -> Runtime:
     """Return what all databases share; commits and rules are measured for metrics only."""
     in_thread: RunInThread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
@@ -571,6 +578,8 @@ def make_runtime(
         followed_bytes=EVENT_BYTES if context or cluster else 0,
         readers=settings.readers,
         first_cursors=_first_cursors(settings),
+        hook_limits=settings.webhooks,
+        hooks_of=hooks.of,
         watched_fields=settings.limits.watched_fields_per_path,
         send_hint=do_nothing if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),

@@ -14,6 +14,7 @@ import pytest
 from treedbd.config.settings import (
     ArchiveSettings,
     AuditSettings,
+    HookSettings,
     HttpSettings,
     LogSettings,
     ProjectSettings,
@@ -21,6 +22,7 @@ from treedbd.config.settings import (
     RealtimeSettings,
     Settings,
     TracingSettings,
+    WebhookSettings,
     load_settings,
 )
 from treedbd.config.values import ConfigError
@@ -479,6 +481,8 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
             RulesLimits,
             RateLimits,
             ReaderLimits,
+            WebhookSettings,
+            HookSettings,
             ArchiveSettings,
             AuditSettings,
             HttpSettings,
@@ -491,7 +495,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
         for field in attrs.fields(kind)
     }
     sections = {"limits", "streams", "rules", "http", "log", "tracing", "rates", "realtime"}
-    sections |= {"projects", "providers", "readers", "archive", "audit"}
+    sections |= {"projects", "providers", "readers", "archive", "audit", "webhooks"}
     assert fields - keys - sections == {
         "accept_loss",
         "development",

@@ -5,5 +5,6 @@ values        readers of values, one for each kind; errors that name the key and
 endpoints     endpoint strings parsed; names and addresses of this machine in its network
 certificate   TLS contexts; certificates loaded, reloaded, created for development and `--lan`
 listening     the ports of endpoints: opened, adopted, closed; errors of the start
+hooks         the hooks of the configuration, with their secrets
 credentials   secrets, providers and rules files of projects, loaded and reloaded
 """

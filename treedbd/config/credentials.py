@@ -14,13 +14,14 @@ import pathlib
 import time
 from codecs import BOM_UTF8
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
 from twisted.logger import Logger
 
-from treedbd.config.settings import ProjectSettings, ProviderSettings, Settings
+from treedbd.config.hooks import ConfiguredHooks
+from treedbd.config.settings import HookSettings, ProjectSettings, ProviderSettings, Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.active_rules import log_warnings
 from treedbd.database.catalog import Catalog
@@ -65,6 +66,7 @@ class _Contents:
     secrets: dict[pathlib.Path, bytes] = attrs.field(repr=False)
     providers: tuple[Provider, ...]
     rules: RuleSet | None
+    hook_secrets: dict[str, tuple[str, ...]] = attrs.field(repr=False)
 
 
 class Credentials:
@@ -77,11 +79,18 @@ class Credentials:
 
     _log = Logger()
 
-    def __init__(self, settings: Settings, catalog: Catalog, reactor: Any) -> None:
-        """Prepare; no token is trusted before `load`."""
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        reactor: Any,
+        hooks: ConfiguredHooks | None = None,
+    ) -> None:
+        """Prepare; no token is trusted before `load`, and `hooks` sign nothing."""
         self._settings = settings
         self._catalog = catalog
         self._reactor = reactor
+        self._hooks = ConfiguredHooks(settings) if hooks is None else hooks
         self._is_loaded = False
         self._is_closed = False
         self.verifiers: Final = {
@@ -124,6 +133,7 @@ class Credentials:
             trusted = (*content.secrets.values(), *self._own_secrets(name))
             self.verifiers[name].reload(trusted, content.providers)
             self.verifiers[name].prefetch()
+            self._hooks.use_secrets(name, content.hook_secrets)
             if content.rules is not None:
                 self._catalog.rules(name).manage_by_file(content.rules)
             elif name in named:
@@ -204,7 +214,8 @@ class Credentials:
 
     def _read_project(self, name: str, project: ProjectSettings) -> Steps[_Contents]:
         location = self._settings.location_of(name)
-        found = {file: self._read_secret(file, location) for file in project.secret_files}
+        of_files = location.at("secret_files")
+        found = {file: self._read_secret(file, of_files) for file in project.secret_files}
         trusted = tuple(_make_provider(each, location) for each in project.providers)
         rules = None
         if project.rules_file is not None:
@@ -213,22 +224,48 @@ class Credentials:
             rules = yield from _read_rules(project.rules_file, limits, location, current)
             if rules is not current:
                 log_warnings(self._log, str(project.rules_file), rules)
-        return _Contents(
-            {file: secret for file, secret in found.items() if secret is not None}, trusted, rules
-        )
+        present = {file: secret for file, secret in found.items() if secret is not None}
+        hook_secrets = {
+            each.name: tuple(self._read_hook_secrets(each, location.at("webhooks")))
+            for each in project.webhooks
+        }
+        return _Contents(present, trusted, rules, hook_secrets)
 
-    def _read_secret(self, file: pathlib.Path, location: SettingLocation) -> bytes | None:
+    def _read_hook_secrets(self, hook: HookSettings, location: SettingLocation) -> Iterator[str]:
+        """Yield the secrets of a hook, the one that replaces the other first.
+
+        Only the old one may be removed: what is sent must not be unsigned.
+        """
+        for key in ("secret_file", "old_secret_file"):
+            file = getattr(hook, key)
+            if file is None:
+                continue
+            secret = self._read_secret(file, location.at(key), may_be_gone=key != "secret_file")
+            try:
+                if secret is not None:
+                    yield secret.decode()
+            except UnicodeDecodeError:
+                raise BadCredentials(
+                    location.at(key),
+                    f"names {file}, which is not text in UTF-8",
+                    "use a file with random letters and digits",
+                ) from None
+
+    def _read_secret(
+        self, file: pathlib.Path, location: SettingLocation, *, may_be_gone: bool = True
+    ) -> bytes | None:
         """Return the secret in a file; None if the file has been removed since the start."""
-        if self._is_loaded and not file.exists():
+        if may_be_gone and self._is_loaded and not file.exists():
             self._log.warn(
-                "{file} has been removed, and its secret is no longer trusted: remove it from "
-                "secret_files too before the next start.",
+                "{file} has been removed, and its secret is no longer used: remove it from {key} "
+                "too before the next start.",
                 file=str(file),
+                key=location.key.rpartition(".")[2],
             )
             return None
         if is_open_to_others(file):
             self._log.warn(READABLE_BY_OTHERS, file=str(file))
-        return read_project_secret(file, location.at("secret_files"))
+        return read_project_secret(file, location)
 
     def _close_development_secret(self) -> None:
         file = self._settings.data / DEVELOPMENT_SECRET

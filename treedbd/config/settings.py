@@ -55,10 +55,12 @@ from treedbd.files import read_installation
 from treedbd.limits import (
     DEFAULT_PROJECT_DATABASES,
     KIB,
+    MAX_HOOKS,
     MAX_LABEL_CHARACTERS,
     MAX_UID_PREFIX_CHARACTERS,
     MIB,
     PROJECT_RATES,
+    HookLimits,
     Limits,
     RateLimits,
     ReaderLimits,
@@ -68,12 +70,17 @@ from treedbd.limits import (
 from treedbd.names import (
     DEFAULT_DATABASE,
     NO_PROXIES,
+    NO_TARGETS,
     SERVICE_PROVIDER,
+    AllowedTargets,
     CreatorName,
     DialectName,
     InvalidProxy,
+    InvalidTarget,
     ReadsName,
     TrustedProxies,
+    check_hook_url,
+    parse_allowed_targets,
     parse_label,
     parse_trusted_proxies,
 )
@@ -219,6 +226,10 @@ class ProviderSettings:
     uid_prefix: str | None = key(None, _uid_prefix)
 
 
+HOOK_EVENTS: Final = ("created", "updated", "deleted", "written")
+_HOOK_EVENTS: Final = 'events: "created", "updated" and "deleted", or "written" alone for all'
+
+
 def provider_list(raw: object, location: SettingLocation) -> tuple[ProviderSettings, ...]:
     """Read the providers of a project."""
     found = []
@@ -288,6 +299,51 @@ def _rates(raw: object, location: SettingLocation) -> Mapping[str, int]:
 
 
 @attrs.frozen
+class HookSettings:
+    """`[[projects.<name>.webhooks]]`: what is called when data of a project changes.
+
+    Attributes:
+        name: unique in the project.
+        on: the pattern of the paths whose events it is for, as `/orders/$id`.
+        events: the kinds of these events.
+        url: what is called.
+        secret_file: the secret that signs what is sent; only development and emulator mode may omit
+            it.
+        old_secret_file: a secret that signs it too, while receivers are given the other one.
+        databases: those of the project that it is of; None for all.
+
+    """
+
+    name: str = key("", text)
+    on: str = key("", text)
+    events: tuple[str, ...] = key(("written",), texts("|".join(HOOK_EVENTS), _HOOK_EVENTS))
+    url: str = key("", text)
+    secret_file: pathlib.Path | None = key(None, file)
+    old_secret_file: pathlib.Path | None = key(None, file)
+    databases: frozenset[str] | None = key(None, _databases)
+
+
+def _hook_list(raw: object, location: SettingLocation) -> tuple[HookSettings, ...]:
+    """Read the hooks of a project; `config.hooks` checks the rest."""
+    found: list[HookSettings] = []
+    for each in items(raw, location):
+        hook = table(HookSettings)(each, location)
+        for name in ("name", "on", "url"):
+            if not getattr(hook, name):
+                raise location.error(f"lacks {name}", "set name, on and url for every webhook")
+        if hook.name in [other.name for other in found]:
+            raise location.error(
+                f'holds two with the name "{hook.name}"', "give each a name of its own"
+            )
+        if ("written" in hook.events and len(hook.events) > 1) or not hook.events:
+            raise location.at("events").error(f"must be {_HOOK_EVENTS}")
+        found.append(hook)
+    if len(found) > MAX_HOOKS:
+        raise location.error(f"holds more than {MAX_HOOKS}", "remove some")
+    return tuple(found)
+
+
+@attrs.frozen
 class ProjectSettings:
     """`[projects.<name>]`; `databases` is None if any may be created, up to `databases_max`.
 
@@ -306,6 +362,7 @@ class ProjectSettings:
     database_bytes: int = key(0, integer(0, 2**50))
     database_nodes: int = key(0, integer(0, 2**50))
     rates: Mapping[str, int] = key(MappingProxyType({}), _rates)
+    webhooks: tuple[HookSettings, ...] = key((), _hook_list)
 
 
 def read_projects(raw: object, location: SettingLocation) -> Mapping[str, ProjectSettings]:
@@ -440,6 +497,8 @@ DEVELOPMENT_PROJECT: Final = "demo"
 DEVELOPMENT_DATA: Final = "treedb-data"
 DEVELOPMENT_LISTEN: Final = ("ssl:8443:interface=127.0.0.1", "tcp:9000:interface=127.0.0.1")
 LAN_LISTEN: Final = ("ssl:8443", "tcp:9000:interface=127.0.0.1")
+THIS_MACHINE: Final = parse_allowed_targets(("127.0.0.0/8", "::1", "localhost"))
+"""What hooks may call in development mode."""
 COMMAND_LINE: Final = "the command line"
 DEVELOPMENT_MODE: Final = "development mode"
 THE_SETTINGS: Final = "the settings"
@@ -494,6 +553,20 @@ def _daemon_url(raw: object, location: SettingLocation) -> str:
             "this machine"
         )
     return url
+
+
+def _allowed_targets(raw: object, location: SettingLocation) -> AllowedTargets:
+    try:
+        return parse_allowed_targets(text(each, location) for each in items(raw, location))
+    except InvalidProxy as error:
+        raise location.error(f"holds a bad entry ({error})") from None
+
+
+@attrs.frozen
+class WebhookSettings(HookLimits):
+    """`[webhooks]`: `allow`, the addresses inside that hooks may call, and the limits of hooks."""
+
+    allow: AllowedTargets = key(NO_TARGETS, _allowed_targets)
 
 
 @attrs.frozen
@@ -559,6 +632,7 @@ class Settings:
     rates: RateLimits = key(RateLimits(), table(RateLimits))
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
     readers: ReaderLimits = key(ReaderLimits(), table(ReaderLimits))
+    webhooks: WebhookSettings = key(WebhookSettings(), table(WebhookSettings))
     archive: ArchiveSettings = key(ArchiveSettings(), table(ArchiveSettings))
     audit: AuditSettings = key(AuditSettings(), table(AuditSettings))
     http: HttpSettings = key(HttpSettings(), table(HttpSettings))
@@ -712,6 +786,7 @@ def _development(folder: pathlib.Path, network: LocalNetwork | None) -> Settings
         default_project=DEVELOPMENT_PROJECT,
         data=folder / DEVELOPMENT_DATA,
         emulator=network is None,
+        webhooks=WebhookSettings(allow=THIS_MACHINE),
         projects=MappingProxyType({DEVELOPMENT_PROJECT: ProjectSettings(databases=None)}),
         development=True,
         network=network,
@@ -750,6 +825,7 @@ def _check(settings: Settings) -> None:
     _check_backups(settings)
     _check_archive(settings)
     _check_audit(settings)
+    _check_hooks(settings)
     _check_proxies(settings)
     _check_log(settings)
     settings.tracing.check_libraries(settings.location.at("tracing"))
@@ -860,6 +936,41 @@ def _check_audit(settings: Settings) -> None:
         )
     if directory.resolve().is_relative_to(settings.data.resolve()):
         raise location.error("is in the data directory", "choose another directory")
+
+
+def _check_hooks(settings: Settings) -> None:
+    """Raise `ConfigError` for hooks that call what they must not, or sign nothing."""
+    for name, project in settings.projects.items():
+        location = settings.location_of(name).at("webhooks")
+        for hook in project.webhooks:
+            _check_hook(settings, hook, location)
+            unknown = sorted((hook.databases or frozenset()) - (project.databases or frozenset()))
+            if unknown and project.databases is not None:
+                raise location.error(
+                    f'names the database "{unknown[0]}" for {hook.name}, which is not one of the '
+                    "project",
+                    "correct it, or add it to the databases of the project",
+                )
+
+
+def _check_hook(settings: Settings, hook: HookSettings, location: SettingLocation) -> None:
+    try:
+        check_hook_url(hook.url, settings.webhooks.allow, is_development=settings.development)
+    except InvalidTarget as error:
+        raise location.error(
+            f"has a url for {hook.name} that {error}", "correct it, or add its host to allow"
+        ) from None
+    if hook.secret_file is not None:
+        return
+    if not settings.is_local:
+        raise location.error(
+            f"has no secret_file for {hook.name}, so that a receiver could not know who sends",
+            "name a file with 32 random bytes or more",
+        )
+    if hook.old_secret_file is not None:
+        raise location.error(
+            f"has an old_secret_file for {hook.name}, but no secret_file", "name both or none"
+        )
 
 
 def _check_endpoints(
