@@ -183,6 +183,16 @@ _IS_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _MAX_HOST_CHARACTERS: Final = 253
 _LOCALHOST: Final = "localhost"
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_INSIDE: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            *("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "2001::/23"),
+            "168.63.129.16/32",  # public, but what the machines of a cloud get their settings from
+        ),
+    )
+)
+"""Networks of special purposes that `ipaddress` takes for public, in some versions of Python."""
 
 
 class InvalidTarget(ValueError):
@@ -241,19 +251,15 @@ def is_inside(address: Address) -> bool:
     """
     address = without_mapping(address)
     if isinstance(address, ipaddress.IPv6Address):
-        embedded = _embedded(address)
+        embedded = address.sixtofour
+        if address in _NAT64:
+            embedded = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
         if embedded is not None:
             return is_inside(embedded)
-        if address.is_site_local:
+        if address.is_site_local or address.scope_id is not None:
             return True
-    return not address.is_global or address.is_multicast or address.is_reserved
-
-
-def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-    teredo = address.teredo
-    return address.sixtofour if teredo is None else teredo[1]
+    is_special = address.is_multicast or address.is_reserved
+    return not address.is_global or is_special or any(address in each for each in _INSIDE)
 
 
 def _parse_address(text: str) -> Address | None:

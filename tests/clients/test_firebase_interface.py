@@ -224,16 +224,25 @@ def test_the_databases_of_a_project_are_listed(local: Client, ns: str) -> None:
     assert local.request("GET", f"/.inspect/databases.json?ns={ns}").status == 401
 
 
-@pytest.mark.parametrize("extra", ["writeSizeLimit=tiny", "disableTriggers=true"])
-def test_parameters_that_only_firebase_needs_are_accepted(
-    local: Client, ns: str, extra: str
-) -> None:
+@pytest.mark.parametrize(
+    "extra", ["writeSizeLimit=tiny", "disableTriggers=false", "disableTriggers=true&auth=owner"]
+)
+def test_parameters_of_writes_are_accepted(local: Client, ns: str, extra: str) -> None:
     target = f"/a.json?ns={ns}&{extra}"
     assert local.request("PUT", target, '{"b":{"c":1}}').status == 200
     assert local.request("PATCH", target, '{"b":null,"d":1}').status == 200
     assert local.request("PATCH", target, "null").status == 200
     assert local.request("POST", target, "1").status == 200
     assert local.request("DELETE", target).body == b"null"
+
+
+def test_only_an_admin_disables_triggers(local: Client, ns: str) -> None:
+    for method in ("PUT", "PATCH", "POST", "DELETE"):
+        body = None if method == "DELETE" else "1"
+        refused = local.request(method, f"/a.json?ns={ns}&disableTriggers=true", body)
+        assert refused.status == 401
+        bad = local.request(method, f"/a.json?ns={ns}&disableTriggers=yes&auth=owner", body)
+        assert (bad.status, bad.json) == (400, {"error": "disableTriggers must be true or false."})
 
 
 def test_a_patch_of_null_removes(local: Client, ns: str) -> None:

@@ -155,7 +155,7 @@ INSIDE = (
     *("100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"),
     *("::", "::1", "fe80::1", "fc00::1", "fd00::1", "fec0::1", "ff02::1", "2001:db8::1"),
     *("::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "::ffff:0:7f00:1"),
-    "2001:0:4136:e378:8000:63bf:80ff:fffe",  # Teredo of 127.0.0.1
+    *("2001:0:4136:e378:8000:63bf:80ff:fffe", "168.63.129.16", "192.88.99.1", "64:ff9b:1::1"),
 )
 OUTSIDE = ("1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101")
 
@@ -191,8 +191,9 @@ def test_other_addresses_may_be_called(address: str) -> None:
 def test_an_address_of_ipv4_is_the_same_however_it_is_written(
     address: ipaddress.IPv4Address,
 ) -> None:
-    for prefix in ("::ffff:0:0", "64:ff9b::"):
-        embedding = ipaddress.IPv6Address(int(ipaddress.IPv6Address(prefix)) + int(address))
+    for prefix, shift in (("::ffff:0:0", 0), ("64:ff9b::", 0), ("2002::", 80)):
+        number = int(ipaddress.IPv6Address(prefix)) + (int(address) << shift)
+        embedding = ipaddress.IPv6Address(number)
         assert is_inside(embedding) == is_inside(address)
 
 

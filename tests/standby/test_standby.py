@@ -236,7 +236,7 @@ def test_a_database_whose_log_has_too_many_readers_is_a_problem(pair: Pair) -> N
     def problems() -> str:
         return str(ask(pair.standby, "GET", "state.json").json["problems"])
 
-    until(lambda: "shop/full is not sent: The change log has 32 readers" in problems())
+    until(lambda: f"shop/full is not sent: The change log has {MAX_CURSORS} readers" in problems())
     with pair.at_first("full") as full:
         target = f"/.settings/database.json?confirm=full--shop&auth={full.admin}"
         assert full.request("DELETE", target).status == 200

@@ -42,6 +42,7 @@ RESERVED_PATHS = [
     "/.settings/backup.json",
     "/.settings/database.json",
     "/.settings/cursors.json",
+    "/.settings/webhooks.json",
     "/.settings/tokens.json",
     "/.standby/base",
     "/.standby/promote.json",

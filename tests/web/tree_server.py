@@ -67,8 +67,12 @@ class TreeServer(Server):
         run_in_thread: RunInThread = execute,
         entropy: Callable[[int], bytes] = os.urandom,
         refused: NoteRefusal | None = None,
+        **of_runtime: Any,
     ) -> None:
-        """Serve `projects`, or any project without them; `verifier` returns that of a project."""
+        """Serve `projects`, or any project without them; `verifier` returns that of a project.
+
+        `of_runtime` are further fields of the `Runtime`.
+        """
         super().__init__(ScriptedResource())
         configured = {each.name: each for each in projects}
         self.clock = TurnClock()
@@ -83,6 +87,7 @@ class TreeServer(Server):
                 entropy,
                 run_in_thread,
                 AnswerPool(options.limits.kept_answer_bytes),
+                **of_runtime,
             ),
             retain_events=100,
         )

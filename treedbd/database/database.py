@@ -20,6 +20,7 @@ from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import OUTLINE, Answers
 from treedbd.database.apply import Indexes, WriteApplier, find_tag, keep_tag, make_quotas
 from treedbd.database.disconnect import DisconnectWrites
+from treedbd.database.event_capture import join_hooks
 from treedbd.database.group_commit import GroupCommit, MaintenanceList
 from treedbd.database.requests import (
     Caller,
@@ -50,6 +51,7 @@ from treedbd.rules.context import KeptReads
 from treedbd.rules.evaluate import Verdict
 from treedbd.store import changelog
 from treedbd.store.engine import Engine, PresentView, StoreDamaged, Transaction
+from treedbd.store.hooks import Hook, read_hooks
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.store.on_demand import WrappedEngine
 from treedbd.store.outline import Outline
@@ -297,6 +299,11 @@ class Database:
         Nothing is read for it, and what is written need not be known.
         """
         self.rights.check_may_write(path, caller)
+
+    def hooks(self) -> tuple[Hook, ...]:
+        """Return the hooks of the last durable state; raise what `read` does."""
+        stored = self.read(lambda nodes: read_hooks(nodes.rows.stored))
+        return join_hooks(self._runtime.hooks_of(self.name), stored)
 
     def hold(self) -> HeldNodes:
         """Hold the last durable state open for a reader that works in slices."""

@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from treedbd.database.requests import Outcome, TooManyCursors, TooManyEvents, Write
-from treedbd.limits import MAX_CURSORS, HookLimits
+from treedbd.database.requests import (
+    HookConflict,
+    Outcome,
+    TooManyCursors,
+    TooManyEvents,
+    TooManyHooks,
+    Write,
+)
+from treedbd.limits import MAX_CURSORS, MAX_HOOKS, HookLimits
 from treedbd.loop import pause
 from treedbd.store import changelog
 from treedbd.store.cursors import Cursor, put_cursor, read_cursors, remove_cursor
@@ -54,19 +61,24 @@ _ABSENT: Final = _Shown(None)
 
 
 class EventCapture:
-    """Captures the events of one database for its hooks."""
+    """Captures the events of one database for its hooks.
+
+    Attributes:
+        configured: the hooks of the configuration.
+
+    """
 
     def __init__(self, configured: Sequence[Hook], runtime: Runtime, *, is_shared: bool) -> None:
         """Capture for `configured` hooks and those that are stored.
 
         Others write to the database too if it `is_shared`.
         """
-        self._configured: Final = tuple(configured)
+        self.configured: Final = tuple(configured)
         self._runtime = runtime
         self._limits: Final = runtime.hook_limits
         self._looks_always: Final = is_shared
         self._stamp: bytes | None = _UNKNOWN
-        self._hooks: tuple[Hook, ...] = self._configured
+        self._hooks: tuple[Hook, ...] = self.configured
         self._patterns = PatternSet(hook.on.keys for hook in self._hooks)
         self.is_used = True
 
@@ -120,11 +132,10 @@ class EventCapture:
             stored = read_hooks(transaction)
         except DamagedRow:
             stored = []  # `treedb check` says so; writes go on
-        taken = {hook.name for hook in self._configured}
-        self._hooks = (*self._configured, *(hook for hook in stored if hook.name not in taken))
+        self._hooks = join_hooks(self.configured, stored)
         self._patterns = PatternSet(hook.on.keys for hook in self._hooks)
         if self._stamp == _UNKNOWN and stamp is None:
-            self.is_used = self._looks_always or bool(self._configured)
+            self.is_used = self._looks_always or bool(self.configured)
         self._stamp = stamp
 
     def _put_cursor(self, transaction: Transaction, name: str) -> None:
@@ -133,6 +144,12 @@ class EventCapture:
         if any(each.name == name for each in present) or len(present) >= MAX_CURSORS:
             return
         put_cursor(transaction, cursor_at_end(transaction, name, self._runtime.now_ms()))
+
+
+def join_hooks(configured: Sequence[Hook], stored: Sequence[Hook]) -> tuple[Hook, ...]:
+    """Return the hooks of a database: one of the configuration replaces one of the same name."""
+    taken = {hook.name for hook in configured}
+    return (*configured, *(hook for hook in stored if hook.name not in taken))
 
 
 def cursor_at_end(transaction: Transaction, name: str, now_ms: int) -> Cursor:
@@ -205,8 +222,8 @@ class ChangeHooks:
     """The task of a write that changes the stored hooks of a database.
 
     `change` gets those that there are, and returns what is to be there; what it raises refuses the
-    write. Hooks that are new have a cursor at the end of the log from then on, and those that are
-    gone have none.
+    write. It may be called again, if the write is done again. Hooks that are new have a cursor at
+    the end of the log from then on, and those that are gone have none.
     """
 
     change: Callable[[list[Hook]], list[Hook]]
@@ -214,18 +231,36 @@ class ChangeHooks:
     now_ms: int
 
     def __call__(self, applier: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
-        """Do it; raise `TooManyCursors`, and what `change` raises."""
+        """Do it; raise `TooManyCursors`, `TooManyHooks`, `HookConflict`, or as `change` does.
+
+        A refused write must leave the transaction as it was, so all is checked first.
+        """
         before = read_hooks(transaction)
-        after = self.change(before)
+        after = self.change(list(before))
+        configured = applier.events.configured
+        _check_hooks(before, after, configured)
+        cursors = {each.name: each for each in read_cursors(transaction)}
+        of_others = {hook.cursor for hook in configured}
+        names = {hook.cursor for hook in after} - of_others
+        gone = {hook.cursor for hook in before} - names - of_others
+        if len((cursors.keys() - gone) | names) > max(MAX_CURSORS, len(cursors)):
+            raise TooManyCursors
         applier.events.changed()
-        names = {hook.cursor for hook in after}
-        for gone in {hook.cursor for hook in before} - names:
-            remove_cursor(transaction, gone)
-        present = {each.name for each in read_cursors(transaction)}
-        for name in sorted(names - present):
-            if len(present) >= MAX_CURSORS:
-                raise TooManyCursors
-            present.add(name)
-            put_cursor(transaction, cursor_at_end(transaction, name, self.now_ms))
+        for name in gone:
+            remove_cursor(transaction, name)
+        for name in sorted(names):
+            if name not in cursors or cursors[name].is_dropped:
+                put_cursor(transaction, cursor_at_end(transaction, name, self.now_ms))
         write_hooks(transaction, after, self.stamp)
         return Outcome(write.edit, None, None, None, has_changed_rows=True)
+
+
+def _check_hooks(before: list[Hook], after: list[Hook], configured: Sequence[Hook]) -> None:
+    """Raise `HookConflict` or `TooManyHooks` for hooks that cannot replace those `before`."""
+    known = {hook.name: hook for hook in before}
+    changed = [hook for hook in after if known.get(hook.name) != hook]
+    for hook in configured:
+        if any(each.name == hook.name for each in changed):
+            raise HookConflict(f"The hook {hook.name} is in the configuration: change it there.")
+    if len(after) > len(before) and len(join_hooks(configured, after)) > MAX_HOOKS:
+        raise TooManyHooks

@@ -56,6 +56,7 @@ from treedbd.database.requests import (
     DeadlinePassed,
     DeletionUnderWay,
     EntryRefused,
+    HookConflict,
     Outcome,
     OutcomeInDoubt,
     PermissionDenied,
@@ -64,8 +65,10 @@ from treedbd.database.requests import (
     TooManyCursors,
     TooManyDisconnectWrites,
     TooManyEvents,
+    TooManyHooks,
     Unavailable,
     UnknownDatabase,
+    UnknownHook,
     Write,
 )
 from treedbd.database.runtime import RunInThread, Runtime
@@ -110,7 +113,7 @@ CALM_LOOK_S: Final = 0.005
 _REFUSALS: Final = (
     *(PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed),
     *(QuotaExceeded, TooManyCursors, TooManyDisconnectWrites, TooManyEvents),
-    *(UnknownDatabase, EntryRefused),
+    *(UnknownDatabase, EntryRefused, UnknownHook, HookConflict, TooManyHooks),
 )
 
 SPACE_CHECK_S: Final = 0.5

@@ -16,6 +16,7 @@ import attrs
 from treedbd.limits import (
     DEFAULT_PROJECT_DATABASES,
     MAX_CURSORS,
+    MAX_HOOKS,
     MAX_SHOWN_BYTES,
     RULES_VERSIONS,
     WAITING_DRAFTS,
@@ -245,6 +246,26 @@ class TooManyCursors(Exception):
     def __init__(self) -> None:
         super().__init__(
             f"The change log has {MAX_CURSORS} readers: remove one that is not used any more."
+        )
+
+
+class UnknownHook(LookupError):
+    """A database has no hook of a name."""
+
+    def __init__(self, hook: str) -> None:
+        super().__init__(f"There is no hook {hook}.")
+
+
+class HookConflict(Exception):
+    """A hook that cannot be put or removed here, because it is managed elsewhere."""
+
+
+class TooManyHooks(Exception):
+    """A database has as many hooks as it may have."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"The database has {MAX_HOOKS} hooks: remove one that is not used any more."
         )
 
 

@@ -33,8 +33,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.requests import Unavailable
 from treedbd.errors import in_one_line
-from treedbd.http1.parser import parse_coding
-from treedbd.http1.request import IHttp1Request, read_body, size_of_body
+from treedbd.http1.request import IHttp1Request
 from treedbd.limits import KIB, MAX_TOKEN_REQUEST_BYTES, MIB
 from treedbd.names import DatabaseName
 from treedbd.store.changelog import LoggedEntry, describe_entry
@@ -53,13 +52,12 @@ from treedbd.web.request import (
     DataRequest,
     Dialect,
     Parameters,
-    PayloadTooLarge,
     find_single_parameter,
     parse_choice,
 )
 from treedbd.web.response import Response, json_response, text_response
 from treedbd.web.rules import RulesHandlers, explain_without_rules
-from treedbd.web.write import decode
+from treedbd.web.write import read_small_body
 
 if TYPE_CHECKING:
     from treedbd.web.inspection import Inspection
@@ -228,7 +226,7 @@ class AdminHandlers:
         what = "Making a token"
         admin = await self._data.identify_admin(wanted, database, what, is_read=True)
         wanted.check_unconditional()
-        asked = parse_token_request(_read_small_body(request, MAX_TOKEN_REQUEST_BYTES))
+        asked = parse_token_request(read_small_body(request, MAX_TOKEN_REQUEST_BYTES))
         if wanted.wants_explanation:
             return explain_without_rules(wanted, None if asked is None else admin)
         if asked is not None and admin.is_read_only:
@@ -288,14 +286,6 @@ def _print_page(page: Page, layout: Dialect | None) -> Generator[None, None, byt
         printed.append(chunk)
         yield
     return b"".join(printed)
-
-
-def _read_small_body(request: IHttp1Request, limit: int) -> bytes:
-    """Return a decoded body of at most `limit` bytes; raise `PayloadTooLarge` or `InvalidData`."""
-    if size_of_body(request) > limit:
-        raise PayloadTooLarge(limit)
-    body, coding = read_body(request), parse_coding(request.headers)
-    return body if coding is None else decode(body, coding, limit)
 
 
 def _log_token(project: str, asked: TokenRequest | None, admin: Identity, made: MadeToken) -> None:

@@ -96,6 +96,7 @@ from treedbd.web.request_log import DevelopmentLog
 from treedbd.web.response import Response, counted_address_of, json_response
 from treedbd.web.standby import StandbyHandlers
 from treedbd.web.streams import ChangesStream, Stream
+from treedbd.web.webhooks import WebhookHandlers
 from treedbd.web.write import FREE_BYTES, WriteHandlers
 
 if TYPE_CHECKING:
@@ -613,6 +614,7 @@ class TreeResource(Resource):
         rates: bounds what callers do; None if nothing does.
         inspection: shows admins requests and connections.
         standbys: serves standbys, and what promotes one.
+        hooks: serves the hooks of databases.
 
     """
 
@@ -666,6 +668,7 @@ class TreeResource(Resource):
         self._admin = AdminHandlers(data, catalog, sockets, activity, inspection=self.inspection)
         self._databases = DatabaseHandlers(data, catalog, activity)
         self._cursors = CursorHandlers(data, catalog)
+        self.hooks = WebhookHandlers(data, catalog)
         self.backups = Backups(context.settings, context.clock)
         self._backups = BackupHandlers(data, self.backups)
         self.standbys = StandbyHandlers(data, catalog)
@@ -787,6 +790,11 @@ class TreeResource(Resource):
     async def cursors(self, request: IHttp1Request) -> None:
         """List the cursors of change logs, or remove one."""
         await self._answer_admin(request, "cursors", self._cursors.cursors)
+
+    @app.route("/.settings/webhooks.json", methods=["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
+    async def webhooks(self, request: IHttp1Request) -> None:
+        """List the hooks of a database, put some, or remove one."""
+        await self._answer_admin(request, "webhooks", self.hooks.webhooks)
 
     @app.route("/.inspect/backups.json", methods=READ_METHODS, endpoint="list_backups")
     async def list_backups(self, request: IHttp1Request) -> None:

@@ -44,7 +44,7 @@ from treedbd.database.requests import (
 from treedbd.database.slices import Slices, Steps
 from treedbd.http1.content import SMALL_BYTES, Content, JoinedContent
 from treedbd.http1.parser import Coding, decode_body, decode_pieces, parse_coding
-from treedbd.http1.request import IHttp1Request
+from treedbd.http1.request import IHttp1Request, read_body, size_of_body
 from treedbd.limits import KIB, MAX_DEPTH, MIB, Limits
 from treedbd.names import Origin
 from treedbd.rules.evaluate import explanation
@@ -52,7 +52,7 @@ from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put, make_remove
 from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place
 from treedbd.tree.value import compact, parse
-from treedbd.web.auth.identity import Identity, ReadOnlyToken
+from treedbd.web.auth.identity import Identity, ReadOnlyToken, require_admin
 from treedbd.web.reading import (
     ReadSource,
     Rendering,
@@ -61,7 +61,7 @@ from treedbd.web.reading import (
     Waiter,
     before_deadline,
 )
-from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge
+from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge, parse_choice
 from treedbd.web.response import JSON_TYPE, Response, counted_address_of, json_response
 
 if TYPE_CHECKING:
@@ -128,6 +128,14 @@ def decode(body: bytes, coding: Coding, limit: int) -> bytes:
     if decoded is None:
         raise PayloadTooLarge(limit)
     return decoded
+
+
+def read_small_body(request: IHttp1Request, limit: int) -> bytes:
+    """Return a decoded body of at most `limit` bytes; raise `PayloadTooLarge` or `InvalidData`."""
+    if size_of_body(request) > limit:
+        raise PayloadTooLarge(limit)
+    body, coding = read_body(request), parse_coding(request.headers)
+    return body if coding is None else decode(body, coding, limit)
 
 
 def parse_body(body: bytes, limits: Limits) -> Json:
@@ -340,6 +348,7 @@ class _BegunWrite:
             is_push=is_push,
             trace=wanted.trace,
             contender=self.contender,
+            has_events=not (wanted.parameters and _disables_triggers(wanted)),
         )
 
 
@@ -409,8 +418,8 @@ class WriteHandlers:
         now, deadline = self._now_ms(), self._clock.seconds() + wanted.timeout_s
         known = None if wanted.wants_explanation else self._data.recall(wanted, database)
         identity = known or await self._identify(wanted, database)
-        if identity.is_read_only:
-            wanted.check_reads()
+        if identity.is_read_only or wanted.parameters:
+            _check_sender(wanted, identity)
         begun = _BegunWrite(
             contender=None if wanted.condition is None else request.contender,
             wanted=wanted,
@@ -525,6 +534,19 @@ class WriteHandlers:
     def _check_deadline(self, begun: _BegunWrite) -> None:
         if self._clock.seconds() >= begun.deadline:
             raise DeadlinePassed("it was applied")
+
+
+def _check_sender(wanted: DataRequest, identity: Identity) -> None:
+    """Raise the error of a write that its sender may not request, whatever it writes."""
+    if identity.is_read_only:
+        wanted.check_reads()
+    if _disables_triggers(wanted):
+        require_admin(identity, "disableTriggers=true")
+
+
+def _disables_triggers(wanted: DataRequest) -> bool:
+    """Return whether hooks are to receive nothing of a write; raise `InvalidQuery`."""
+    return parse_choice(wanted.parameters, "disableTriggers", "true", "false") == "true"
 
 
 def _read_short(request: IHttp1Request) -> bytes | None:
