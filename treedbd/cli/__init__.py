@@ -12,6 +12,7 @@ rules_testing    rules test, without a daemon
 cp               cp and mv: a value copied between daemons, moved by one atomic write
 databases        database: databases listed, created and deleted
 cursors          cursors: the readers of change logs, and removal of their cursors
+hooks            hooks: what is called when data changes, listed, put and removed
 top              top: what clients do with the databases of a project
 console          console: the console, opened in a browser
 token            token: a token for a project

@@ -72,6 +72,7 @@ COMMANDS: Final = {
     "rules": _Command("rules", "check, test, read, put and explain security rules"),
     "database": _Command("databases", "list, create and delete databases"),
     "cursors": _Command("cursors", "show how far the readers of change logs are"),
+    "hooks": _Command("hooks", "list, put and remove what is called when data changes"),
     "top": _Command("top", "show what clients do with the databases of a project"),
     "log": _Command("data", "print who has written what, and when", "add_log_options"),
     "audit": _Command("audit", "verify and print the audit files: who has done what"),

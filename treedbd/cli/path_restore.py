@@ -330,6 +330,7 @@ def _write_in_parts(client: HttpClient, url: options.Url, text: bytes, tag: str)
             restart=True,
             quiet=True,
             retry_for=DEFAULT_RETRY_S,
+            disable_triggers=False,
         )
         try:
             importing.send_file(client, given)

@@ -478,6 +478,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     mode = parser.add_mutually_exclusive_group()
     add_flag(mode, "--replace", "remove what is at the path first")
     add_flag(mode, "--merge", "replace only the children that the file has, and keep the others")
+    add_flag(parser, "--disable-triggers", "hooks receive no events of it; for admins")
     add_loading_options(parser)
     parser.set_defaults(run=_run, request=send_file)
 
@@ -678,7 +679,8 @@ def send_file(client: HttpClient, arguments: Namespace) -> None:
     work = _Import(arguments, str(url.to_json()), read_settings(arguments), path_of(url))
     end_on_interrupt(work.stop, lambda: work.interrupted)
     try:
-        sender = Sender(Retries(client, arguments.retry_for), url)
+        disables = {"disableTriggers": "true"} if arguments.disable_triggers else {}
+        sender = Sender(Retries(client, arguments.retry_for), url, disables)
         is_empty = sender.is_empty()
         leaf_above = sender.find_leaf_above() if is_empty else None
         work.check_emptiness(is_empty=is_empty, leaf_above=leaf_above)

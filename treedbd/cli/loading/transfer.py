@@ -21,6 +21,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, cast
 from urllib.parse import parse_qsl
 
@@ -400,11 +401,15 @@ def _retry_after(response: UnreadResponse) -> float | None:
 class Sender:
     """Writes parts below the node that a URL names."""
 
-    def __init__(self, retries: Retries, url: Url) -> None:
+    def __init__(
+        self, retries: Retries, url: Url, parameters: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Send `parameters` with each write."""
         self._retries = retries
         self._given = url
         self._url = url.to_json()
-        self._long = self._url.with_parameters({"print": "silent", "timeout": LONGEST})
+        usual = {"print": "silent", "timeout": LONGEST}
+        self._long = self._url.with_parameters({**usual, **parameters})
 
     def is_empty(self) -> bool:
         """Return whether nothing is at the target."""
