@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
@@ -191,8 +192,8 @@ class World:
     """A database of one project, with the clock and the disk that it depends on.
 
     Commits wait until `disk` finishes them if one is given, else they are made at once. Without
-    `rules` everything is allowed; `quotas` are those of the project. `used_s` is the processor time
-    that the reactor's thread has used.
+    `rules` everything is allowed; `quotas` are those of the project, `of_runtime` further fields of
+    the `Runtime`. `used_s` is the processor time that the reactor's thread has used.
     """
 
     def __init__(
@@ -204,6 +205,7 @@ class World:
         disk: Disk | None = None,
         now_ms: int = 0,
         retain_events: int = 100,
+        of_runtime: Mapping[str, Any] = MappingProxyType({}),
         **quotas: int,
     ) -> None:
         run = run_at_once if disk is None else disk.run
@@ -213,7 +215,12 @@ class World:
         self.rules = make_active_rules(run, rules, self.rules_changed)
         self.used_s = 0.0
         self.runtime = Runtime(
-            self.clock, bytes, run, now_ms=lambda: now_ms, used_seconds=lambda: self.used_s
+            self.clock,
+            bytes,
+            run,
+            now_ms=lambda: now_ms,
+            used_seconds=lambda: self.used_s,
+            **of_runtime,
         )
         project = ProjectSpec(NAME.project, **quotas)  # type: ignore[arg-type]
         self.database = Database(

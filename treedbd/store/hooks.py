@@ -99,9 +99,12 @@ def write_hooks(transaction: Transaction, hooks: Iterable[Hook], stamp: bytes) -
 
 
 def check_hooks(view: ReadView) -> Iterable[str]:
-    """Yield a sentence if the hooks cannot be read."""
+    """Yield a sentence if the hooks, or their stamp, cannot be read."""
     try:
         read_hooks(view)
+        stamp = read_stamp(view)
+        if stamp is not None:
+            unseal(HOOK_FIRST, stamp)
     except DamagedRow as error:
         yield str(error)
 
