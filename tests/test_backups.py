@@ -36,6 +36,7 @@ from treedbd.database.backup_folder import (
 
 TAKE = "/.settings/backup.json"
 LIST = "/.inspect/backups.json"
+HOOKS = "/.settings/webhooks.json"
 KEPT = 2
 NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d\.\d\d\.\d\dZ(-\d+)?")
 CONFIG = """
@@ -86,6 +87,8 @@ def daemon(
 def test_a_backup_is_taken_and_restored(daemon: Daemon, tmp_path: pathlib.Path) -> None:
     send(daemon, "PUT", "/a.json", {"b": "x" * 10_000})
     send(daemon, "PUT", "/c.json?ns=eu--shop", 1)
+    hook = {"name": "h", "on": "/$id", "events": ["written"], "url": "https://a.example.com/"}
+    assert send(daemon, "PUT", HOOKS, hook).status == 200
     taken = take(daemon)
     assert NAME.fullmatch(taken["name"])
     assert (taken["skipped"], taken["others_skipped"]) == ([], 0)
@@ -101,6 +104,8 @@ def test_a_backup_is_taken_and_restored(daemon: Daemon, tmp_path: pathlib.Path) 
     with Daemon(tmp_path) as other, Client(other, "shop.localhost") as client:
         assert client.get("/a.json") == {"b": "x" * 10_000}
         assert Client(other, "eu--shop.localhost").get("/c.json") == 1
+        (kept,) = client.request("GET", f"{HOOKS}?auth=owner").json["webhooks"]
+        assert (kept["name"], kept["secrets"]) == ("h", 1)
 
 
 def test_the_newest_are_kept(daemon: Daemon) -> None:

@@ -53,6 +53,23 @@ def test_a_description_counts_what_each_process_wrote(several: Several) -> None:
         assert shown["children"] == [expected]
 
 
+def test_a_hook_that_one_process_puts_applies_to_the_next_write_of_each(several: Several) -> None:
+    first, second = several.clients()
+    target = "/.settings/webhooks.json"
+    hook = {"name": "h", "on": "/a/$id", "events": ["written"], "url": "https://a.example.com/"}
+    many = json.dumps({str(number): 1 for number in range(1001)})
+    for _ in range(3):
+        for writer, other in ((first, second), (second, first)):
+            assert writer.request("PUT", target, json.dumps(hook), OWNER).status == 200
+            refused = other.request("PUT", "/a.json", many)  # only if it would have events
+            assert (refused.status, b"events_per_write" in refused.body) == (400, True)
+            listed = other.request("GET", target, None, OWNER).json["webhooks"]
+            assert [each["name"] for each in listed] == ["h"]
+            assert other.request("DELETE", f"{target}?name=h", None, OWNER).status == 200
+            assert writer.request("PUT", "/a.json", many).status == 200
+            assert other.request("DELETE", "/a.json").status == 200
+
+
 def test_a_database_that_one_process_creates_exists_at_all(several: Several) -> None:
     first, second = several.clients()
     assert [each.get("/.json") for each in (first, second)] == [None, None]

@@ -31,11 +31,12 @@ from treedbd.store.sqlite.file import connect
 KEY = parse_key(make_key())
 NOW_MS = 1_796_000_000_000
 CURSOR = b"\x06cstandby"
+HOOKS = b"\x06hd"
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Return the file of a database with a cursor, and its entry in the log."""
+    """Return the file of a database with a cursor and hooks, and its entry in the log."""
     path = tmp_path_factory.mktemp("data") / "app" / "default.shelf"
     path.parent.mkdir()
     with open_shelf(path, "c") as shelf:
@@ -45,6 +46,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     engine = SqliteEngine.open(path)
     transaction = engine.begin()
     transaction.put(CURSOR, b"{}")
+    transaction.put(HOOKS, b"[]")
     transaction.commit()
     engine.close()
     return path
@@ -70,7 +72,7 @@ def test_a_base_is_loaded_as_the_database_that_it_was(
     engines = [SqliteEngine.open(each) for each in (file, target)]
     old, new = [engine.read(lambda view: next(view.entries(300))) for engine in engines]
     assert (new.sequence, new.op_id) == (old.sequence, old.op_id) == (301, header.op_id)
-    assert engines[1].read(lambda view: view.get(CURSOR)) is None
+    assert engines[1].read(lambda view: (view.get(CURSOR), view.get(HOOKS))) == (None, None)
     assert not engines[1].verify()
     for engine in engines:
         engine.close()
