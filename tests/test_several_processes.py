@@ -58,6 +58,8 @@ def test_a_hook_that_one_process_puts_applies_to_the_next_write_of_each(several:
     target = "/.settings/webhooks.json"
     hook = {"name": "h", "on": "/a/$id", "events": ["written"], "url": "https://a.example.com/"}
     many = json.dumps({str(number): 1 for number in range(1001)})
+    for each in (first, second):
+        each.put("/b.json", 1)  # and finds no hooks
     for _ in range(3):
         for writer, other in ((first, second), (second, first)):
             assert writer.request("PUT", target, json.dumps(hook), OWNER).status == 200
