@@ -345,7 +345,9 @@ class WriteApplier:
             pushed=self._database.push_ids.latest_ms,
             events=events,
         )
-        if len(entry) > usual + changelog.room_for(events) and not self._is_read_whole(transaction):
+        if events:
+            usual += changelog.room_for(events)
+        if len(entry) > usual and not self._is_read_whole(transaction):
             return changelog.without_body(entry)
         return entry
 

@@ -30,7 +30,14 @@ from treedbd.database.requests import (
 from treedbd.limits import MAX_CURSORS, MAX_HOOKS, HookLimits
 from treedbd.loop import pause
 from treedbd.store import changelog
-from treedbd.store.cursors import Cursor, put_cursor, read_cursors, remove_cursor
+from treedbd.store.cursors import (
+    Cursor,
+    count_cursors,
+    has_cursor,
+    put_cursor,
+    read_cursors,
+    remove_cursor,
+)
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.hooks import Hook, Kind, read_hooks, read_stamp, write_hooks
 from treedbd.tree.edit import Edit
@@ -104,18 +111,17 @@ class EventCapture:
             return ""
         after = after or Overlay(before, edit.changes)
         events = _Events(self._limits)
-        used = set[Hook]()
+        cursors = set[str]()  # of configured hooks, which may have none
         for at, path in enumerate(self._patterns.touched(edit.changes, before, after)):
             if at >= self._limits.events_per_write * _PLACES_PER_EVENT:
                 raise TooManyEvents(self._limits.events_per_write)
             kind = events.compare(path, before, after)
             wanting = [] if kind is None else list(self._wanting(path, kind))
             if wanting:
-                used.update(wanting)
+                cursors.update(hook.cursor for hook in wanting if hook.is_configured)
                 events.keep()
-        for hook in used:
-            if hook.is_configured:
-                self._put_cursor(transaction, hook.cursor)
+        for name in cursors:
+            self._put_cursor(transaction, name)
         return changelog.print_events(events.printed)
 
     def _wanting(self, path: Path, kind: Kind) -> Iterator[Hook]:
@@ -140,8 +146,7 @@ class EventCapture:
 
     def _put_cursor(self, transaction: Transaction, name: str) -> None:
         """Put a cursor at the end of the log, if there is none of a name."""
-        present = read_cursors(transaction)
-        if any(each.name == name for each in present) or len(present) >= MAX_CURSORS:
+        if has_cursor(transaction, name) or count_cursors(transaction) >= MAX_CURSORS:
             return
         put_cursor(transaction, cursor_at_end(transaction, name, self._runtime.now_ms()))
 

@@ -127,8 +127,9 @@ def encode(
     sent = printed if is_stored else compact(edit.sent)
     entry["size"] = size if sent is None else len(sent)
     content = orjson.dumps(entry)
-    room = max_bytes + room_for(events)
-    if sent is None or len(content) + len(sent) + len(_SENT) > room:
+    if events:
+        max_bytes += room_for(events)
+    if sent is None or len(content) + len(sent) + len(_SENT) > max_bytes:
         return content[:-1] + b"}"  # a copy of its own size, since an engine in memory keeps it
     return content[:-1] + _SENT + sent + b"}"
 

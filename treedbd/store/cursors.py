@@ -126,6 +126,16 @@ def read_cursor(view: ReadView, name: str) -> Cursor | None:
     return None if stored is None else _decode_cursor(key, stored)
 
 
+def has_cursor(view: ReadView, name: str) -> bool:
+    """Return whether a reader has a cursor, damaged or not."""
+    return view.get(_key(name)) is not None
+
+
+def count_cursors(view: ReadView) -> int:
+    """Return how many cursors there are."""
+    return sum(1 for _ in view.scan_keys(CURSORS_FIRST, CURSOR_END))
+
+
 def put_cursor(transaction: Transaction, cursor: Cursor) -> None:
     """Store a cursor. It is counted from the count at its entry, if it is at the end of the log."""
     count = read_count(transaction)
