@@ -16,18 +16,23 @@ from treedbd.database.copied_entries import (
     ApplyEntry,
     CreateDatabase,
     ReplaceDisconnectRows,
+    ReplaceHooks,
     read_end,
     read_owners,
     replay,
 )
+from treedbd.database.event_capture import ChangeHooks
 from treedbd.database.log_reader import LogReader
 from treedbd.database.requests import EntryRefused, WrittenElsewhere
-from treedbd.store.changelog import MAX_DECODED_NODES
+from treedbd.store.changelog import MAX_DECODED_NODES, events_of
+from treedbd.store.cursors import read_cursors
 from treedbd.store.disconnect_rows import DisconnectRow
 from treedbd.store.engine import LogEntry
+from treedbd.store.hooks import HOOK_FIRST, Hook, hook_rows, read_hooks
 from treedbd.store.indexes import DISCONNECT_FIRST
 from treedbd.store.rows import seal
-from treedbd.tree.edit import make_patch, make_put
+from treedbd.tree.edit import make_patch, make_put, make_remove
+from treedbd.tree.pattern import parse_pattern
 from treedbd.tree.types import ROOT, Place
 
 
@@ -149,3 +154,83 @@ def test_rows_of_sessions_are_replaced_and_nothing_else() -> None:
     assert read_owners(target.database) == ["0123"]
     world_write(target, ReplaceDisconnectRows([]))
     assert read_owners(target.database) == []
+
+
+# Hooks.
+
+HOOK = Hook("a", parse_pattern("/orders/$id"), frozenset({"created"}), "https://a.example.com/")
+
+
+def put_hook(world: World, *hooks: Hook) -> None:
+    task = ChangeHooks(lambda _: [*hooks], b"stamp", 5)
+    world.write(make_remove(Place(ROOT)), task=task)
+
+
+def hooks_to(world: World, source: World, reached: dict[str, int]) -> None:
+    rows = source.database.read(lambda nodes: hook_rows(nodes.rows.stored))
+    world_write(world, ReplaceHooks(rows, reached, 7))
+
+
+def cursors_of(world: World) -> dict[str, int]:
+    cursors = world.database.read(lambda nodes: read_cursors(nodes.rows.stored))
+    return {each.name: each.sequence for each in cursors}
+
+
+def test_hooks_come_with_how_far_their_events_are_done() -> None:
+    first, second = World(), standby()
+    put_hook(first, HOOK)
+    for number in range(5):
+        first.write(make_put(Place(("orders", str(number))), number))
+    copy(first, second)
+    for done in (2, 4, 0):
+        hooks_to(second, first, {"hook-a": done, "hook-configured": 5})
+        assert cursors_of(second) == {"hook-a": done, "hook-configured": 5}
+    assert second.database.hooks() == (HOOK,)
+    assert [len(events_of(each.content)) for each in entries_of(second)] == [1] * 5
+    second.runtime.gate.refusal = None  # it is promoted, and has the hooks from then on
+    second.write(make_put(Place(("orders", "x")), 1))
+    assert len(events_of(entries_of(second)[-1].content)) == 1
+    assert cursors_of(second)["hook-a"] == 0
+
+
+def test_hooks_that_are_gone_at_the_first_go_with_their_cursors() -> None:
+    first, second = World(), standby()
+    put_hook(first, HOOK)
+    hooks_to(second, first, {"hook-a": 0})
+    put_hook(first)
+    hooks_to(second, first, {})
+    assert (second.database.hooks(), cursors_of(second)) == ((), {})
+    hooks_to(second, World(), {})
+    assert second.database.read(lambda nodes: hook_rows(nodes.rows.stored)) == []
+
+
+def test_where_the_log_begins_later_a_hook_begins_there() -> None:
+    first, second = World(), World(retain_events=1)
+    put_hook(first, HOOK)
+    for number in range(300):
+        first.write(make_put(Place(("orders", str(number))), number))
+    copy(first, second)
+    earliest = entries_of(second)[0].sequence
+    assert earliest > 3
+    hooks_to(second, first, {"hook-a": 3})
+    assert cursors_of(second) == {"hook-a": earliest}
+    hooks_to(second, first, {"hook-a": 10_000})
+    assert cursors_of(second) == {"hook-a": 300}
+
+
+@pytest.mark.parametrize(
+    ("rows", "reached"),
+    [
+        ([(HOOK_FIRST + b"z", b"")], {}),
+        ([(HOOK_FIRST, b"not sealed")], {}),
+        ([], {"archive": 1}),
+        ([], {"hook-A": 1}),
+        ([], {f"hook-{number}": 1 for number in range(100)}),
+    ],
+)
+def test_what_is_not_of_hooks_is_refused(rows: Any, reached: dict[str, int]) -> None:
+    world = standby()
+    with pytest.raises(EntryRefused):
+        world_write(world, ReplaceHooks(rows, reached, 7))
+    assert cursors_of(world) == {}
+    assert world.database.read(lambda nodes: read_hooks(nodes.rows.stored)) == []

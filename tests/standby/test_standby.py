@@ -6,6 +6,7 @@ import pathlib
 import re
 import resource
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,9 @@ from treedbd.standby.replacement import FOLDER
 from treedbd.standby.term import read_term
 
 OPEN = {".read": True, ".write": True}
+
+HOOKS = "/.settings/webhooks.json"
+HOOK = '{"name":"h","on":"/$id","events":["written"],"url":"https://a.example.com/"}'
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +60,28 @@ def test_the_standby_refuses_writes_and_names_the_first(pair: Pair) -> None:
             ("DELETE", "/a.json"),
             ("PUT", "/.settings/rules.json"),
             ("DELETE", "/.settings/database.json?confirm=shop"),
+            ("PUT", HOOKS),
+            ("DELETE", f"{HOOKS}?name=h"),
         ):
-            body = '{"rules": {}}' if target.endswith("rules.json") else '{"n": 1}'
+            body = {"/.settings/rules.json": '{"rules": {}}', HOOKS: HOOK}.get(target, '{"n": 1}')
             response = tree.request(method, at(target, tree.admin), body)
             assert response.status == 503, (method, target, response)
             assert f"standby of {pair.url}: write there" in str(response.json), target
+
+
+def test_hooks_come_to_the_standby_with_how_far_they_are_done(pair: Pair) -> None:
+    def shown(tree: Tree) -> list[Any]:
+        listed = tree.request("GET", at(HOOKS, tree.admin)).json["webhooks"]
+        return [(each["name"], each["secrets"], each["state"]["seq"]) for each in listed]
+
+    with pair.at_first() as first, pair.at_standby() as standby:
+        first.seed("/hooked.json", 1)
+        assert first.request("PUT", at(HOOKS, first.admin), HOOK).status == 200
+        found = shown(first)
+        assert found[0][:2] == ("h", 1)
+        until(lambda: shown(standby) == found, "the hook")
+        assert first.request("DELETE", at(f"{HOOKS}?name=h", first.admin)).status == 200
+        until(lambda: shown(standby) == [], "its end")
 
 
 def test_the_lag_is_shown_and_grows_while_the_first_is_silent(pair: Pair) -> None:

@@ -11,20 +11,24 @@ database is its last entry, so what was applied before a crash is known by its n
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
 from twisted.internet.defer import Deferred
 
-from treedbd.database.log_reader import LogPosition, end_of
+from treedbd.database.log_reader import LogPosition, cursor_at, end_of, find_position
 from treedbd.database.requests import Caller, EntryRefused, Outcome, Task, Write
+from treedbd.limits import MAX_CURSORS
 from treedbd.loop import pause
 from treedbd.store import changelog
 from treedbd.store.bulk import BulkPatch, BulkWriter
+from treedbd.store.cursors import put_cursor, read_cursors, remove_cursor
 from treedbd.store.disconnect_rows import DisconnectRow, list_owners
-from treedbd.store.engine import LogEntry, Transaction
+from treedbd.store.engine import DamagedRow, LogEntry, Row, Transaction
+from treedbd.store.hooks import CURSOR_PREFIX, HOOK_NAME, replace_hook_rows
 from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.tree.edit import ANY_LENGTH, Edit, Resolver, make_remove
 from treedbd.tree.event import EVENT_BYTES, Commit
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 LONG_BYTES: Final = 256 * 1024
 """A longer entry is applied fragment by fragment, with pauses."""
 _PIECE_BYTES: Final = 65_536
+_HOOK_CURSOR: Final = re.compile(re.escape(CURSOR_PREFIX) + HOOK_NAME.pattern)
 _NOTHING: Final = make_remove(Place(ROOT))
 _ANONYMOUS: Final = Caller(None)
 _UNREADABLE: Final = (InvalidData, InvalidPath, ValueError, LookupError, TypeError)
@@ -91,6 +96,41 @@ class ReplaceDisconnectRows:
         transaction.delete_range(DISCONNECT_FIRST, DISCONNECT_END)
         for row in self.rows:
             transaction.put(row.key, row.stored)
+        return Outcome(write.edit, None, None, None, has_changed_rows=True)
+
+
+@attrs.frozen(eq=False)
+class ReplaceHooks:
+    """Replace the hooks by those of the first, and their cursors by `reached`.
+
+    So a standby that is promoted sends what the first had not: `reached` has, by the names of
+    cursors, up to which entry all events are done.
+    """
+
+    rows: Sequence[Row]
+    reached: Mapping[str, int]
+    now_ms: int
+    is_local = True
+
+    def __call__(self, applier: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
+        """Do it; raise `EntryRefused` for what is not one of hooks."""
+        if not all(map(_HOOK_CURSOR.fullmatch, self.reached)) or len(self.reached) > MAX_CURSORS:
+            raise EntryRefused(transaction.sequence(), "comes with a cursor that is not of a hook")
+        try:
+            replace_hook_rows(transaction, self.rows)
+        except DamagedRow:
+            raise EntryRefused(
+                transaction.sequence(), "comes with hooks that are damaged"
+            ) from None
+        applier.events.changed()
+        present = {each.name: each for each in read_cursors(transaction)}
+        for name in present.keys() - self.reached.keys():
+            if _HOOK_CURSOR.fullmatch(name):
+                remove_cursor(transaction, name)
+        for name, sequence in self.reached.items():
+            if name not in present or present[name].sequence != sequence:
+                at = find_position(transaction, sequence)
+                put_cursor(transaction, cursor_at(transaction, name, at, self.now_ms))
         return Outcome(write.edit, None, None, None, has_changed_rows=True)
 
 

@@ -449,7 +449,7 @@ class Database:
 
     def committed(self, commits: Sequence[Commit]) -> None:
         """Bring what is kept in memory up to date; no writer has been answered yet."""
-        self._tell_readers()
+        self.tell_readers()
         if self.shared_lock is not None:
             self.shared_lock.following.committed(commits[-1].position.sequence)
         self.kept_reads.end_transaction()
@@ -464,7 +464,7 @@ class Database:
 
         Called when another moment begins to be shown; it must not read.
         """
-        self._tell_readers()
+        self.tell_readers()
         self.kept_reads.clear()
         self.push_ids.pass_over(news.pushed)
         if news.commits is None:
@@ -475,7 +475,8 @@ class Database:
         if not self._watchers.count:
             self.watching.followed_through = news.sequence
 
-    def _tell_readers(self) -> None:
+    def tell_readers(self) -> None:
+        """Make those who read the change log look at the database: it was written, or its hooks."""
         for written in self._runtime.news:
             written(self.name)
 

@@ -302,6 +302,29 @@ def end_of(view: ReadView) -> LogPosition:
     return LogPosition(last, b"" if entry is None else entry.op_id)
 
 
+def find_position(view: ReadView, sequence: int) -> LogPosition:
+    """Return the position at an entry, or the first one after it that the log has."""
+    entry = next(view.entries(max(0, sequence - 1)), None)
+    if entry is None:
+        return end_of(view)
+    if sequence == 0 and entry.sequence == 1:
+        return LogPosition()
+    return LogPosition(entry.sequence, entry.op_id)
+
+
+def cursor_at(view: ReadView, name: str, at: LogPosition, now_ms: int) -> Cursor:
+    """Return a cursor that begins at a position, and does not need whole entries."""
+    return Cursor(
+        name=name,
+        sequence=at.sequence,
+        op_id=at.op_id,
+        is_whole=False,
+        bytes_read=_bytes_up_to(view, at.sequence),
+        created_ms=now_ms,
+        moved_ms=now_ms,
+    )
+
+
 def _bytes_up_to(view: ReadView, sequence: int) -> int:
     """Return the bytes of entries up to a number, as `cursors.Count` counts them."""
     count = read_count(view)

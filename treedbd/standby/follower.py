@@ -50,6 +50,7 @@ from treedbd.database.copied_entries import (
     ApplyEntry,
     CreateDatabase,
     ReplaceDisconnectRows,
+    ReplaceHooks,
     read_end,
     read_owners,
     replay,
@@ -375,6 +376,8 @@ class FollowedDatabase:
             await self._delete()
         elif "disconnect" in json:
             await self._take_rows(json)
+        elif "hooks" in json:
+            await self._take_hooks(json)
 
     async def _begin(self, position: Any) -> None:
         """Create the database if it is missing: what follows is all that it ever had."""
@@ -410,6 +413,14 @@ class FollowedDatabase:
         database = self._catalog.find(self._name)
         async with self._opened(database):
             await replay(database, ReplaceDisconnectRows(rows))
+
+    async def _take_hooks(self, json: Any) -> None:
+        """Replace the hooks, and their cursors."""
+        rows = [(bytes.fromhex(key), bytes.fromhex(stored)) for key, stored in json["hooks"]]
+        reached = {str(name): int(sequence) for name, sequence in json["reached"].items()}
+        database = self._catalog.find(self._name)
+        async with self._opened(database):
+            await replay(database, ReplaceHooks(rows, reached, self._runtime.now_ms()))
 
     async def _note_owners(self, owners: Iterable[str]) -> None:
         """Record durably where owners that are elsewhere have writes, for a promotion."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 import orjson
@@ -65,7 +65,9 @@ from treedbd.standby.positions import (
     is_placed,
 )
 from treedbd.store.changelog import is_whole
-from treedbd.store.engine import LogEntry, ReadView
+from treedbd.store.cursors import read_cursors
+from treedbd.store.engine import LogEntry, ReadView, Row
+from treedbd.store.hooks import CURSOR_PREFIX, hook_rows
 from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
 
 if TYPE_CHECKING:
@@ -89,6 +91,8 @@ LAST_BYTES: Final = 8 * MIB
 """Bytes that are sent at the end of a stream, so that a planned stop loses nothing."""
 PART_BYTES: Final = MIB
 """Bytes of the rows of disconnect writes in one line."""
+HOOKS_S: Final = 1.0
+"""How often it is sent up to where hooks are done."""
 ROWS_S: Final = 1.0
 """How often the rows of disconnect writes are read that another process may have changed."""
 
@@ -109,6 +113,10 @@ class StandbyRequest:
     positions: Mapping[str, LogPosition]
 
 
+_Hooks: TypeAlias = tuple[list[Row], dict[str, int]]
+"""The rows of hooks, and up to which entry the events of each are done, by its cursor."""
+
+
 @attrs.define
 class Feed:
     """One database, as a standby has been sent it.
@@ -120,6 +128,8 @@ class Feed:
         rows: a digest of the disconnect writes that were sent; 0 for none.
         rows_change: the change of the disconnect writes after which they were read.
         rows_at: when they were read, in seconds of the clock.
+        hooks: the rows of hooks, and up to where each is done, as they were sent.
+        hooks_at: when these were sent last.
 
     """
 
@@ -129,6 +139,8 @@ class Feed:
     rows: int = 0
     rows_change: int = -1
     rows_at: float = 0.0
+    hooks: _Hooks = attrs.Factory(lambda: ([], {}))
+    hooks_at: float = 0.0
 
 
 def db_of(name: DatabaseName) -> str:
@@ -388,6 +400,7 @@ class StandbyStream:
             feed.position = LogPosition(cursor.sequence, cursor.op_id)
             feed.base_ms = None
             feed.rows, feed.rows_change = -1, -1  # a base has rows too
+            feed.hooks = ([], {})  # but none of hooks
             self._write_begins(database, feed)
 
     def _write_begins(self, database: Database, feed: Feed) -> None:
@@ -405,6 +418,7 @@ class StandbyStream:
                 return
             if not sent:
                 self._send_rows(database, feed)
+                self._send_hooks(database, feed)
                 return
             size += sent
             if perf_counter() - began > SLICE_S:
@@ -451,6 +465,29 @@ class StandbyStream:
             if len(parts) > 1:
                 line |= {"part": number, "parts": len(parts)}
             self._write_line(line)
+
+    def _send_hooks(self, database: Database, feed: Feed) -> None:
+        """Send the hooks, and how far the events of each are done, if that has changed.
+
+        Where they are moves with each event, so it is sent once a second at most.
+        """
+        found = _read(database, _find_hooks)
+        if found == feed.hooks:
+            return
+        due = feed.hooks_at + HOOKS_S
+        if found[0] == feed.hooks[0] and self._clock.seconds() < due:
+            self._later.setdefault(database.name, due)
+            return
+        feed.hooks, feed.hooks_at = found, self._clock.seconds()
+        rows, reached = found
+        self._write_line(
+            {
+                "db": db_of(database.name),
+                "hooks": [[key.hex(), stored.hex()] for key, stored in rows],
+                "reached": reached,
+                "seq": feed.position.sequence,
+            }
+        )
 
     # Rules, and the time.
 
@@ -531,6 +568,8 @@ class StandbyStream:
             except CursorLost:
                 continue
             self._send_rows(database, feed)
+            feed.hooks_at = 0.0
+            self._send_hooks(database, feed)
 
 
 class Sender:
@@ -606,6 +645,11 @@ def clock_ms() -> int:
 
 def _read(database: Database, work: Callable[[ReadView], T]) -> T:
     return database.read(lambda nodes: work(nodes.rows.stored))
+
+
+def _find_hooks(view: ReadView) -> _Hooks:
+    cursors = read_cursors(view, CURSOR_PREFIX)
+    return hook_rows(view), {each.name: each.sequence for each in cursors if not each.is_dropped}
 
 
 def _until_cut(entries: list[LogEntry]) -> list[LogEntry]:

@@ -106,9 +106,15 @@ _EVERY: Final = 2**63 - 1
 NOTHING_HELD: Final = Held(_EVERY, _EVERY)
 
 
-def read_cursors(view: ReadView) -> list[Cursor]:
-    """Return all cursors in the order of their names; raise `DamagedRow`."""
-    return decode_cursors(view.scan(CURSORS_FIRST, CURSOR_END))
+def read_cursors(view: ReadView, prefix: str = "") -> list[Cursor]:
+    """Return all cursors in the order of their names, or those whose names begin with `prefix`.
+
+    Raises `DamagedRow`.
+    """
+    if not prefix:
+        return decode_cursors(view.scan(CURSORS_FIRST, CURSOR_END))
+    low = _key(prefix)
+    return decode_cursors(view.scan(low, low + b"\x7f"))
 
 
 def decode_cursors(rows: Iterable[Row]) -> list[Cursor]:

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import attrs
 import orjson
 
-from treedbd.store.engine import DamagedRow, ReadView, Transaction
+from treedbd.store.engine import DamagedRow, ReadView, Row, Transaction
 from treedbd.store.rows import seal, unseal
 from treedbd.tree.pattern import InvalidPattern, PathPattern, parse_pattern
 
@@ -96,6 +96,26 @@ def write_hooks(transaction: Transaction, hooks: Iterable[Hook], stamp: bytes) -
     content = orjson.dumps([_encode(hook) for hook in ordered])
     transaction.put(_DEFINITIONS, seal(_DEFINITIONS, content))
     transaction.put(HOOK_FIRST, seal(HOOK_FIRST, stamp.hex().encode()))
+
+
+def hook_rows(view: ReadView) -> list[Row]:
+    """Return the rows of the hooks and their stamp, as they are stored."""
+    found = ((key, view.get(key)) for key in (HOOK_FIRST, _DEFINITIONS))
+    return [(key, stored) for key, stored in found if stored is not None]
+
+
+def replace_hook_rows(transaction: Transaction, rows: Iterable[Row]) -> None:
+    """Replace the hooks and their stamp by rows of another database; raise `DamagedRow`."""
+    new = dict(rows)
+    if not new.keys() <= {HOOK_FIRST, _DEFINITIONS}:
+        raise DamagedRow("A row is not one of hooks.")
+    for key, stored in new.items():
+        unseal(key, stored)
+    for key in (HOOK_FIRST, _DEFINITIONS):
+        if key in new:
+            transaction.put(key, new[key])
+        else:
+            transaction.delete(key)
 
 
 def check_hooks(view: ReadView) -> Iterable[str]:

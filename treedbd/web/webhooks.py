@@ -263,6 +263,7 @@ class WebhookHandlers:
         await database.write(
             Write(_NOTHING, now, Caller(None), deadline=deadline, wants_echo=False, task=task)
         )
+        database.tell_readers()
 
     def _list(self, database: Database, hooks: Iterable[Hook]) -> list[dict[str, Json]]:
         cursors = {each.cursor.name: each for each in self._catalog.readers.look(database)}
