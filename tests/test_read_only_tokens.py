@@ -165,6 +165,8 @@ def test_an_explanation_says_that_a_write_is_not_allowed(shop: Tree) -> None:
         *(("POST", "/.settings/compact.json", None), ("POST", "/.settings/backup.json", None)),
         ("POST", "/.settings/tokens.json", '{"uid":"ada"}'),
         ("DELETE", "/.settings/cursors.json?cursor=archive", None),
+        ("PUT", "/.settings/webhooks.json", "{}"),
+        ("DELETE", "/.settings/webhooks.json?name=a", None),
     ]
     for method, path, body in explained:
         response = shop.request(method, at(path, READER), body, {"X-TreeDB-Explain": "true"})
