@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from tests.database.world import Disk, World
+from tests.database.world import ADMIN, Disk, World, logged_failures
 from treedbd.database.apply import WriteApplier
 from treedbd.database.event_capture import ChangeHooks, EventCapture, cursor_at_end
 from treedbd.database.requests import (
@@ -30,7 +30,7 @@ from treedbd.store.nodes import Nodes
 from treedbd.store.verify import verify_indexes
 from treedbd.tree.edit import ANY_LENGTH, Edit, Method, make_patch, make_put, make_remove
 from treedbd.tree.pattern import parse_pattern
-from treedbd.tree.types import ROOT, STORED, Change, Place
+from treedbd.tree.types import ROOT, STORED, Change, Json, Place
 
 NOTHING = make_remove(Place(ROOT))
 Shown = tuple[str, str, Any, Any]
@@ -251,6 +251,21 @@ def test_a_refused_write_of_a_batch_leaves_the_others() -> None:
         ["orders/a"],
         ["orders/b"],
     ]
+
+
+def test_a_write_at_the_end_of_a_session_has_events_or_is_refused_with_too_many() -> None:
+    world = HookWorld(CONFIGURED, limits=HookLimits(events_per_write=1))
+    kept = world.database.disconnect_writes
+    values: tuple[Json, ...] = ({"a": 1}, {"b": 1, "c": 1}, None)
+    for number, value in enumerate(values):
+        edit = make_put(Place(("orders",)), value, ANY_LENGTH)
+        world.wait(kept.set(str(number), edit, ADMIN, 1, 100))
+    with logged_failures() as failures:
+        for number, expected in enumerate(({"a": 1}, {"a": 1}, None)):
+            assert world.wait(kept.run(str(number))) is None
+            assert world.get("orders") == expected
+    assert failures == []
+    assert [len(events) for events in world.logged()] == [1, 1]
 
 
 def test_a_large_write_has_the_same_events() -> None:

@@ -41,6 +41,7 @@ from treedbd.database.requests import (
     Task,
     TooLarge,
     TooManyDisconnectWrites,
+    TooManyEvents,
     TooMuchKept,
     Unavailable,
     UnknownDatabase,
@@ -68,7 +69,9 @@ from treedbd.store.engine import (
 from treedbd.tree.edit import Edit, has_more_nodes, make_remove
 from treedbd.tree.types import ROOT, InvalidData, Json, Path, Place
 
-_REFUSALS: Final = (PermissionDenied, InvalidData, TooLarge, QuotaExceeded, UnknownDatabase)
+_REFUSALS: Final = (
+    *(PermissionDenied, InvalidData, TooLarge, TooManyEvents, QuotaExceeded, UnknownDatabase),
+)
 """Why a write is not done, now or later. What only delays it is not among them."""
 RETRY_S: Final = 5.0
 """Seconds until what the store could not do is tried again."""
