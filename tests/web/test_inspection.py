@@ -24,9 +24,9 @@ from treedbd.config.endpoints import LocalNetwork
 from treedbd.http1.registry import RequestLogging
 from treedbd.http1.request import Request
 from treedbd.web import inspection as module
+from treedbd.web.feeds import MAX_FEEDS
 from treedbd.web.inspection import (
     MAX_CONNECTIONS,
-    MAX_FEEDS,
     MAX_WAITING,
     RequestFeed,
     pack,
@@ -420,7 +420,10 @@ def test_a_feed_ends_when_its_token_expires_or_the_server_stops(
 def test_only_so_many_projects_are_recorded(tmp_path: pathlib.Path) -> None:
     server = InspectedServer(tmp_path)
     recorder = server.inspection.recorder
-    recorder.watch("followed").followers.append(lambda _: None)
+    server.follow()
+    (feed,) = server.resource.streams.listeners
+    assert isinstance(feed, RequestFeed)
+    recorder.watch("followed").followers.append(feed)
     for number in range(MAX_WATCHED + 5):
         recorder.watch(f"p{number}")
     assert len(recorder._watched) == MAX_WATCHED
@@ -555,7 +558,7 @@ def test_a_feed_sends_the_requests_of_all_processes_once(
     assert [data["path"] for _, data in first.events(feed)] == ["/open/again"]
     feed.peer.disconnect()
     first.clock.advance(2)
-    assert first.inspection._followed == {}
+    assert first.inspection._requests_followed._after == {}
 
 
 def test_the_connections_of_all_processes_are_shown(

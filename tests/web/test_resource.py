@@ -43,6 +43,7 @@ RESERVED_PATHS = [
     "/.settings/database.json",
     "/.settings/cursors.json",
     "/.settings/webhooks.json",
+    "/.settings/profile.json",
     "/.settings/tokens.json",
     "/.standby/base",
     "/.standby/promote.json",

@@ -294,6 +294,22 @@ def hide_tokens(text: str) -> str:
     return _PARAMETER.sub(rf"\1{HIDDEN}", _TOKEN.sub(HIDDEN, text))
 
 
+_SIGNATURE: Final = re.compile(
+    r"(?<![\w-])(?=[\w-]*[a-z])(?=[\w-]*[A-Z])(?=[\w-]*[0-9])[\w-]{43,}+", re.ASCII
+)
+"""What may be the signature of a token, without the rest of it."""
+
+
+def hide_signatures(text: str) -> str:
+    """Return text without parts that may be the signatures of tokens."""
+    return _SIGNATURE.sub(HIDDEN, text)
+
+
+def hide_secrets(text: str) -> str:
+    """Return text without parts that may be tokens, or their signatures alone."""
+    return hide_signatures(hide_tokens(text))
+
+
 def _decode_fully(text: str) -> str | None:
     """Return text without any percent-encoding, None if it is encoded too often."""
     raw = text.encode()

@@ -21,8 +21,10 @@ audit             where writes come from; denied writes and reads of admins, rec
 backups           backups taken and listed, for admins
 standby           what standbys request of a first: logs, bases, terms; and what promotes one
 activity          how many requests, how long they take, which are slowest; counts for metrics
+feeds             items recorded while an admin looks, and the streams that send them
 inspection        what admins see as it is: requests, as they come too, and connections
 seen_requests     requests recorded while an admin looks, without tokens; filters of them
+profile           the operations on a database as they come, as the profiler of Firebase reads them
 series            requests, errors and commits of each of the last seconds
 request_log       the access log, slow requests, spans of traced ones; the log of development mode
 pages             pages for browsers: front page, documentation; health

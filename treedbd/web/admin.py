@@ -82,7 +82,7 @@ class AdminHandlers:
     """Handles the requests that only an admin of a project may send.
 
     Attributes:
-        requests, connections: the handlers of `Inspection`.
+        requests, connections, profile: the handlers of `Inspection`.
 
     """
 
@@ -111,6 +111,7 @@ class AdminHandlers:
         self._sockets = sockets
         self._inspection = inspection
         self.requests, self.connections = inspection.requests, inspection.connections
+        self.profile = inspection.profile
 
     async def databases(
         self, _: IHttp1Request, wanted: DataRequest, database: Database

@@ -1,54 +1,49 @@
 """Inspection: what an admin sees of the requests, connections and rates of a project, as they are.
 
-`Inspection` switches the recorders on and off: of requests (`seen_requests`), of the messages of
-sessions (`realtime/observed`), and of series (`series`). It answers `/.inspect/requests.json`, once
-or as a stream (`RequestFeed`), and `/.inspect/connections.json`. Where several workers serve, it
-asks the others too: for each answer, and each `POLL_S` while requests are followed.
-
-A feed is a stream among others: the registry of streams counts it, sends its keep-alives, and ends
-it when its token expires. It never makes a request wait: what its client does not read in time is
-dropped, and the client is sent how many requests that were.
+`Inspection` switches the recorders on and off: of requests (`seen_requests`), of operations
+(`profile`), of the messages of sessions (`realtime/observed`), and of series (`series`). It answers
+`/.inspect/requests.json`, once or as a stream (`RequestFeed`), `/.settings/profile.json`, and
+`/.inspect/connections.json`. Where several workers serve, it asks the others too: for each answer,
+and again and again while requests or operations are followed (`feeds`).
 """
 
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import orjson
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IPushProducer
-from zope.interface import implementer
+from twisted.internet.interfaces import IReactorTime
 
 from treedbd.counting import Counting, Counts
+from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.database.runtime import Statistics
-from treedbd.http1.parser import CutOff
+from treedbd.database.slices import Slices
 from treedbd.http1.registry import Connections
 from treedbd.http1.request import IHttp1Request
 from treedbd.limits import KIB
 from treedbd.names import DatabaseName
 from treedbd.rules.evaluate import explanation
-from treedbd.tree.types import Json
+from treedbd.tree.types import InvalidQuery, Json
 from treedbd.tree.value import compact
 from treedbd.web.activity import Activity
 from treedbd.web.auth.identity import Identity
-from treedbd.web.listeners import Listener, SocketRegistry, TooManyStreams
+from treedbd.web.feeds import Feed, OthersFollowed
+from treedbd.web.listeners import Listener, SocketRegistry
+from treedbd.web.profile import (
+    ORDINARY_STREAMS,
+    PROFILED_STREAMS,
+    ProfileFeed,
+    Profiler,
+    began_at,
+)
 from treedbd.web.reading import NO_RULES
 from treedbd.web.realtime.observed import SessionObserver
 from treedbd.web.realtime.session import RealtimeSession
 from treedbd.web.request import DataRequest
-from treedbd.web.response import (
-    Response,
-    address_of,
-    counted_address_of,
-    json_response,
-    text_response,
-)
+from treedbd.web.response import Response, address_of, json_response, text_response
 from treedbd.web.seen_requests import (
     KEPT,
     RequestFilter,
@@ -61,22 +56,13 @@ from treedbd.web.seen_requests import (
     uid_of,
 )
 from treedbd.web.series import Second, SeriesRecorder
-from treedbd.web.streams import AUTH_REVOKED, KEEP_ALIVE, STREAM_HEADERS, Stream
+from treedbd.web.streams import ChangesStream, Stream
 
 if TYPE_CHECKING:
     from treedbd.web.resource import DataHandlers
 
-MAX_FEEDS: Final = 8
-"""Streams of the requests of a project, in all processes together."""
 MAX_WAITING: Final = 500
 """Requests that wait for the client of a feed; of more, the oldest are dropped."""
-SEND_S: Final = 0.1
-"""A feed sends what has come at most this often."""
-SENT_AT_ONCE: Final = 64
-SENT_BYTES: Final = 64 * KIB
-"""Requests, and bytes, that a feed sends at once."""
-POLL_S: Final = 0.5
-"""How often the other workers are asked for requests that are followed."""
 MAX_CONNECTIONS: Final = 500
 """Streams, and sockets, that are shown."""
 LOOKED_AT_ONCE: Final = 128
@@ -107,11 +93,65 @@ def unpack(packed: bytes) -> Any:
     return orjson.loads(zlib.decompress(packed))
 
 
+class RequestsFollowed(OthersFollowed[str]):
+    """Asks the other processes for the requests of projects that are followed."""
+
+    poll_s = 0.5
+
+    def __init__(self, inspection: Inspection, clock: IReactorTime, slices: Slices) -> None:
+        """Ask by `inspection`."""
+        super().__init__(clock, slices)
+        self._inspection = inspection
+
+    def is_followed(self, key: str) -> bool:
+        """Return whether the requests of a project are still followed."""
+        return self._inspection.recorder.follows(key)
+
+    async def ask(self, key: str, after: dict[str, int]) -> Mapping[int, dict[str, Any]]:
+        """Return the answers of the other processes."""
+        return await self._inspection.ask({"what": "requests", "project": key, "after": after})
+
+    def show_each(self, key: str, answer: dict[str, Any]) -> Generator[None, None, None]:
+        """Show requests to those who follow."""
+        for shown in answer["requests"]:
+            self._inspection.recorder.show(key, SeenRequest.parse(shown))
+            yield
+
+
+class OperationsFollowed(OthersFollowed[DatabaseName]):
+    """Asks the other processes for the operations of databases that are profiled."""
+
+    poll_s = 0.2
+
+    def __init__(self, inspection: Inspection, clock: IReactorTime, slices: Slices) -> None:
+        """Ask by `inspection`."""
+        super().__init__(clock, slices)
+        self._inspection = inspection
+
+    def is_followed(self, key: DatabaseName) -> bool:
+        """Return whether the operations of a database are still followed."""
+        return self._inspection.profiler.follows(key)
+
+    async def ask(self, key: DatabaseName, after: dict[str, int]) -> Mapping[int, dict[str, Any]]:
+        """Return the answers of the other processes."""
+        where = {"project": key.project, "database": key.database}
+        return await self._inspection.ask({"what": "operations", **where, "after": after})
+
+    def show_each(self, key: DatabaseName, answer: dict[str, Any]) -> Generator[None, None, None]:
+        """Show operations to those who follow, and how many were dropped before them."""
+        profiler = self._inspection.profiler
+        profiler.show_dropped(key, answer["dropped"])
+        for shown in answer["operations"]:
+            profiler.show(key, shown.encode())
+            yield
+
+
 class Inspection:
     """What admins see of a service.
 
     Attributes:
         recorder: records requests.
+        profiler: records the operations of databases.
         series: records how many there are in each second.
         ask_others: asks the other processes that serve the same databases; None if none does.
         counts: counts the feeds of all processes.
@@ -123,20 +163,26 @@ class Inspection:
         data: DataHandlers,
         sockets: SocketRegistry,
         activity: Activity,
-        statistics: Statistics,
+        catalog: Catalog,
     ) -> None:
-        """Show what `data` and `sockets` serve, and `activity` and `statistics` count."""
+        """Show what `data` and `sockets` serve of `catalog`, and `activity` counts."""
         context = data.context
         self.ask_others: AskOthers | None = None
         self.counts: Final[Counting] = context.counts or Counts()
-        self.recorder: Final = RequestRecorder(context, self._switch_requests)
-        self.series: Final = SeriesRecorder(context, activity, statistics, self._switch_series)
+        self.recorder: Final = RequestRecorder(context, self._switch_recording)
+        self.profiler: Final = Profiler(data, catalog, self._switch_recording)
+        self.series: Final = SeriesRecorder(
+            context, activity, catalog.statistics, self._switch_series
+        )
         self._data, self._sockets = data, sockets
-        self._clock, self._wall_clock = context.clock, context.wall_clock
+        self._wall_clock = context.wall_clock
         self._slices = context.reads.slices
-        self._observer = SessionObserver(sockets, self.recorder, context.clock)
+        data.profiler = sockets.profiler = self.profiler
+        self._observer = SessionObserver(sockets, self.recorder, context.clock, self._slices)
         self._connections: Connections | None = None
-        self._followed: dict[str, dict[str, int]] = {}
+        self._is_recording = False
+        self._requests_followed = RequestsFollowed(self, context.clock, self._slices)
+        self._operations_followed = OperationsFollowed(self, context.clock, self._slices)
 
     def attach(self, connections: Connections) -> None:
         """Record the requests of these connections."""
@@ -145,19 +191,34 @@ class Inspection:
     def close(self) -> None:
         """Record nothing from now on: the server stops."""
         self.recorder.close()
+        self.profiler.close()
         self.series.close()
 
-    def _switch_requests(self, is_on: bool) -> None:
-        connections, watchers = self._connections, self._data.refuse.watchers
-        if is_on:
-            watchers.append(self.recorder.note_refusal)
-            self._observer.begin()
-        else:
-            watchers.remove(self.recorder.note_refusal)
-            self._observer.end()
+    def _switch_recording(self) -> None:
+        """Connect what is recorded now with the connections, sessions, streams and listens."""
+        connections, recorder, profiler = self._connections, self.recorder, self.profiler
+        is_on = recorder.is_recording or profiler.is_recording
+        if is_on is not self._is_recording:
+            self._is_recording = is_on
+            watchers = self._data.refuse.watchers
+            (watchers.append if is_on else watchers.remove)(recorder.note_refusal)
+        self._observer.switch(is_on=is_on)
         if connections is not None:
             logs = connections.options.logs
-            connections.log_by(self.recorder.logging(logs) if is_on else logs)
+            logs = recorder.logging(logs) if recorder.is_recording else logs
+            connections.log_by(profiler.logging(logs) if profiler.is_recording else logs)
+        kinds = PROFILED_STREAMS if profiler.is_recording else ORDINARY_STREAMS
+        if kinds is not self._data.stream_kinds:
+            self._data.stream_kinds = kinds
+            self._observer.switch_listens(is_on=profiler.is_recording)
+            self._slices.start(self._switch_streams())
+
+    def _switch_streams(self) -> Generator[None, None, None]:
+        """Give the open streams the classes that they have from now on."""
+        for each in self._data.streams.listeners:
+            if isinstance(each, Stream):
+                each.__class__ = self._data.stream_kinds[isinstance(each, ChangesStream)]
+                yield
 
     def _switch_series(self, is_on: bool) -> None:
         watchers, denied = self._data.refuse.watchers, self._sockets.denied
@@ -181,23 +242,48 @@ class Inspection:
         chosen, name = RequestFilter.parse(request.uri), database.name
         if wanted.accepts_events:
             feed = RequestFeed(
-                inspection=self,
+                recorder=self.recorder,
+                chosen=chosen,
                 data=self._data,
+                counts=self.counts,
                 request=request,
                 name=name,
                 identity=identity,
-                chosen=chosen,
             )
-            await self._follow_others(name.project)
+            if self.ask_others is not None:
+                await self._requests_followed.follow(name.project)
             feed.open()
             return None
         own = list(self.recorder.watch(name.project).last)
-        answers = await self._ask({"what": "requests", "project": name.project})
-        steps = _print_last(own, [unpack(each) for each in answers.values()], chosen)
+        answers = await self.ask({"what": "requests", "project": name.project})
+        steps = _print_last(own, answers.values(), chosen)
         printed = await self._slices.run(steps)
         if wanted.print == "pretty":
             printed = list(wanted.dialect.indent(printed))
         return text_response(wanted, b"".join(printed))
+
+    async def profile(
+        self, request: IHttp1Request, wanted: DataRequest, database: Database
+    ) -> Response | None:
+        """Show each operation of a database as it comes."""
+        what = "Access to the profile of a database"
+        identity = await self._data.identify_admin(wanted, database, what)
+        if wanted.wants_explanation:
+            return json_response(wanted, explanation(NO_RULES, is_admin=True))
+        if not wanted.accepts_events:
+            raise InvalidQuery("A profile is a stream: send Accept: text/event-stream.")
+        feed = ProfileFeed(
+            profiler=self.profiler,
+            data=self._data,
+            counts=self.counts,
+            request=request,
+            name=database.name,
+            identity=identity,
+        )
+        if self.ask_others is not None:
+            await self._operations_followed.follow(database.name)
+        feed.open()
+        return None
 
     async def connections(
         self, _: IHttp1Request, wanted: DataRequest, database: Database
@@ -210,8 +296,8 @@ class Inspection:
         project = database.name.project
         shown = await self._slices.run(self._list_connections(project))
         for kind in shown:
-            answers = await self._ask({"what": kind, "project": project})
-            for part in map(unpack, answers.values()):
+            answers = await self.ask({"what": kind, "project": project})
+            for part in answers.values():
                 shown[kind]["count"] += part["count"]
                 shown[kind]["shown"] += part["shown"]
             newest = sorted(shown[kind]["shown"], key=lambda each: each["since"], reverse=True)
@@ -221,8 +307,8 @@ class Inspection:
     async def show_series(self, project: str) -> Json:
         """Return how many requests a project had in each of the last seconds."""
         own = self.series.of_this_process(project)
-        answers = await self._ask({"what": "series", "project": project})
-        others: list[list[Second]] = [unpack(each)["seconds"] for each in answers.values()]
+        answers = await self.ask({"what": "series", "project": project})
+        others: list[list[Second]] = [each["seconds"] for each in answers.values()]
         return self.series.show([own, *others])
 
     # The other processes.
@@ -233,56 +319,39 @@ class Inspection:
         what, project = question["what"], question["project"]
         if what == "requests":
             watched = self.recorder.watch(project)
-            # A process that was started again begins at 1, one that was not asked yet now.
-            after = 0
-            if "after" in question:
-                after = question["after"].get(str(number), watched.count)
-            kept = watched.after(after if after <= watched.count else 0)
+            kept = watched.after(_begin_of(question, watched.count, number))
             shown = await self._slices.run(_show_some(kept))
             return pack({"count": watched.count, "requests": shown}, "requests")
+        if what == "operations":
+            return self._answer_operations(question, number)
         if what == "series":
             return pack({"seconds": self.series.of_this_process(project)}, "seconds")
         listed = (await self._slices.run(self._list_connections(project)))[what]
         listed["shown"].reverse()
         return pack(listed, "shown")
 
-    async def _ask(self, question: dict[str, Any]) -> Mapping[int, bytes]:
+    def _answer_operations(self, question: dict[str, Any], number: int) -> bytes:
+        """Return the first operations that another process has not got, as many as it is sent."""
+        name = DatabaseName(question["project"], question["database"])
+        watched = self.profiler.watch(name)
+        begin = _begin_of(question, watched.count, number)
+        kept, shown, size = watched.after(begin), [], 0
+        dropped = watched.count - begin - len(kept)
+        for each in kept:
+            size += len(each)
+            if size > UNPACKED_BYTES:
+                break
+            shown.append(each.decode())
+        count = begin + dropped + len(shown)
+        answer = {"count": count, "dropped": dropped, "more": count < watched.count}
+        return pack({**answer, "operations": shown}, "operations")
+
+    async def ask(self, question: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """Return the answers of the other processes to a question, by their numbers."""
         if self.ask_others is None:
             return {}
-        return await self.ask_others(zlib.compress(compact(question), 1))
-
-    async def _follow_others(self, project: str) -> None:
-        """Begin to ask the other processes for the requests of a project, unless that is done.
-
-        Returns when they record them, so what follows the head of a feed is in it.
-        """
-        if self.ask_others is not None and project not in self._followed:
-            self._followed[project] = {}
-            await self._poll(project)
-
-    async def _poll(self, project: str) -> None:
-        with suppress(Exception):  # a process that cannot answer now may later
-            await self._poll_once(project)
-        self._clock.callLater(POLL_S, self._poll_again, project)
-
-    def _poll_again(self, project: str) -> None:
-        if self.recorder.follows(project):
-            Deferred.fromCoroutine(self._poll(project))
-        else:
-            del self._followed[project]
-
-    async def _poll_once(self, project: str) -> None:
-        after = self._followed[project]
-        answers = await self._ask({"what": "requests", "project": project, "after": after})
-        for number, packed in answers.items():
-            answer = unpack(packed)
-            await self._slices.run(self._show_each(project, answer["requests"]))
-            after[str(number)] = answer["count"]
-
-    def _show_each(self, project: str, requests: Iterable[Any]) -> Generator[None, None, None]:
-        for shown in requests:
-            self.recorder.show(project, SeenRequest.parse(shown))
-            yield
+        answers = await self.ask_others(zlib.compress(compact(question), 1))
+        return {number: unpack(each) for number, each in answers.items()}
 
     # Connections.
 
@@ -305,7 +374,7 @@ class Inspection:
         return listed
 
     def _show_connection(self, each: Stream | RealtimeSession) -> dict[str, Json]:
-        opened = self._wall_clock() - (perf_counter() - _began(each.request))
+        opened = self._wall_clock() - (perf_counter() - began_at(each.request))
         shown: dict[str, Json] = {
             "database": each.name.label,
             "uid": uid_of(each.identity),
@@ -325,10 +394,16 @@ class Inspection:
         return shown
 
 
-def _began(request: Any) -> float:
-    """Return when a request was complete, in seconds of `perf_counter`."""
-    began: float = getattr(request, "began", perf_counter())
-    return began
+def _begin_of(question: dict[str, Any], count: int, number: int) -> int:
+    """Return after how many items the answer begins, of `count` that this process has recorded.
+
+    A process that was started again begins at 1, one that was not asked yet now; `number` is that
+    by which the one that asks knows this one.
+    """
+    if "after" not in question:
+        return 0
+    after: int = question["after"].get(str(number), count)
+    return after if after <= count else 0
 
 
 def _show_some(requests: Iterable[SeenRequest]) -> Generator[None, None, list[Json]]:
@@ -369,160 +444,52 @@ def _print_last(
     return [*printed, b"]" if printed else b"[]"]
 
 
-@implementer(IPushProducer)
-class RequestFeed:
-    """A stream of the requests of a project, as they come; also the producer of its transport.
+class RequestFeed(Feed[SeenRequest]):
+    """A stream of the requests of a project, as they come."""
 
-    Attributes:
-        name, identity, address: as those of each stream.
-        last_sent: when something was sent last, in seconds of the clock.
-        sent_bytes: how many bytes were sent so far.
-
-    """
+    kind = "request streams"
+    most_waiting = MAX_WAITING
+    most_waiting_bytes = 0
+    send_s = 0.1
+    sent_at_once = 64
+    sent_bytes_at_once = 64 * KIB
 
     def __init__(
         self,
         *,
-        inspection: Inspection,
+        recorder: RequestRecorder,
+        chosen: RequestFilter,
         data: DataHandlers,
+        counts: Counting,
         request: IHttp1Request,
         name: DatabaseName,
         identity: Identity,
-        chosen: RequestFilter,
     ) -> None:
         """Send the `chosen` requests of the project of `name` to an admin."""
-        self.name: Final = name
-        self.identity: Final = identity
-        self.address: Final = counted_address_of(request)
-        self._request, self._chosen = request, chosen
-        self._recorder, self._counts = inspection.recorder, inspection.counts
-        self._key = f"request streams of {name.project}"
-        self._streams, self._writer = data.streams, data.context.writer
-        self._clock = data.context.clock
-        self.last_sent = self._clock.seconds()
-        self.sent_bytes = 0
-        self._waiting: deque[SeenRequest] = deque()
-        self._dropped = 0
-        self._due: IDelayedCall | None = None
-        self._is_paused = False
-        self._is_open = False
+        super().__init__(data=data, counts=counts, request=request, name=name, identity=identity)
+        self._recorder, self._chosen = recorder, chosen
 
-    def open(self) -> None:
-        """Begin; raise `TooManyStreams` or `StreamsExhausted`."""
-        request = self._request
-        self._streams.check(self.name, self.address, self.identity)
-        if self._counts.total(self._key) >= MAX_FEEDS:
-            raise TooManyStreams("There are too many streams of the requests of this project.")
-        headers = (*STREAM_HEADERS, *self._writer.common_headers(request, no_store=False))
-        if request.method == b"HEAD":
-            request.start(200, headers, closes_connection=True)
-            request.finish()
-            return
-        watched = self._recorder.watch(self.name.project)
-        self._is_open = True
-        self._counts.add(self._key)
-        self._streams.add(self)
-        watched.followers.append(self._follow)
-        request.notifyFinish().addBoth(self._close)
-        if not self._is_open:
-            return  # the client has disconnected before
-        request.start(200, headers, closes_connection=True)
-        request.has_own_timeout = True
-        request.registerProducer(self, True)
-        self._write(KEEP_ALIVE)
+    def begin(self) -> None:
+        """Follow the requests; raise `TooManyStreams`."""
+        self._recorder.watch(self.name.project).followers.append(self)
 
-    def _follow(self, seen: SeenRequest) -> None:
+    def stop(self) -> None:
+        """Follow them no longer."""
+        self._recorder.unfollow(self.name.project, self)
+
+    def add(self, item: SeenRequest) -> None:
         """Send a request soon, if it is chosen."""
-        if not self._chosen.shows(seen):
-            return
-        if len(self._waiting) >= MAX_WAITING:
-            self._waiting.popleft()
-            self._dropped += 1
-        self._waiting.append(seen)
-        if self._due is None and not self._is_paused:
-            self._due = self._clock.callLater(SEND_S, self._send_some)
+        if self._chosen.shows(item):
+            super().add(item)
 
-    def _send_some(self) -> None:
-        self._due = None
-        frames = []
-        if self._dropped:
-            frames.append(b'event: dropped\ndata: {"count":%d}\n\n' % self._dropped)
-            self._dropped = 0
-        size = 0
-        while self._waiting and len(frames) < SENT_AT_ONCE and size < SENT_BYTES:
-            printed = self._waiting.popleft().printed()
-            size += len(printed)
-            frames.append(b"event: request\ndata: %b\n\n" % printed)
-        if self._waiting:
-            self._due = self._clock.callLater(SEND_S, self._send_some)
-        self._write(b"".join(frames))
+    def size_of(self, _: SeenRequest) -> int:
+        """Return 0: a request is printed when it is sent, so only their number has a bound."""
+        return 0
 
-    def _write(self, data: bytes) -> None:
-        if data and self._is_open:
-            self.last_sent = self._clock.seconds()
-            self.sent_bytes += len(data)
-            self._request.write(data)
+    def frame_of(self, item: SeenRequest) -> bytes:
+        """Return the frame of a request."""
+        return b"event: request\ndata: %b\n\n" % item.printed()
 
-    # From the registry of streams.
-
-    def keep_alive(self) -> None:
-        """Send a keep-alive, unless the client does not read."""
-        if not self._is_paused:
-            self._write(KEEP_ALIVE)
-
-    def retry(self) -> None:
-        """Do nothing: it is never postponed."""
-
-    def lose_identity(self) -> None:
-        """End with `auth_revoked`: the token has expired, or is no longer trusted."""
-        self.end(AUTH_REVOKED)
-
-    def revoke(self) -> None:
-        """Go on: it shows the project, of which one database is deleted."""
-
-    def end(self, last_frame: bytes = b"") -> None:
-        """End cleanly; `last_frame` says why."""
-        if self._is_open:
-            self._write(last_frame)
-            self._close(None)
-            self._request.unregisterProducer()
-            self._request.finish()
-
-    def abort(self, reason: CutOff = "slow") -> None:
-        """Drop the connection."""
-        if self._is_open:
-            self._close(None)
-            self._request.abort(reason)
-
-    # The transport.
-
-    def pauseProducing(self) -> None:
-        """Stop writing until the client has read what was sent."""
-        self._is_paused = True
-        self._streams.pause(self)
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
-
-    def resumeProducing(self) -> None:
-        """Write what waits."""
-        self._is_paused = False
-        self._streams.resume(self)
-        if self._is_open and self._waiting and self._due is None:
-            self._due = self._clock.callLater(SEND_S, self._send_some)
-
-    def stopProducing(self) -> None:
-        """Stop writing: the connection is gone."""
-        self._close(None)
-
-    def _close(self, _: object) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
-        self._waiting.clear()
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
-        self._counts.remove(self._key)
-        self._streams.remove(self)
-        self._recorder.unfollow(self.name.project, self._follow)
+    def frame_of_dropped(self, count: int) -> bytes:
+        """Return the frame that says how many requests were dropped."""
+        return b'event: dropped\ndata: {"count":%d}\n\n' % count

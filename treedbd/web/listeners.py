@@ -30,7 +30,9 @@ from treedbd.web.auth.identity import ANONYMOUS, Identity
 
 if TYPE_CHECKING:
     from treedbd.web.context import WebContext
+    from treedbd.web.profile import Profiler
     from treedbd.web.rates import Rates
+    from treedbd.web.realtime.listens import Get, Listen
     from treedbd.web.realtime.session import RealtimeSession
 
 TICK_S: Final = 1.0
@@ -375,10 +377,15 @@ class SocketRegistry(ListenerRegistry["RealtimeSession"]):
         listens: how many listens the sessions have.
         observe: is called with each session that is added; None while no admin looks.
         denied: are called with the database of each denial by the rules.
+        listen_kinds: the classes of listens and gets; while a database is profiled, those that
+            record what they send.
+        profiler: records the operations of databases that are profiled.
 
     """
 
     _kind = "sockets"
+    listen_kinds: tuple[type[Listen], type[Get]]
+    profiler: Profiler
 
     def __init__(self, context: WebContext) -> None:
         super().__init__(context)

@@ -67,6 +67,8 @@ FIELDS: Final = (
 """The names of all fields that an entry may have."""
 CLIENT_CLOSED: Final = 499
 """The status of a request whose client disconnected before the response; as in nginx."""
+DENIED: Final = "permission_denied"
+"""The code of a request that the rules deny."""
 MAX_PATH: Final = 2000
 MAX_FIELD: Final = 300
 """Characters of other texts that a client chose."""

@@ -63,6 +63,7 @@ from treedbd.web.listeners import StreamRegistry
 from treedbd.web.openapi import DeclaredRoute, OpenApi
 from treedbd.web.origins import CONSOLE, SENT_FOR_PAGES, ForeignOrigin, OriginGuard, UnnamedPage
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents, FrontPage, Health
+from treedbd.web.profile import ORDINARY_STREAMS, Profiler
 from treedbd.web.rates import Rates, TooManyRequests
 from treedbd.web.reading import (
     MissingIndexes,
@@ -95,7 +96,6 @@ from treedbd.web.request import (
 from treedbd.web.request_log import DevelopmentLog
 from treedbd.web.response import Response, counted_address_of, json_response
 from treedbd.web.standby import StandbyHandlers
-from treedbd.web.streams import ChangesStream, Stream
 from treedbd.web.webhooks import WebhookHandlers
 from treedbd.web.write import FREE_BYTES, WriteHandlers
 
@@ -249,8 +249,13 @@ class DataHandlers:
         gate: admits bodies to be parsed.
         context: what the handlers of the service share.
         refuse: answers with an error.
+        stream_kinds: the classes of streams, of values and of changes; while a database is
+            profiled, those that record what they send.
+        profiler: records the operations of databases that are profiled.
 
     """
+
+    profiler: Profiler
 
     def __init__(self, context: WebContext, refuse: ErrorSender) -> None:
         self.context: Final = context
@@ -265,6 +270,7 @@ class DataHandlers:
             **writes.methods,
         }
         self.streams: Final = StreamRegistry(context)
+        self.stream_kinds = ORDINARY_STREAMS
         self.gate: Final = writes.gate
         self._shared_reads = context.reads
         self.missing_indexes: Final = MissingIndexes()
@@ -284,7 +290,7 @@ class DataHandlers:
         if self._audit is not None:
             self._audit.read(request, wanted, database.name, identity)
         if wanted.accepts_events:
-            kind = ChangesStream if names_changes(wanted.parameters) else Stream
+            kind = self.stream_kinds[names_changes(wanted.parameters)]
             stream = kind(
                 request=request, wanted=wanted, data=self, database=database, identity=identity
             )
@@ -664,7 +670,7 @@ class TreeResource(Resource):
     def _serve_admins(self, context: WebContext, activity: Activity) -> None:
         """Make the handlers of what only admins may do."""
         data, catalog, sockets = self.data, self._catalog, self.realtime.sockets
-        self.inspection = Inspection(data, sockets, activity, catalog.statistics)
+        self.inspection = Inspection(data, sockets, activity, catalog)
         self._admin = AdminHandlers(data, catalog, sockets, activity, inspection=self.inspection)
         self._databases = DatabaseHandlers(data, catalog, activity)
         self._cursors = CursorHandlers(data, catalog)
@@ -768,6 +774,7 @@ class TreeResource(Resource):
     @app.route("/.settings/audit.json", methods=READ_METHODS, endpoint="audit")
     @app.route("/.settings/compact.json", methods=["POST", "OPTIONS"], endpoint="compact")
     @app.route("/.settings/log.json", methods=READ_METHODS, endpoint="log")
+    @app.route("/.settings/profile.json", methods=READ_METHODS, endpoint="profile")
     @app.route("/.settings/rules.json", methods=["GET", "HEAD", "PUT", "OPTIONS"], endpoint="rules")
     @app.route("/.settings/rules/trial.json", methods=["POST", "OPTIONS"], endpoint="rules_trial")
     @app.route("/.settings/rules/versions.json", methods=READ_METHODS, endpoint="rules_versions")

@@ -13,7 +13,6 @@ paths are `shown_path`, and in queries, bodies and claims what may be a token is
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -30,6 +29,8 @@ from treedbd.http1.request import (
     HIDDEN,
     IHttp1Request,
     Request,
+    hide_secrets,
+    hide_signatures,
     hide_tokens,
     shown_path,
     size_of_body,
@@ -40,14 +41,12 @@ from treedbd.tree.path import format_path
 from treedbd.tree.types import PRIORITY, InvalidQuery, Json
 from treedbd.tree.value import compact
 from treedbd.web.auth.identity import ANONYMOUS, Identity
-from treedbd.web.listeners import TooManyStreams
+from treedbd.web.feeds import Recorder
 from treedbd.web.request import DataRequest, Parameters, Question, find_single_parameter
-from treedbd.web.request_log import CLIENT_CLOSED, bytes_received
+from treedbd.web.request_log import CLIENT_CLOSED, DENIED, bytes_received
 from treedbd.web.response import address_of
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IDelayedCall, IReactorTime
-
     from treedbd.web.context import WebContext
 
 KEPT: Final = 200
@@ -64,7 +63,6 @@ DENIED_BYTES: Final = 4 * KIB
 """Bytes of JSON of a denied body, and of the `auth` that was denied; more is left out."""
 LARGE_QUESTION: Final = 4 * KIB
 """Bytes of a parsed request beyond which it is printed at once, and not kept."""
-DENIED: Final = "permission_denied"
 
 INSPECTING: Final = b"/.inspect/"
 """In the paths of requests that only look: they are not shown."""
@@ -114,15 +112,6 @@ def _hide(text: str) -> str:
 
 
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-_SIGNATURE: Final = re.compile(
-    r"(?<![\w-])(?=[\w-]*[a-z])(?=[\w-]*[A-Z])(?=[\w-]*[0-9])[\w-]{43,}+", re.ASCII
-)
-"""What may be the signature of a token, without the rest of it."""
-
-
-def hide_secrets(text: str) -> str:
-    """Return text without parts that may be tokens, or their signatures alone."""
-    return _SIGNATURE.sub(HIDDEN, hide_tokens(text))
 
 
 def hide_in_strings(text: str, hide: Callable[[str], str]) -> str:
@@ -153,7 +142,7 @@ def show_path(source: DataRequest | str) -> str:
         keys, is_priority = source.place
         text = format_path((*keys, PRIORITY) if is_priority else keys)
         path = quote(text, safe=_ASCII).encode()  # the log of requests is of ASCII, this is not
-    shown = _SIGNATURE.sub(HIDDEN, shown_path(path[: 2 * MAX_SHOWN]))
+    shown = hide_signatures(shown_path(path[: 2 * MAX_SHOWN]))
     return cut(_ENCODED.sub(lambda found: unquote(found[0]), shown))
 
 
@@ -162,7 +151,6 @@ class SeenRequest:
     """One request: answered, or opened if it is a stream or a socket.
 
     Attributes:
-        number: its number among those of its project that this process has recorded.
         at: when, in seconds since 1970.
         database: the label of the database.
         source: the path, or the request that it is made of when it is needed.
@@ -187,7 +175,6 @@ class SeenRequest:
     source: DataRequest | str
     query: str | None = None
     denied: dict[str, Json] = attrs.field(factory=dict)
-    number: int = 0
     _printed: bytes = b""
 
     @property
@@ -299,128 +286,21 @@ class RequestFilter:
         return path is None or seen.path == path or seen.path.startswith(path + "/")
 
 
-Follow: TypeAlias = Callable[[SeenRequest], None]
+class RequestRecorder(Recorder[str, SeenRequest]):
+    """Records the requests of projects whose admins look at them."""
 
+    kept = KEPT
+    watched_s = WATCHED_S
+    most_watched = MAX_WATCHED
+    too_many = "The requests of too many projects are followed."
 
-class WatchedProject:
-    """The last requests of a project, and who follows them.
-
-    Attributes:
-        last: those that were recorded last.
-        count: how many were recorded.
-        until: when the recording ends unless it is asked for again, in seconds of the clock.
-        followers: what is called with each request.
-
-    """
-
-    def __init__(self) -> None:
-        self.last: Final[deque[SeenRequest]] = deque(maxlen=KEPT)
-        self.count = 0
-        self.until = 0.0
-        self.followers: Final[list[Follow]] = []
-
-    def add(self, seen: SeenRequest) -> None:
-        """Keep a request, and show it to those who follow."""
-        self.count += 1
-        seen.number = self.count
-        self.last.append(seen)
-        for follow in self.followers:
-            follow(seen)
-
-    def after(self, number: int) -> list[SeenRequest]:
-        """Return the kept requests with a higher number."""
-        return [each for each in self.last if each.number > number]
-
-
-class RequestRecorder:
-    """Records the requests of projects whose admins look at them.
-
-    Attributes:
-        is_recording: whether the requests of any project are recorded.
-
-    """
-
-    def __init__(self, context: WebContext, switch: Callable[[bool], None]) -> None:
-        """`switch` is called with whether anything is recorded from now on, when that changes."""
-        self.is_recording = False
-        self._clock: IReactorTime = context.clock
+    def __init__(self, context: WebContext, switch: Callable[[], None]) -> None:
+        """`switch` is called when `is_recording` has changed."""
+        super().__init__(context.clock, switch)
         self._wall_clock = context.wall_clock
         self._recall = context.authenticator.recall
         self._parser = context.parser
         self._secret = context.settings.admin_token
-        self._switch = switch
-        self._watched: dict[str, WatchedProject] = {}
-        self._due: IDelayedCall | None = None
-
-    def watch(self, project: str) -> WatchedProject:
-        """Record the requests of a project, for `WATCHED_S` from now on; return the last ones.
-
-        If too many projects are recorded, the one that was asked for longest ago is dropped,
-        unless requests of it are followed; raises `TooManyStreams` if those of all are.
-        """
-        watched = self._watched.pop(project, None)
-        if watched is None:
-            watched = WatchedProject()
-            self._make_room()
-        self._watched[project] = watched
-        watched.until = self._clock.seconds() + WATCHED_S
-        self._record_any(True)
-        if self._due is None:
-            self._due = self._clock.callLater(WATCHED_S, self._end_idle)
-        return watched
-
-    def close(self) -> None:
-        """Record nothing from now on."""
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
-        self._watched.clear()
-        self._record_any(False)
-
-    def _record_any(self, is_on: bool) -> None:
-        if self.is_recording is not is_on:
-            self.is_recording = is_on
-            self._switch(is_on)
-
-    def _make_room(self) -> None:
-        """Drop the project that was asked for longest ago if there are too many."""
-        if len(self._watched) >= MAX_WATCHED:
-            idle = [name for name, each in self._watched.items() if not each.followers]
-            if not idle:
-                raise TooManyStreams("The requests of too many projects are followed.")
-            del self._watched[idle[0]]
-
-    def _end_idle(self) -> None:
-        """Record no longer what is not asked for."""
-        self._due = None
-        now = self._clock.seconds()
-        for project, watched in list(self._watched.items()):
-            if watched.followers:
-                watched.until = now + WATCHED_S
-            elif watched.until <= now:
-                del self._watched[project]
-        if self._watched:
-            until = min(each.until for each in self._watched.values())
-            self._due = self._clock.callLater(until - now, self._end_idle)
-        else:
-            self._record_any(False)
-
-    def follows(self, project: str) -> bool:
-        """Return whether the requests of a project are followed."""
-        watched = self._watched.get(project)
-        return watched is not None and bool(watched.followers)
-
-    def unfollow(self, project: str, follow: Follow) -> None:
-        """Call `follow` no longer; the requests are recorded for a while."""
-        watched = self._watched.get(project)
-        if watched is not None and follow in watched.followers:
-            watched.followers.remove(follow)
-
-    def show(self, project: str, seen: SeenRequest) -> None:
-        """Show a request of another process to those who follow."""
-        watched = self._watched.get(project)
-        for follow in watched.followers if watched else ():
-            follow(seen)
 
     # What connections report.
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import pytest
-
 from tests.database.world import TurnClock
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import Limits
-from treedbd.web.realtime import listens as listening
 from treedbd.web.realtime.listens import SessionListens
 from treedbd.web.realtime.messages import RealtimeRequest
 
@@ -36,14 +33,11 @@ class CountedListen:
         self.released.append(self)
 
 
-def test_all_listens_of_a_session_end_at_once_and_are_released_in_slices(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_all_listens_of_a_session_end_at_once_and_are_released_in_slices() -> None:
     released = CountedListen.released
-    monkeypatch.setattr(listening, "Listen", CountedListen)
     opened: list[Any] = []
     clock = TurnClock()
-    registry = SimpleNamespace(listens=0)
+    registry = SimpleNamespace(listens=0, listen_kinds=(CountedListen, None))
     context = SimpleNamespace(
         registry=registry,
         limits=Limits(),

@@ -14,7 +14,7 @@ from tests.websocket_frames import TEXT, print_frame
 from treedbd.rules.ruleset import DENY
 from treedbd.web.realtime import observed
 from treedbd.web.realtime.messages import RealtimeRequest
-from treedbd.web.realtime.observed import ObservedSession
+from treedbd.web.realtime.observed import Asked, ObservedSession
 from treedbd.web.realtime.session import RealtimeSession
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJhIjoxfQ.c2lnbmF0dXJl"
@@ -127,7 +127,7 @@ def test_a_session_of_another_project_is_not_recorded(server: InspectedServer) -
     peer = open_socket(server)
     (session,) = server.resource.realtime.sockets.listeners
     server.inspection.recorder._watched["shop"] = server.inspection.recorder._watched.pop("demo")
-    server.inspection._observer.begin()
+    server.inspection._observer.switch(is_on=True)
     assert isinstance(session, ObservedSession)
     send(server, peer, 1, "p", {"p": "open/a", "d": 1})
     assert session.asked == {}
@@ -141,8 +141,8 @@ def test_a_session_forgets_what_waits_too_long(
     peer = open_socket(server)
     (session,) = server.resource.realtime.sockets.listeners
     assert isinstance(session, ObservedSession)
-    waiting = RealtimeRequest(-1, "p", {})
-    session.asked.update({-1: (waiting, 0.0), -2: (waiting, 0.0)})
+    waiting = Asked(RealtimeRequest(-1, "p", {}))
+    session.asked.update({-1: waiting, -2: waiting})
     send(server, peer, 1, "p", {"p": "open/a", "d": 1})
     assert list(session.asked) == [-2]
 

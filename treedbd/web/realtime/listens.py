@@ -167,6 +167,7 @@ class Get:
         self._session = session
         self._number = number
         self._place = place
+        self._query = query
         options = _options(query)
         self._facts = options.facts
         self._source = SpelledSource(ReadSource(session.database, place, options))
@@ -228,7 +229,7 @@ LISTEN_BYTES: Final = 2 * KIB
 """Bytes of a listen besides its path and its query."""
 _EVENTS: Final = "realtime events"
 """The key under which the listens of a path share the printed events of a notification."""
-_CONTENTS: Final = "realtime"
+CONTENTS: Final = "realtime"
 """The key under which they share the messages, by the tags that these end with."""
 _NO_CONTENTS: Final[dict[int | None, list[Content]]] = {}
 KEPT_TAGS: Final = 16
@@ -376,7 +377,7 @@ class Listen:
     def _send(self, notification: Notification) -> None:
         outbox, registry = self._session.outbox, self._session.context.registry
         registry.events_sent += len(notification.events)
-        contents = notification.shared.get(_CONTENTS, _NO_CONTENTS).get(self._tag)
+        contents = notification.shared.get(CONTENTS, _NO_CONTENTS).get(self._tag)
         for content in contents or self._print(notification):
             registry.event_bytes += content.size
             outbox.send_event(content, self)
@@ -459,7 +460,7 @@ class Listen:
             shared[_EVENTS] = events
         end, memory = messages.value_end(self._tag), self._session.context.reads.memory
         contents = contents_of([(*event, end) for event in events], memory)
-        of_tags = shared.setdefault(_CONTENTS, {})
+        of_tags = shared.setdefault(CONTENTS, {})
         if len(of_tags) < KEPT_TAGS:
             of_tags[self._tag] = contents
         return contents
@@ -585,6 +586,9 @@ class SessionListens:
     def __len__(self) -> int:
         return len(self._listens)
 
+    def __iter__(self) -> Iterator[Listen]:
+        return iter(list(self._listens.values()))
+
     def find_behind(self) -> SharedWindow | None:
         """Return the window of a query that has not caught up with the last commit."""
         for each in self._listens.values():
@@ -604,7 +608,8 @@ class SessionListens:
             session.context.registry.refused["listens_per_connection"] += 1
             raise LimitReached("There are too many listens of this connection.")
         query_object = None if query is None else body["q"]
-        listen = Listen(
+        kind, _ = session.context.registry.listen_kinds
+        listen = kind(
             session=session, key=key, path=path, query=query, query_object=query_object, tag=tag
         )
         warning: Json = {}
@@ -646,7 +651,8 @@ class SessionListens:
         """Answer with the present value; raise if the request is malformed."""
         session = self._session
         place, query = place_of(request.body), parse_query_object(request.body.get("q"))
-        get = Get(session, request.number, place, query)
+        _, kind = session.context.registry.listen_kinds
+        get = kind(session, request.number, place, query)
         if query is not None:
             self._check_index(get.read_request, query)
         return self._when_current(lambda: session.outbox.add(_Opening(get, self.pending)))

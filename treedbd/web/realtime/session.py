@@ -51,7 +51,7 @@ from treedbd.web.auth.verifier import unsigned_identity
 from treedbd.web.listeners import SocketRegistry
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.listens import KnownHashes, Listen, SessionListens
+from treedbd.web.realtime.listens import Get, KnownHashes, Listen, SessionListens
 from treedbd.web.realtime.messages import (
     EXPIRED,
     OK,
@@ -108,6 +108,7 @@ class RealtimeContext:
         self.limits: Final = settings.limits
         self.buffer_bytes: Final = settings.streams.buffer_bytes
         self.registry: Final = SocketRegistry(web)
+        self.registry.listen_kinds = Listen, Get
         self.hashes: Final = KnownHashes()
         self.authenticator: Final = web.authenticator
         self.guard: Final = web.guard
@@ -728,6 +729,11 @@ class RealtimeSession:
     def listen_count(self) -> int:
         """How many listens it has."""
         return 0 if self.is_over else len(self._listens)
+
+    @property
+    def listens(self) -> Iterable[Listen]:
+        """The listens that it has."""
+        return () if self.is_over else self._listens
 
     @property
     def writes_at_end(self) -> bool:
