@@ -14,7 +14,8 @@ import pytest
 
 from tests.command import COMMAND, environment, run_command
 from tests.daemon import Daemon
-from treedbd.cli.top import Counted, CountedDatabase, format_bytes, format_counted, parse_counted
+from treedbd.cli.exit import format_bytes
+from treedbd.cli.top import Counted, CountedDatabase, format_counted, parse_counted
 
 SLOW: dict[str, Any] = {
     "ms": 1234.56,

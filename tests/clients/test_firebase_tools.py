@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,7 @@ from tests.clients.harness import (
 )
 from tests.daemon import Daemon
 from tests.rest import Client
+from tests.sse import EventStream
 
 DOCUMENTATION = HERE.parents[1] / "docs/clients.md"
 PREPARATION = re.compile(r"^    umask 077\n(?:    .*\n)+", re.MULTILINE)
@@ -164,6 +166,37 @@ def test_the_tool_removes_in_pieces_if_the_server_refuses(local: Tool, developme
         output = run_node(arguments, local.folder, local.variables)
         assert client.get("/pieces.json") == {"beside": 1}
     assert int(output.split()[2]) > 5, output
+
+
+def test_the_tool_profiles_a_database(local: Tool, development: Daemon) -> None:
+    ended = threading.Event()
+
+    def work(client: Client) -> None:
+        while not ended.is_set():  # it is not known when the profile begins
+            with EventStream(client, '/profiled/here.json?orderBy="age"&limitToLast=9'):
+                client.put("/profiled/here/b.json", {"age": 2})
+                client.get("/profiled/here.json")
+
+    with Client(development, "tools.localhost") as client:
+        working = threading.Thread(target=work, args=(client,))
+        working.start()
+        try:
+            # It closes its standard input, which the other commands share.
+            local.run_apart("database:profile", "--duration", "1", "--output", "report.txt")
+        finally:
+            ended.set()
+            working.join()
+    report = (local.folder / "report.txt").read_text()
+    tables = re.split(r"\n(?=[A-Z][a-z]+ [A-Z])", report)
+    paths = {
+        table.partition("\n")[0]: {line.split()[1] for line in re.findall("│ /.*", table)}
+        for table in tables
+    }
+    here, below = "/profiled/here", "/profiled/here/b"
+    assert paths["Read Speed"] == paths["Unlisten Speed"] == {here}
+    assert paths["Write Speed"] == paths["Uploaded Bytes"] == {below}
+    assert paths["Broadcast Speed"] == {below}
+    assert re.search(r"│ /profiled/here +│ age +│ 1 +│", report.partition("Unindexed")[2])
 
 
 def test_the_tool_deploys_rules(local: Tool, development: Daemon) -> None:

@@ -14,6 +14,7 @@ databases        database: databases listed, created and deleted
 cursors          cursors: the readers of change logs, and removal of their cursors
 hooks            hooks: what is called when data changes, listed, put and removed
 top              top: what clients do with the databases of a project
+profile          top --profile: the operations on a database, added up by path
 console          console: the console, opened in a browser
 token            token: a token for a project
 init             init: the files that a daemon needs

@@ -53,6 +53,7 @@ from treedbd.cli.exit import (
     CommandFailed,
     Status,
     counted,
+    format_bytes,
     make_printable,
     print_line,
     warn,
@@ -60,7 +61,6 @@ from treedbd.cli.exit import (
 from treedbd.cli.loading import importing
 from treedbd.cli.loading.transfer import ProgressReport
 from treedbd.cli.options import add_flag, add_settings_options, read_settings
-from treedbd.cli.top import format_bytes
 from treedbd.files import open_private, sync_directory
 from treedbd.names import NAME_PATTERN
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed

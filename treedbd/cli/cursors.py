@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import orjson
 
-from treedbd.cli.exit import CommandFailed, counted, make_printable, print_line
+from treedbd.cli.exit import CommandFailed, counted, format_bytes, make_printable, print_line
 from treedbd.cli.http_client import HttpClient, add_online_options, parse_json, reading_answer
 from treedbd.cli.options import Url, add_flag, add_optional_address
-from treedbd.cli.top import format_bytes
 
 _DESCRIPTION: Final = (
     "Show the readers of the change logs, such as the archive: up to which write each has read, "

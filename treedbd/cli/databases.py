@@ -6,10 +6,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any, Final
 
-from treedbd.cli.exit import CommandFailed, make_printable, print_line
+from treedbd.cli.exit import CommandFailed, format_bytes, make_printable, print_line
 from treedbd.cli.http_client import HttpClient, add_online_options, parse_json, reading_answer
 from treedbd.cli.options import Url, add_address, add_flag, add_optional_address
-from treedbd.cli.top import format_bytes
 
 _DATABASE: Final = "a database, as in https://room--shop.localhost:8443"
 _DESCRIPTION: Final = (

@@ -162,3 +162,13 @@ def _width(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def format_bytes(count: int) -> str:
+    """Return a number of bytes in the unit that suits it: `1.2 MB`, of 1,048,576 bytes."""
+    size, unit = float(count), "B"
+    for larger in ("KB", "MB", "GB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,4 +1,7 @@
-"""`treedb top`: what clients do with the databases of a project, shown again until Ctrl-C."""
+"""`treedb top`: what clients do with the databases of a project, shown again until Ctrl-C.
+
+With `--profile` it shows the operations on one database instead (`profile`).
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,25 @@ from typing import Any, Final, NoReturn
 
 import attrs
 
-from treedbd.cli.exit import DONE, CommandFailed, make_printable, print_line, write_out
+from treedbd.cli.exit import (
+    DONE,
+    CommandFailed,
+    format_bytes,
+    make_printable,
+    print_line,
+    write_out,
+)
 from treedbd.cli.http_client import HttpClient, add_online_options
 from treedbd.cli.options import add_flag, add_optional_address, seconds_from
+from treedbd.cli.profile import BY, show_profile
 
 INTERVAL_S: Final = 2.0
 _CLEAR: Final = b"\x1b[H\x1b[2J"
 _MAX_BYTES: Final = 67_108_864
-_UNITS: Final = ("KB", "MB", "GB")
 _EPILOG: Final = (
     "REQ/S and MS, the time of a request, are those since it was shown before, at first since the "
-    "daemon began; streams count as requests when they end, and their time does not count."
+    "daemon began; streams count as requests when they end, and their time does not count. A "
+    "profile is of the database that the URL addresses, from the beginning of the command on."
 )
 
 
@@ -38,13 +49,23 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         default=INTERVAL_S,
         help=f"how long to wait before it is shown again (default: {INTERVAL_S:g})",
     )
-    add_flag(parser, "--once", "show it once, and end")
-    add_flag(parser, "--json", "print one JSON object each time")
+    add_flag(parser, "--once", "show it once, and end; a profile, after the interval")
+    add_flag(parser, "--json", "print one JSON object each time; of a profile, each operation")
+    add_flag(parser, "--profile", "show the operations on a database by path, as they come")
+    parser.add_argument(
+        "--by",
+        choices=BY,
+        default=BY[0],
+        help="what the rows of a profile are ordered by (default: time)",
+    )
     add_online_options(parser, _top)
 
 
 def _top(client: HttpClient, arguments: Namespace) -> None:
     signal.signal(signal.SIGINT, _end)
+    if arguments.profile:
+        show_profile(client, arguments, lambda lines: _print(lines, arguments))
+        return
     url = arguments.url.to_activity()
     before = Counted(0.0, {}, ())
     while True:
@@ -56,11 +77,15 @@ def _top(client: HttpClient, arguments: Namespace) -> None:
         if arguments.json:
             print_line(content.decode())
         else:
-            _show(format_counted(before, now), clears=sys.stdout.isatty() and not arguments.once)
+            _print(format_counted(before, now), arguments)
         if arguments.once:
             return
         before = now
         time.sleep(arguments.interval)
+
+
+def _print(lines: list[str], arguments: Namespace) -> None:
+    _show(lines, clears=sys.stdout.isatty() and not arguments.once)
 
 
 def _show(lines: list[str], *, clears: bool) -> None:
@@ -133,16 +158,6 @@ def format_counted(before: Counted, now: Counted) -> list[str]:
         request = f"{slow['method']} {slow['path']} ({slow['name']})"
         lines.append(f"{slow['ms']:18.1f} {slow['ago_s']:6} s {slow['status']:10}  {request}")
     return [make_printable(line) for line in lines]
-
-
-def format_bytes(count: int) -> str:
-    """Return a number of bytes in the unit that suits it: `1.2 MB`, of 1,048,576 bytes."""
-    size, unit = float(count), "B"
-    for larger in _UNITS:
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
 def _count(number: int, what: str) -> str:
