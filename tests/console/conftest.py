@@ -67,6 +67,7 @@ VIEWS: Final = {
     "/rules/playground": ".playground",
     "/rules/versions": "treedb-rules-versions table",
     "/now": ".requests",
+    "/now/profile": "treedb-profile table",
     "/now/connections": "treedb-connections h2",
     "/now/databases": "treedb-databases table",
     "/now/tokens": "treedb-tokens form",

@@ -5,6 +5,7 @@ import { test } from "node:test";
 
 const folder = process.env.CONSOLE;
 const { OpenNode, PAGE, compare, findMark, markOf, nodeAt, numberOf, rowAt, rowCount, touchedChildren } = await import(`${folder}/tree/model.js`);
+const { MAX_CHILDREN, MAX_PLACES, Profile } = await import(`${folder}/now/operations.js`);
 const { indentJson, membersOf, piecesOf } = await import(`${folder}/tools/json.js`);
 
 const BEYOND = "9007199254740993";
@@ -172,4 +173,36 @@ test("a file is written in pieces that together are all of it", () => {
   assert.deepEqual(written, value);
   assert.ok(order.indexOf("big") < order.indexOf("big/a"));
   assert.ok(order.indexOf("big/.priority") > order.indexOf("big/a"));
+});
+
+test("operations are added up by path, many keys below a place as one", () => {
+  const profile = new Profile();
+  const read = (path, more = {}) => profile.add({ name: "rest-read", path, millis: 2, bytes: 10, allowed: true, ...more });
+  for (let at = 0; at < MAX_CHILDREN; at += 1) read(["users", `u${at}`, "name"]);
+  assert.equal(profile.rowsBy("time").length, MAX_CHILDREN);
+  read(["users", "more", "name"], { millis: 7, allowed: false });
+  profile.add({ name: "rest-write", path: ["a"], millis: 500, bytes: 1 });
+  profile.add({ name: "concurrent-connect", timestamp: 1 });
+  profile.add({ name: "operations-lost", count: 12 });
+  const joined = { name: "rest-read", count: 26, ms: 57, most: 7, bytes: 260, denied: 1, keys: ["users", "$key", "name"] };
+  const written = { name: "rest-write", count: 1, ms: 500, most: 500, bytes: 1, denied: 0, keys: ["a"] };
+  const connected = { name: "concurrent-connect", count: 1, ms: 0, most: 0, bytes: 0, denied: 0, keys: [] };
+  assert.deepEqual(profile.rowsBy("time"), [written, joined, connected]);
+  assert.deepEqual(profile.rowsBy("bytes"), [joined, written, connected]);
+  assert.deepEqual([profile.count, profile.lost], [28, 12]);
+});
+
+test("what is below joined keys is joined, and places have a bound", () => {
+  const profile = new Profile();
+  const query = { unIndexed: true, querySet: [{ index: { path: ["profile", "age"] } }] };
+  for (let at = 0; at < 30; at += 1) {
+    for (const each of "abc") profile.add({ name: "rest-read", path: ["a", `k${at}`, `x${at}${each}`], ...query });
+  }
+  assert.deepEqual(profile.rowsBy("count").map(({ keys, count }) => [keys, count]), [[["a", "$key", "$key"], 90]]);
+  assert.deepEqual(profile.missing, [{ keys: ["a", "$key", "$key"], index: "profile/age", count: 90 }]);
+  for (let at = 0; at < 25 ** 3; at += 1) {
+    const path = [`b${at % 20}`, `c${Math.floor(at / 20) % 25}`, `d${Math.floor(at / 500)}`];
+    profile.add({ name: "rest-read", path });
+  }
+  assert.ok(profile.rowsBy("count").length <= MAX_PLACES);
 });

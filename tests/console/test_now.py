@@ -34,6 +34,7 @@ DEVICE: Final = "Emulation.setDeviceMetricsOverride"
 PHONE: Final = {"width": 375, "height": 720, "deviceScaleFactor": 1, "mobile": True}
 TABS: Final = {
     "requests": "Live",
+    "profile": "Live",
     "connections": "Who is present",
     "databases": "Project demo",
     "tokens": "Make a token",
@@ -110,6 +111,20 @@ def test_requests_appear_as_they_come(page: ConsolePage, tree: Tree) -> None:
     page.await_true("return location.hash === '#/data/open/first'")
     page.go("/now/requests")
     page.await_text("GET /open/first", ".requests")
+
+
+def test_operations_are_shown_by_path_with_the_index_that_is_needed(
+    page: ConsolePage, tree: Tree
+) -> None:
+    page.go("/now/profile")
+    page.await_text("Live: 0 operations", ".filters")
+    tree.status("GET", '/open.json?orderBy="n"')
+    tree.status("GET", "/users/ada.json")
+    page.await_text("2 operations", ".filters")
+    assert rows(page) == ["/open", "/users/ada"] or rows(page) == ["/users/ada", "/open"]
+    page.await_text('1 query at /open: add ".indexOn": "n" to the rules there', ".missing")
+    page.click(".requests a", "/open")
+    page.await_true("return location.hash === '#/data/open'")
 
 
 def test_the_server_filters_requests(page: ConsolePage, tree: Tree) -> None:

@@ -1,4 +1,4 @@
-/** What happens now: rates and latencies, requests as they come, and what an admin does with databases. */
+/** What happens now: rates and latencies, requests as they come, operations by path, and what an admin does with databases. */
 
 import { html } from "../vendor/lit.js";
 import { Component } from "../core/element.js";
@@ -7,11 +7,13 @@ import "./backups.js";
 import "./connections.js";
 import "./databases.js";
 import "./plots.js";
+import "./profile.js";
 import "./requests.js";
 import "./tokens.js";
 
 const TABS = {
   requests: ["Requests", () => html`<treedb-plots></treedb-plots><treedb-requests></treedb-requests>`],
+  profile: ["Profile", () => html`<treedb-profile></treedb-profile>`],
   connections: ["Connections", () => html`<treedb-connections></treedb-connections>`],
   databases: ["Databases", () => html`<treedb-databases></treedb-databases>`],
   tokens: ["Tokens", () => html`<treedb-tokens></treedb-tokens>`],
