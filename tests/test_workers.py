@@ -354,12 +354,14 @@ def test_the_activity_of_all_workers_is_shown_by_any_of_them(tmp_path: pathlib.P
 
 def test_what_an_admin_inspects_is_of_all_workers(tmp_path: pathlib.Path) -> None:
     admin, requests = "ns=demo&auth=owner", "/.inspect/requests.json"
+    profile = f"/.settings/profile.json?{admin}"
     with Daemon(tmp_path, arguments=TWO) as daemon:
         tree = Client(daemon)
         first, second = clients_of(tree)
         assert first.request("GET", f"{requests}?{admin}").json == []
         with (
             contextlib.closing(EventStream(tree, f"{requests}?{admin}&path=/a")) as feed,
+            contextlib.closing(EventStream(tree, profile)) as profiled,
             contextlib.closing(EventStream(tree, "/a.json?ns=demo")) as stream,
             RealtimeClient(tree, "/.ws?v=5&ns=demo") as client,
         ):
@@ -375,6 +377,12 @@ def test_what_an_admin_inspects_is_of_all_workers(tmp_path: pathlib.Path) -> Non
                 frame = feed.next_change()
                 assert frame.event == "request"
                 sent.add(frame.path)
+            profiled.next_frame()
+            written: set[tuple[str, ...]] = set()
+            while not written >= {("a", "first"), ("a", "second"), ("a", "third")}:
+                operation = profiled.next_change().json
+                if operation["name"] in ("rest-write", "realtime-write"):
+                    written.add(tuple(operation["path"]))
             for each in (first, second):
                 shown = each.request("GET", f"{requests}?{admin}&path=/a").json
                 paths = [request["path"] for request in shown if request["method"] == "PUT"]
