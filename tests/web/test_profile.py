@@ -478,3 +478,23 @@ def test_a_profile_shows_the_operations_of_all_processes(
     opened.peer.disconnect()
     first.clock.advance(2)
     assert first.inspection._operations_followed._after == {}
+
+
+def test_what_cannot_be_printed_has_no_size_and_ends_no_session(server: InspectedServer) -> None:
+    opened = profile(server)
+    socket = open_socket(server)
+    deep: Any = 1
+    for _ in range(600):
+        deep = [deep]
+    send(server, socket, 1, "p", {"p": "open/a", "d": deep})
+    send(server, socket, 2, "p", {"p": "open/a", "d": 123456789012345678901234567890})
+    send(server, socket, 3, "p", {"p": "open/a", "d": 1, "h": 7})
+    send(server, socket, 4, "p", {"p": 5, "d": 1})
+    send(server, socket, 5, "g", {"p": "open", "q": 3})
+    assert shown(server, opened, "path", "bytes", "status", "allowed")[1:] == [
+        ("realtime-write", ["open", "a"], None, 400, True),
+        ("realtime-write", ["open", "a"], 22, 200, True),
+        ("realtime-transaction", ["open", "a"], 1, 400, True),
+        ("realtime-write", [], 1, 400, True),
+        ("realtime-read", ["open"], 0, 400, True),
+    ]

@@ -431,7 +431,8 @@ class RequestRecorder(Recorder[str, SeenRequest]):
 
     def add_short(self, shown: dict[str, Json], name: str, json: Json) -> None:
         """Add JSON as a member, with tokens hidden, if it is short."""
-        self.add_text(shown, name, compact(json))
+        with suppress(TypeError):  # it has more levels than can be printed
+            self.add_text(shown, name, compact(json))
 
     def add_text(self, shown: dict[str, Json], name: str, text: bytes) -> None:
         """Add JSON text as a member, with tokens hidden, if it is short and valid."""

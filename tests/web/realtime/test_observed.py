@@ -114,6 +114,18 @@ def test_a_long_write_is_shown_without_its_body(server: InspectedServer) -> None
     assert "body" not in denied
 
 
+def test_a_denied_value_with_too_many_levels_is_left_out(server: InspectedServer) -> None:
+    peer, deep = open_socket(server), [1]
+    for _ in range(600):
+        deep = [deep]  # type: ignore[list-item]
+    reader = token_of(uid="x", admin=True, read_only=True)
+    send(server, peer, 1, "auth", {"cred": reader})
+    send(server, peer, 2, "p", {"p": "open/a", "d": deep})
+    *_, denied = server.seen()
+    assert (denied["path"], denied["status"]) == ("/open/a", 403)
+    assert "body" not in denied
+
+
 def test_what_is_not_a_request_for_data_is_not_shown(server: InspectedServer) -> None:
     peer = open_socket(server)
     send(server, peer, 1, "s", {"c": {"sdk.js.1": 1}})

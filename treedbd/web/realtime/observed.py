@@ -209,16 +209,14 @@ class ObservedSession(RealtimeSession):
             "status": STATUS.get(status, MALFORMED),
             "address": address_of(self.request),
         }
+        size: int | None
         if action in _READS and status != OK:  # else it is recorded with its value
             self.begun.pop(asked.request.number, None)
             operation, size, more["query"] = _READS[action], 0, _query_object_of(body)
         elif action in _OPERATIONS:
             is_transaction = action == "p" and "h" in body
             operation = _TRANSACTION if is_transaction else _OPERATIONS[action]
-            value = body.get("d")
-            size = (
-                (0 if value is None else len(compact(value))) if asked.size is None else asked.size
-            )
+            size = _size_of(body.get("d")) if asked.size is None else asked.size
         else:
             return
         self.context.registry.profiler.note(
@@ -277,6 +275,14 @@ def _path_of(request: RealtimeRequest) -> str:
     if not isinstance(path, str):
         return "/"
     return cut(format_path(tuple(key for key in path[: 2 * MAX_SHOWN].split("/") if key)))
+
+
+def _size_of(value: Json) -> int | None:
+    """Return the bytes of a value, 0 for a removal; None for one that cannot be printed."""
+    try:
+        return 0 if value is None else len(compact(value))
+    except TypeError:  # it has too many levels, and was refused
+        return None
 
 
 def _keys_of(body: dict[str, Any]) -> Path:
