@@ -15,6 +15,8 @@ from tests.web.test_inspection import others_of
 from tests.web.tree_server import SETTINGS, StreamClient
 from treedbd.config.endpoints import LocalNetwork
 from treedbd.rules.ruleset import parse_rules
+from treedbd.tree.hashes import data_hash
+from treedbd.tree.value import from_export
 from treedbd.web import profile as module
 from treedbd.web.feeds import MAX_FEEDS
 from treedbd.web.profile import (
@@ -335,6 +337,16 @@ def test_open_listens_are_profiled(server: InspectedServer) -> None:
         ("realtime-write", None),
         ("listener-broadcast", 1),
     ]
+
+
+def test_a_listen_whose_client_has_the_value_sends_none(server: InspectedServer) -> None:
+    server.request("PUT", "/open/a.json", b'"text"')
+    opened = profile(server)
+    socket = open_socket(server)
+    for number, claimed in enumerate((data_hash(from_export("text")), "another")):
+        send(server, socket, number, "q", {"p": "open/a", "h": claimed})
+    listens = [each for each in shown(server, opened, "bytes") if each[0] == "listener-listen"]
+    assert listens == [("listener-listen", 0), ("listener-listen", 6)]
 
 
 # Bounds, and what is not shown.
