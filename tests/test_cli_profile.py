@@ -99,7 +99,7 @@ def test_the_index_that_a_query_lacks_is_named() -> None:
 def test_what_was_lost_is_said() -> None:
     profile = profile_of(read("a"), {"name": "operations-lost", "count": 12})
     first = format_profile(profile, 60.0, "time")[0]
-    assert first == "1 operations in 60 s; 12 more came too fast to be shown"
+    assert first == "1 operation in 60 s; 12 more came too fast to be shown"
 
 
 def test_what_is_shown_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

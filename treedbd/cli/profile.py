@@ -20,7 +20,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from treedbd.cli.exit import CommandFailed, format_bytes, make_printable, write_out
+from treedbd.cli.exit import CommandFailed, counted, format_bytes, make_printable, write_out
 from treedbd.cli.http_client import OWN_CONNECTION, HttpClient
 from treedbd.cli.options import Url
 from treedbd.cli.watch import FINAL_EVENTS, STREAM, EventParser, require_stream
@@ -181,7 +181,7 @@ def format_profile(profile: Profile, seconds: float, order: str) -> list[str]:
     rank, seconds = _RANK[order], max(seconds, 0.001)
     rows = profile.rows()
     rows.sort(key=lambda each: (-rank(each[2]), each[0], each[1]))
-    what = f"{profile.count} operations in {seconds:.0f} s"
+    what = f"{counted(profile.count, 'operation')} in {seconds:.0f} s"
     if profile.lost:
         what += f"; {profile.lost} more came too fast to be shown"
     lines = [
