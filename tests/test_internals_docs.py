@@ -21,7 +21,7 @@ MAX_FILES: Final = {
     "PUT of a leaf first": 28,
     "SSE open first": 20,
     "WebSocket put first": 31,
-    "PUT of rules first": 33,
+    "PUT of rules first": 34,
 }
 MAX_FRAMES: Final = {
     "GET of a leaf repeated": 38,

@@ -45,6 +45,8 @@ MAX_DISCONNECT_BYTES: Final = 256 * KIB
 """Bytes of what one connection has pending to be written when it ends."""
 MAX_DISCONNECT_NODES: Final = 2000
 """Members and items of one such write: it is brought into normal form and applied at once."""
+MAX_TTL_S: Final = 10 * 365 * 86_400
+"""Seconds after its last write for which a node is kept at most, if rules say when it goes."""
 MAX_CURSORS: Final = 64
 """Readers of the change log of one database."""
 MAX_HOOKS: Final = 32

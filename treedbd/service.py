@@ -61,6 +61,7 @@ from treedbd.database.answers import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import stored_bytes
 from treedbd.database.election import Election, FileElection, SoleElection
+from treedbd.database.expirer import PURPOSE, Expirer
 from treedbd.database.files import find_files
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
@@ -194,6 +195,7 @@ class TreeService(MultiService):
         self.catalog: Final = make_catalog(settings, self._plan, runtime, self._cluster, context)
         self._archiver = self._make_archiver(runtime)
         self._audit = self._make_audit(runtime)
+        self._expirer = self._make_expirer(runtime)
         self._credentials = Credentials(settings, self.catalog, self._reactor, hooks)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         requests = RequestCounts(settings.projects, any_project=settings.development)
@@ -241,6 +243,13 @@ class TreeService(MultiService):
             election=make_election(READER, settings, self._reactor, self._cluster),
             has_files=self._cluster is None,
             reactor=self._reactor,
+        )
+
+    def _make_expirer(self, runtime: Runtime) -> Expirer:
+        """Return what removes the nodes whose time is over."""
+        settings, reactor, cluster = self._settings, self._reactor, self._cluster
+        return Expirer(
+            self.catalog, runtime, partial(make_election, PURPOSE, settings, reactor, cluster)
         )
 
     def _make_resource(self, requests: RequestCounts, identify: Identify | None) -> TreeResource:
@@ -436,7 +445,7 @@ class TreeService(MultiService):
         MultiService.startService(self)
 
     def _start_readers(self) -> None:
-        """Start what reads the logs of this daemon, or of another one."""
+        """Start what reads the logs of this daemon or of another one, and removes expired nodes."""
         if self._standby is not None:
             self._standby.start()
         elif self._office is not None:
@@ -445,6 +454,7 @@ class TreeService(MultiService):
             self._archiver.start()
         if self._audit is not None:
             self._audit.start()
+        self._expirer.start()
 
     def stopService(self) -> Deferred[None]:
         """Stop in the order that the module states; never fails."""
@@ -491,10 +501,7 @@ class TreeService(MultiService):
         if refusal.active():
             refusal.cancel()
         self._credentials.close()
-        if self._archiver is not None:
-            await self._archiver.stop()
-        if self._audit is not None:
-            self.has_given_up |= not await self._audit.stop()
+        await self._stop_readers()
         await self._close_stores(end_at - self._reactor.seconds())
         self._operations.close_at_once()
         if self._cluster is not None:
@@ -504,6 +511,14 @@ class TreeService(MultiService):
         if self._tracer is not None:
             await self._tracer.stop()
         await maybeDeferred(MultiService.stopService, self)
+
+    async def _stop_readers(self) -> None:
+        """Stop what reads the logs of this daemon, and what removes expired nodes."""
+        await self._expirer.stop()
+        if self._archiver is not None:
+            await self._archiver.stop()
+        if self._audit is not None:
+            self.has_given_up |= not await self._audit.stop()
 
     def _open_data(self) -> None:
         """Open the stores, and find out whether this daemon is the first."""

@@ -194,6 +194,10 @@ class World:
     Commits wait until `disk` finishes them if one is given, else they are made at once. Without
     `rules` everything is allowed; `quotas` are those of the project, `of_runtime` further fields of
     the `Runtime`. `used_s` is the processor time that the reactor's thread has used.
+
+    Attributes:
+        now_ms: the milliseconds since 1970.
+
     """
 
     def __init__(
@@ -214,11 +218,12 @@ class World:
         self.engine: Engine = engine or MemoryEngine()
         self.rules = make_active_rules(run, rules, self.rules_changed)
         self.used_s = 0.0
+        self.now_ms = now_ms
         self.runtime = Runtime(
             self.clock,
             bytes,
             run,
-            now_ms=lambda: now_ms,
+            now_ms=lambda: self.now_ms,
             used_seconds=lambda: self.used_s,
             **of_runtime,
         )

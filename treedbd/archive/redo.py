@@ -32,6 +32,7 @@ from treedbd.limits import MIB, StreamLimits
 from treedbd.store import changelog
 from treedbd.store.bulk import BulkPatch, BulkWriter
 from treedbd.store.engine import LogEntry
+from treedbd.store.expiry_rows import distrust
 from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST, make_writer, read_states
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.sqlite.engine import FILE_SUFFIXES, SqliteEngine
@@ -311,6 +312,7 @@ class Redo:
             self._transaction = self._engine.begin()
             if not self._has_changed:
                 self._transaction.delete_range(DISCONNECT_FIRST, DISCONNECT_END)
+                distrust(self._transaction)
                 self._has_changed = True
             kept = read_states(self._transaction).kept
             self._changes = NetChanges(make_writer(self._transaction, kept), self._plain)

@@ -10,6 +10,8 @@ group_commit     the way of all writes: queue, batch, commit, round; a full disk
 write_lock       which process may write next, for each batch; what others have written meanwhile
 apply            one write in a transaction: If-Match, rules, rows, quotas; indexes built
 event_capture    the events of hooks, captured in the transaction of a write
+expiry           when nodes go (`.ttl`): the index of times, kept by writes; expired nodes removed
+expirer          which process removes expired nodes, and when
 rights           what rules allow callers, at a request; trials of rules, without a daemon
 watchers         watchers by path; their rights, judged again; what a commit means to each
 watched_queries  the events of each watched query, found once for all its streams

@@ -184,7 +184,7 @@ class WriteApplier:
             captures = self.events.is_used
             events = self.events.capture(transaction, write, edit, nodes) if captures else ""
             (nodes.change if counted is None else nodes.apply)(edit.changes)
-            sequence, op_id, size = self._log(transaction, write, edit, events, counted=counted)
+            sequence, op_id, size = self._log(transaction, nodes, write, edit, events, counted)
             commit = changelog.commit_of(sequence, edit, op_id, size)
         if write.wants_echo:
             echo = echo_of(edit, nodes) if may_read else echo_without_reading(write.edit, write.now)
@@ -219,7 +219,7 @@ class WriteApplier:
         self._check_time(write)
         database.kept_reads.note_changes(transaction, edit.changes)
         sequence, op_id, size = self._log(
-            transaction, write, write.edit, events, applied, counted=counted
+            transaction, nodes, write, write.edit, events, counted, applied
         )
         commit = changelog.large_commit_of(sequence, edit, op_id, applied.printed, size)
         return Outcome(edit, commit, None, etag, may_read=may_read, sent=applied.echo)
@@ -268,14 +268,14 @@ class WriteApplier:
     def _log(
         self,
         transaction: Transaction,
+        nodes: NodeWriter,
         write: Write,
         edit: Edit,
         events: str,
+        counted: CountedWrite | None,
         applied: AppliedBody | None = None,
-        *,
-        counted: CountedWrite | None = None,
     ) -> tuple[int, bytes, int]:
-        """Append an edit that was applied to the change log.
+        """Append an edit that was applied to the change log, and note when its nodes go.
 
         Returns its number, its id, and the bytes of its entry.
         """
@@ -297,6 +297,9 @@ class WriteApplier:
         sequence = changelog.append(transaction, op_id, entry, retain, kept, self._cursors.held)
         if counted is not None:
             counted.record(sequence)
+        if self._database.has_expiry:
+            changes = edit.changes if applied is None else applied.changes
+            self._database.expiry.note(transaction, nodes, changes, write.now)
         return sequence, op_id, len(entry)
 
     def _put_first_cursors(self, transaction: Transaction) -> None:

@@ -366,7 +366,12 @@ class Catalog:
             if project in self._projects or self._is_in_memory:
                 # Others are dropped with their databases; rules that were PUT are in a file.
                 self._kept_rules.append(rules)
+            self._tell_of_rules(project)
         return rules
+
+    def _tell_of_rules(self, project: str) -> None:
+        for known in self._runtime.rules_news:
+            known(project)
 
     def refresh(self, project: str) -> Deferred[None] | None:
         """Read which databases and rules others have made; None if all is known."""
@@ -652,6 +657,7 @@ class Catalog:
             for database in self._live():
                 if database.name.project == project.name:
                     database.recheck_grants()
+            self._tell_of_rules(project.name)
 
         others = self._others
         return ActiveRules(

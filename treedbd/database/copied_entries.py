@@ -25,11 +25,12 @@ from treedbd.limits import MAX_CURSORS
 from treedbd.loop import pause
 from treedbd.store import changelog
 from treedbd.store.bulk import BulkPatch, BulkWriter
-from treedbd.store.cursors import put_cursor, read_cursors, remove_cursor
+from treedbd.store.cursors import put_cursor, read_cursors, remove_cursor, time_of
 from treedbd.store.disconnect_rows import DisconnectRow, list_owners
 from treedbd.store.engine import DamagedRow, LogEntry, Row, Transaction
 from treedbd.store.hooks import CURSOR_PREFIX, HOOK_NAME, replace_hook_rows
 from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
+from treedbd.store.node_writer import NodeWriter
 from treedbd.tree.edit import ANY_LENGTH, Edit, Resolver, make_remove
 from treedbd.tree.event import EVENT_BYTES, Commit
 from treedbd.tree.fragments import Splitter
@@ -166,6 +167,7 @@ def _apply(applier: WriteApplier, transaction: Transaction, entry: LogEntry) -> 
     sequence = applier.append(transaction, entry.op_id, content)
     if counted is not None:
         counted.record(sequence)
+    _note_expiry(database, transaction, nodes, edit, content)
     return changelog.commit_of(sequence, edit, entry.op_id, size)
 
 
@@ -202,8 +204,18 @@ def _apply_long(
     sequence = applier.append(transaction, entry.op_id, entry.content)
     if counted is not None:
         counted.record(sequence)
+    _note_expiry(database, transaction, nodes, edit, entry.content)
     size = len(entry.content)
     return changelog.large_commit_of(sequence, edit, entry.op_id, printed, size)
+
+
+def _note_expiry(
+    database: Database, transaction: Transaction, nodes: NodeWriter, edit: Edit, content: bytes
+) -> None:
+    """Enter when the nodes go that were written, so that they do after a promotion."""
+    if database.has_expiry:
+        now = time_of(content, database.expiry.now_ms())
+        database.expiry.note(transaction, nodes, edit.changes, now)
 
 
 def _add_all(target: BulkWriter | BulkPatch, body: bytes) -> None:

@@ -21,6 +21,7 @@ from treedbd.database.answers import OUTLINE, Answers
 from treedbd.database.apply import Indexes, WriteApplier, find_tag, keep_tag, make_quotas
 from treedbd.database.disconnect import DisconnectWrites
 from treedbd.database.event_capture import join_hooks
+from treedbd.database.expiry import ExpiryIndex
 from treedbd.database.group_commit import GroupCommit, MaintenanceList
 from treedbd.database.requests import (
     Caller,
@@ -85,6 +86,7 @@ class Database:
         kept_reads: what its rules have read.
         answers: what reads of its present state have rendered.
         indexes: the indexes of its collections.
+        expiry: when its nodes go, if rules say so.
         quotas: what it may hold; None if it may hold anything.
         disconnect_writes: its writes that are kept for the end of sessions.
         watching: who is notified of what is written, and when.
@@ -126,6 +128,7 @@ class Database:
         self.quotas: Final = make_quotas(name, project, maintenance)
         self.shared_lock: Final = None if make_lock is None else make_lock(engine, self)
         self.indexes: Final = Indexes(name, engine, rules, maintenance, runtime=runtime)
+        self.expiry: Final = ExpiryIndex(name, engine, rules, maintenance, runtime=runtime)
         self._group_commit = GroupCommit(
             database=self,
             engine=engine,
@@ -168,6 +171,11 @@ class Database:
     def write_problem(self) -> str | None:
         """Why writes are refused at present; None if they are accepted."""
         return self._group_commit.write_problem
+
+    @property
+    def has_expiry(self) -> bool:
+        """Whether writes have to be noted in the index of times: nodes go, or did."""
+        return self.rules.current.expiry is not None or self.expiry.is_used
 
     @property
     def is_writing(self) -> bool:
@@ -363,6 +371,8 @@ class Database:
         self.indexes.rules_changed()
         if self.is_open:
             self.indexes.check()
+            if self.has_expiry:
+                self.expiry.check()
 
     def subscribe(
         self,
@@ -405,6 +415,7 @@ class Database:
             self.shared_lock.following.opened()
         if not self.indexes.is_checked:
             self.indexes.check()
+        self.expiry.check()
 
     def refuse_writes(self) -> None:
         """Refuse all writes from now on, but those that are being made durable."""

@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 BATCH_WRITES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Upper bounds of the buckets for the writes of a commit."""
+LATE_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
+"""Upper bounds of the buckets for how late a node is removed whose time is over."""
 MAX_NOTED: Final = 65_536
 """Commits that wait to be counted; more in a second are forgotten."""
 
@@ -77,6 +79,8 @@ class Statistics:
         disconnect_writes, disconnect_refusals: disconnect writes that were done, and that were
             refused when their session had ended.
         dropped_cursors: readers of change logs whose lag was too long.
+        expired_nodes: nodes that this process has removed since their time was over (`.ttl`).
+        expiry_seconds: how late each of the writes was that removed them.
         reader_lags: the largest lag of the readers of each name, as the open databases showed it
             last (`reader_lags`).
         find_standby_lag: returns how many seconds old the data of a standby may be; None elsewhere.
@@ -101,6 +105,8 @@ class Statistics:
         self.disconnect_writes = 0
         self.disconnect_refusals = 0
         self.dropped_cursors = 0
+        self.expired_nodes = 0
+        self.expiry_seconds: Final = Histogram(LATE_SECONDS)
         self.reader_lags: Mapping[str, Lag] = {}
         self.find_standby_lag: Callable[[], float | None] = _find_no_lag
         self._is_measuring = is_measuring
@@ -337,6 +343,7 @@ class Runtime:
             by those who read change logs.
         hook_limits: bound the events of a write.
         hooks_of: returns the hooks that the configuration gives a database.
+        rules_news: called with each project whose rules this process has read, or replaced.
         watched_fields: the most fields by which the watched queries of one path order and select.
         send_hint: sends the other processes that share a database the hint that it was written.
         measure_rules: finds slow rules; None if they are not logged.
@@ -363,6 +370,7 @@ class Runtime:
     news: list[Callable[[DatabaseName], None]] = attrs.field(factory=list)
     hook_limits: HookLimits = attrs.field(factory=HookLimits)
     hooks_of: Callable[[DatabaseName], Sequence[Hook]] = _have_no_hooks
+    rules_news: list[Callable[[str], None]] = attrs.field(factory=list)
     watched_fields: int = Limits().watched_fields_per_path
     send_hint: Callable[[DatabaseName], None] = _send_no_hint
     measure_rules: MeasureRules | None = None

@@ -8,5 +8,6 @@ context     the circumstances of a request, its budget, and the views through wh
 compile     the compiler from a checked syntax tree to closures; the operators that these call
 partial     partial evaluation: whether a rule can be true, known before data is read
 evaluate    which rules run for a read or a write, in which order; their verdict, and its JSON
+expiry      when nodes go: the `.ttl` of a path, and the time that it yields
 ruleset     the rules of a project: built from a document, evaluated for each request, explained
 """

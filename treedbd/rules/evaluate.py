@@ -38,6 +38,7 @@ from treedbd.tree.value import container_of
 READ: Final = ".read"
 WRITE: Final = ".write"
 VALIDATE: Final = ".validate"
+TTL: Final = ".ttl"
 READ_WHOLE_BYTES: Final = 65_536
 """Bytes of a stored value that is read as a whole to be validated."""
 
@@ -91,12 +92,35 @@ class Rule:
 
 
 @attrs.frozen(eq=False)
+class Lifetime:
+    """A `.ttl`, compiled: how long the nodes of its place are kept. `expiry` evaluates it.
+
+    Attributes:
+        keys: the members of the document around it: `rules`, `rooms`, `$room`.
+        position: line and column of it.
+        seconds: how long after its last write a node goes; None for an expression.
+        find: evaluates the expression; raises `EvaluationError`.
+
+    """
+
+    keys: Path
+    position: TextPosition
+    seconds: float | None = None
+    find: Callable[[Scope], Any] | None = None
+
+    @property
+    def location(self) -> str:
+        """Where it is in the document: `rules/rooms/$room/.ttl`."""
+        return "/".join((*self.keys, TTL))
+
+
+@attrs.frozen(eq=False)
 class RuleNode:
     """The rules for one node, and the rule nodes below it.
 
     It applies to one path of the data or, at and below a capture, to every path that matches.
-    `validates_below` and `writes_below` say whether there is a `.validate` or a `.write` anywhere
-    below.
+    `validates_below`, `writes_below` and `expires_below` say whether there is a `.validate`, a
+    `.write` or a `.ttl` anywhere below.
     """
 
     rules: Mapping[str, Rule]
@@ -104,11 +128,13 @@ class RuleNode:
     literals: Mapping[str, RuleNode]
     capture: RuleNode | None
     capture_name: str = ""
+    lifetime: Lifetime | None = None
     read: Rule | None = attrs.field(init=False)
     write: Rule | None = attrs.field(init=False)
     validate: Rule | None = attrs.field(init=False)
     validates_below: bool = attrs.field(init=False)
     writes_below: bool = attrs.field(init=False)
+    expires_below: bool = attrs.field(init=False)
 
     @read.default
     def _find_read(self) -> Rule | None:
@@ -129,6 +155,10 @@ class RuleNode:
     @writes_below.default
     def _find_writes_below(self) -> bool:
         return any(node.write or node.writes_below for _, node in self.below())
+
+    @expires_below.default
+    def _find_expires_below(self) -> bool:
+        return any(node.lifetime or node.expires_below for _, node in self.below())
 
     def child(self, key: str) -> RuleNode | None:
         """Return the rule node for a child: its own if there is one, else the capture's."""

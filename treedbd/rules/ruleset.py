@@ -30,7 +30,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 import attrs
 import orjson
 
-from treedbd.limits import RulesLimits
+from treedbd.limits import MAX_TTL_S, RulesLimits
 from treedbd.loop import Steps, finish, free_in_steps
 from treedbd.rules.compile import EQUALITIES, compile_rule
 from treedbd.rules.context import (
@@ -66,16 +66,19 @@ from treedbd.rules.document import (
 from treedbd.rules.evaluate import (
     ALLOWED,
     READ,
+    TTL,
     VALIDATE,
     WRITE,
     Evaluation,
+    Lifetime,
     Rule,
     RuleNode,
     Verdict,
 )
+from treedbd.rules.expiry import ExpiryRules
 from treedbd.rules.grammar import Binary, Literal, Member, Pattern, Type, Variable, parse_expression
 from treedbd.rules.partial import compile_partial
-from treedbd.rules.typecheck import TypeTable, typecheck_rule
+from treedbd.rules.typecheck import TypeTable, typecheck_rule, typecheck_ttl
 from treedbd.tree.overlay import Overlay
 from treedbd.tree.path import check_key
 from treedbd.tree.types import Change, InvalidPath, Json, Path, View
@@ -128,6 +131,12 @@ class RuleSet:
         root = self._root
         has_validate = root.validate is not None or root.validates_below
         return root.write is not None and root.write.constant is True and not has_validate
+
+    @cached_property
+    def expiry(self) -> ExpiryRules | None:
+        """What says when nodes go; None if no rule is a `.ttl`."""
+        root = self._root
+        return ExpiryRules(root, self._limits.judged_characters) if root.expires_below else None
 
     def as_json(self) -> Steps[Json]:
         """Return the document as plain JSON, in its order and without comments, in steps."""
@@ -421,7 +430,7 @@ _TOP: Final = "rules"
 _INDEX_ON: Final = ".indexOn"
 
 _RULE_KINDS: Final = frozenset({READ, WRITE, VALIDATE})
-_DOTTED: Final = (READ, WRITE, VALIDATE, _INDEX_ON)
+_DOTTED: Final = (READ, WRITE, VALIDATE, _INDEX_ON, TTL)
 _FORBIDDEN = re.compile(r"[.#$/\[\]]")
 _BAD_KEY: Final = 'String can\'t contain ".", "#", "$", "/", "[", or "]"'
 _BAD_RULE: Final = "Invalid rule expression.  Expected 'true', 'false', or an expression string."
@@ -429,6 +438,9 @@ _ANCHORED_BAR: Final = (
     "^ and $ bind the whole pattern, not only the alternative beside them: write brackets around "
     "the alternatives, as in /^(a|b)$/."
 )
+_BAD_TTL: Final = "Invalid .ttl.  Expected a number of seconds, or an expression string."
+_BAD_SECONDS: Final = f"The seconds of a .ttl are more than 0 and at most {MAX_TTL_S}."
+_ROOT_TTL: Final = "The root of a database cannot have a .ttl."
 _BAD_INDEX: Final = "Invalid indexOn expression. Must be either a string or an array of strings"
 
 
@@ -520,32 +532,37 @@ class _Builder:
         if not isinstance(item, ObjectItem):
             self.fail(item.offset, "Expected '{'.")
             return RuleNode({}, _NO_INDEX, {}, None)
-        rules: dict[str, Rule] = {}
+        rules: dict[str, Rule | None] = {}
         children: dict[str, RuleNode] = {}
-        index_on = _NO_INDEX
+        lifetime, index_on = None, _NO_INDEX
         for key, value in item.members:
-            self.members += 1
-            if self.members % _MEMBERS_PER_STEP == 0:
+            if self.ends_step():
                 yield
             name = key.value
             if name in _RULE_KINDS:
-                rule = yield from self.rule(name, value, names, captures)
-                if rule is not None:
-                    rules[name] = rule
+                rules[name] = yield from self.rule(name, value, names, captures)
             elif name == _INDEX_ON:
                 index_on = self.index_on(value)
+            elif name == TTL:
+                lifetime = yield from self.lifetime(key, value, names, captures)
             elif self.check_child(key, value, names, children):
                 bound = ((name, len(names)),) if name.startswith("$") else ()
                 children[name] = yield from self.node(value, (*names, name), captures + bound)
-        capture = next((name for name in children if name.startswith("$")), "")
-        of_capture = children.pop(capture, None)
+        name = next((name for name in children if name.startswith("$")), "")
+        capture = children.pop(name, None)
         return RuleNode(
-            rules=rules,
+            rules={kind: rule for kind, rule in rules.items() if rule is not None},
             index_on=index_on,
             literals=children,
-            capture=of_capture,
-            capture_name=capture,
+            capture=capture,
+            capture_name=name,
+            lifetime=lifetime,
         )
+
+    def ends_step(self) -> bool:
+        """Count a member; return whether a step ends with it."""
+        self.members += 1
+        return self.members % _MEMBERS_PER_STEP == 0
 
     def check_child(
         self, key: TextItem, value: Item, names: Path, siblings: Mapping[str, RuleNode]
@@ -612,6 +629,30 @@ class _Builder:
             reads_data=compiled.reads_data,
             may_be_true=compiled.may_be_true,
         )
+
+    def lifetime(
+        self, key: TextItem, value: Item, names: Path, captures: _Captures
+    ) -> Steps[Lifetime | None]:
+        """Return a `.ttl`; None if it has an error, which is recorded."""
+        keys = (_TOP, *names)
+        if not names:
+            self.fail(key.offset, _ROOT_TTL, "Write it below the keys whose nodes are to go.")
+            return None
+        if isinstance(value, ScalarItem) and type(value.value) is float:
+            seconds = value.value
+            if not 0 < seconds <= MAX_TTL_S:
+                self.fail(value.offset, _BAD_SECONDS)
+                return None
+            return Lifetime(keys, self.source.position(value.offset), seconds=seconds)
+        if not isinstance(value, TextItem):
+            self.fail(value.offset, _BAD_TTL)
+            return None
+        try:
+            find = yield from _compile_ttl(value.value, captures, self.limits)
+        except ExpressionError as error:
+            self.fail(value.offset_of(error.offset), error.text, error.hint)
+            return None
+        return Lifetime(keys, self.source.position(value.offset_of(0)), find=find)
 
     def expression(
         self, kind: str, value: TextItem, captures: _Captures
@@ -714,6 +755,17 @@ def _compile(text: str, kind: str, captures: _Captures, limits: RulesLimits) -> 
         warnings=warnings,
         advice=tuple(_find_forgotten(types)),
     )
+
+
+def _compile_ttl(
+    text: str, captures: _Captures, limits: RulesLimits
+) -> Steps[Callable[[Scope], Any]]:
+    """Compile the expression of a `.ttl`; raise `ExpressionError`."""
+    bound = dict(captures)
+    expression = yield from parse_expression(text, limits)
+    types = yield from typecheck_ttl(expression, bound)
+    find: Callable[[Scope], Any] = yield from compile_rule(expression, types, bound)
+    return find
 
 
 def format_explanation(verdict: Mapping[str, Any]) -> list[str]:

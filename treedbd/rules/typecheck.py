@@ -71,6 +71,49 @@ def typecheck_rule(
     return checker.types
 
 
+def typecheck_ttl(expression: grammar.Expression, captures: Collection[str]) -> Steps[TypeTable]:
+    """Return the types of the nodes of a `.ttl`, whose value is a number, or null for never.
+
+    When a node goes is known when it is written, so only the node itself may be read: `data`, and
+    the variables `captures`. Raises `ExpressionError`.
+    """
+    checker = _LifetimeChecker(captures, False, expression)
+    yield from grammar.fold(checker.visit, checker.leaves, expression, checker.types)
+    for node, found in checker.types.items():
+        if found is grammar.Type.METHOD and isinstance(node, grammar.Member):
+            checker.check_method(node)
+    _check_moment(expression, checker.types)
+    names = {node.name for node in checker.types if isinstance(node, grammar.Variable)}
+    if "data" not in names:
+        raise ExpressionError(expression.offset, _NOT_OF_DATA, _WRITE_SECONDS)
+    return checker.types
+
+
+_OF_THE_NODE: Final = frozenset({"data"})
+_ONLY_THE_NODE: Final = "A .ttl reads nothing but its own node: 'data' and the captures."
+_NOT_OF_DATA: Final = "A .ttl expression must read 'data'."
+_WRITE_SECONDS: Final = "For seconds after the last write, write a number without quotes."
+_WRITE_MOMENT: Final = (
+    "It is the time at which the node goes, in milliseconds since 1970, as in "
+    "data.child('at').val() + 86400000; null is never."
+)
+
+
+def _check_moment(expression: grammar.Expression, types: TypeTable) -> None:
+    """Raise `ExpressionError` unless each value that an expression may have is a number or null."""
+    results = [expression]
+    while results:
+        result = results.pop()
+        if isinstance(result, grammar.Conditional):
+            results += [result.otherwise, *(each for _, each in result.arms)]
+        elif types[result] not in _MOMENTS:
+            text = "A .ttl must evaluate to a number."
+            raise ExpressionError(result.offset, text, _WRITE_MOMENT)
+
+
+_MOMENTS: Final = frozenset({grammar.Type.NUMBER, grammar.Type.VALUE, grammar.Type.NULL})
+
+
 class _TypeChecker:
     """The check of one expression; each method returns the type of one form of node."""
 
@@ -224,6 +267,22 @@ class _TypeChecker:
                     else grammar.Type.MIXED
                 )
         return joined
+
+
+class _LifetimeChecker(_TypeChecker):
+    """The check of a `.ttl`."""
+
+    def variable(self, node: grammar.Variable) -> grammar.Type:
+        name = node.name
+        if name in _VARIABLES and name not in _OF_THE_NODE and name not in self.captures:
+            hint = _WRITE_SECONDS if name == "now" else ""
+            raise ExpressionError(node.offset, f"{_ONLY_THE_NODE} Not '{name}'.", hint)
+        return super().variable(node)
+
+    def check_method(self, node: grammar.Member) -> None:
+        """Raise `ExpressionError` for a method that leads out of the node."""
+        if node.name == "parent" and self.types[node.target] is grammar.Type.SNAPSHOT:
+            raise ExpressionError(node.name_offset, f"{_ONLY_THE_NODE} Not its parent.")
 
 
 _VISITORS: Final[

@@ -15,6 +15,7 @@ changelog         the change log: what an entry holds, and how long it is kept
 cursors           where each reader of the change log is; what the log is kept for
 hooks             what is to be called when data changes
 disconnect_rows   writes that wait for the end of a session
+expiry_rows       when nodes go: an index of times
 rules_versions    the last versions of the rules of a project, and the files of them
 usage             how much a database holds, for quotas
 verify            all rows and index entries read, and what is wrong with them

@@ -229,7 +229,7 @@ def measure(view: ReadView, cursor: Cursor, now_ms: int, since_ms: int | None = 
     bytes_ = max(0, count.bytes - cursor.bytes_read) + late
     if since_ms is None:
         first = next(view.entries(cursor.sequence), None)
-        since_ms = cursor.moved_ms if first is None else _time_of(first.content, cursor.moved_ms)
+        since_ms = cursor.moved_ms if first is None else time_of(first.content, cursor.moved_ms)
     return Lag(entries, bytes_, max(0.0, (now_ms - since_ms) / 1000))
 
 
@@ -327,7 +327,7 @@ def _decode_cursor(key: bytes, stored: bytes) -> Cursor:
         raise DamagedRow("A cursor cannot be read.") from None
 
 
-def _time_of(content: bytes, otherwise: int) -> int:
-    """Return the time of an entry; it is its first member."""
+def time_of(content: bytes, otherwise: int) -> int:
+    """Return the time of an entry, which is its first member, in milliseconds since 1970."""
     found = re.match(rb'\{"time":(\d{1,15})[,}]', content)
     return int(found[1]) if found else otherwise

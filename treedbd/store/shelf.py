@@ -34,6 +34,7 @@ from treedbd.limits import StreamLimits
 from treedbd.store import changelog
 from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import DiskFull, StoreFailed
+from treedbd.store.expiry_rows import distrust
 from treedbd.store.indexes import make_writer, read_states
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
@@ -348,6 +349,7 @@ class WritingStore:
             self._transaction = self._engine.begin()
         try:
             work(make_writer(self._transaction, read_states(self._transaction).kept))
+            distrust(self._transaction)  # no rules are known here
             changelog.append(self._transaction, os.urandom(16), entry, self._retain_events)
         except BaseException:
             self.rollback()  # half of a write, or one without its entry, must not be committed

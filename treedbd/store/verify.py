@@ -21,6 +21,7 @@ from treedbd.store import indexes
 from treedbd.store.cursors import CURSOR_FIRST, check_cursors
 from treedbd.store.disconnect_rows import check_rows
 from treedbd.store.engine import DamagedRow, ReadView, Row
+from treedbd.store.expiry_rows import EXPIRY_END, EXPIRY_FIRST, check_expiry
 from treedbd.store.hooks import HOOK_END, HOOK_FIRST, check_hooks
 from treedbd.store.nodes import Nodes
 from treedbd.store.pages import PAGE_BYTES, as_member, encode_page, is_child, raw_of
@@ -230,13 +231,15 @@ def verify_indexes(view: ReadView) -> Iterator[str]:
     for low, high in (
         (indexes.STATE_KEY, CURSOR_FIRST),
         (indexes.DISCONNECT_END, HOOK_FIRST),
-        (HOOK_END, _BEYOND_STATES),
+        (HOOK_END, EXPIRY_FIRST),
+        (EXPIRY_END, _BEYOND_STATES),
     ):
         if any(key not in others for key in view.scan_keys(low, high)):
             yield "There are rows that belong to nothing."
     yield from check_cursors(view)
     yield from check_hooks(view)
     yield from check_rows(view)
+    yield from check_expiry(view)
     yield from _verify_unknown(view, states)
     nodes = Nodes(view)
     for state in states.states:
