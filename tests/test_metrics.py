@@ -82,6 +82,9 @@ LABELS = {
     "treedb_log_cursor_lag_bytes": {"cursor"},
     "treedb_log_cursor_lag_seconds": {"cursor"},
     "treedb_log_cursors_dropped_total": set(),
+    "treedb_expired_nodes_total": set(),
+    "treedb_expiry_late_seconds": set(),
+    "treedb_expiry_lag_seconds": set(),
     "treedb_databases_open": set(),
 }
 """The names and labels that dashboards depend on."""
@@ -344,6 +347,8 @@ ELSEWHERE = {
     "treedb_audit_lag_seconds",  # tests/audit/test_auditor.py
     "treedb_waiting_writes",  # tests/database/test_statistics.py
     "treedb_log_cursors_dropped_total",  # tests/test_log_readers.py
+    # tests/database/test_expirer.py
+    *("treedb_expired_nodes_total", "treedb_expiry_late_seconds", "treedb_expiry_lag_seconds"),
     "treedb_processes",  # with two workers, below
     "process_resident_memory_bytes",  # tests/operating/test_probes.py
     # Of one process they stay as they are.

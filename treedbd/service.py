@@ -248,9 +248,10 @@ class TreeService(MultiService):
     def _make_expirer(self, runtime: Runtime) -> Expirer:
         """Return what removes the nodes whose time is over."""
         settings, reactor, cluster = self._settings, self._reactor, self._cluster
-        return Expirer(
-            self.catalog, runtime, partial(make_election, PURPOSE, settings, reactor, cluster)
-        )
+        make = partial(make_election, PURPOSE, settings, reactor, cluster)
+        expirer = Expirer(self.catalog, runtime, make)
+        runtime.statistics.find_expiry_lag = expirer.lag_s
+        return expirer
 
     def _make_resource(self, requests: RequestCounts, identify: Identify | None) -> TreeResource:
         settings, process, audit = self._settings, self._context, self._audit

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -35,6 +36,10 @@ TIMEOUT_S: Final = 30.0
 _ids = itertools.count(1)
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def make_catalog(
     folder: pathlib.Path,
     *projects: ProjectSpec,
@@ -50,6 +55,7 @@ def make_catalog(
     others: OtherProcesses | None = None,
     readers: ReaderLimits | None = None,
     first_cursors: Mapping[str, bool] = MappingProxyType({}),
+    now_ms: Callable[[], int] = _now_ms,
 ) -> tuple[Catalog, TurnClock]:
     """Return a catalog that has found its databases, and its clock."""
     clock = TurnClock()
@@ -68,6 +74,7 @@ def make_catalog(
             owner=owner or MemoryOwner(),
             readers=readers or ReaderLimits(),
             first_cursors=first_cursors,
+            now_ms=now_ms,
         ),
         retain_events=10,
         others=others,

@@ -50,6 +50,7 @@ from treedbd.database.write_lock import MakeWriteLock, News
 from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads
 from treedbd.rules.evaluate import Verdict
+from treedbd.rules.expiry import show_expiry
 from treedbd.store import changelog
 from treedbd.store.engine import Engine, PresentView, StoreDamaged, Transaction
 from treedbd.store.hooks import Hook, read_hooks
@@ -61,7 +62,7 @@ from treedbd.tree.edit import make_remove, resolve
 from treedbd.tree.event import Commit
 from treedbd.tree.path import PushIds
 from treedbd.tree.query import Query
-from treedbd.tree.types import ROOT, Path, Place
+from treedbd.tree.types import ROOT, Json, Path, Place
 
 T = TypeVar("T")
 
@@ -351,6 +352,18 @@ class Database:
     def explain_write(self, write: Write) -> Verdict:
         """Return the verdict of the rules on a write, with a trace; nothing is written."""
         return self.read(lambda nodes: self.rights.explain_write(nodes, write))
+
+    def explain_expiry(self, path: Path) -> list[Json]:
+        """Return which `.ttl` the rules have at and above a path, and when the nodes there go."""
+        rules = self.rules.current.expiry
+        if rules is None:
+            return []
+        written_ms = self.expiry.written_ms
+        return self.read(
+            lambda nodes: show_expiry(
+                rules, path, nodes, lambda each: written_ms(nodes.rows.stored, rules, each)
+            )
+        )
 
     def make_grant(
         self, request: ReadRequest, revoked: Callable[[], None], uncertain: Callable[[], None]

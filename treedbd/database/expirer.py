@@ -19,9 +19,12 @@ the first removes, and begins when it is promoted.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from heapq import nsmallest
+from operator import itemgetter
 from typing import Final
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 
@@ -87,6 +90,7 @@ class Expirer:
         self._failures: dict[DatabaseName, str] = {}
         self._sizes: dict[DatabaseName, int] = {}
         self._sweeping: dict[DatabaseName, Deferred[None]] = {}
+        self._next_sweep: IDelayedCall | None = None
         self._is_over = False
 
     def start(self) -> None:
@@ -97,6 +101,9 @@ class Expirer:
     async def stop(self) -> None:
         """End after the writes under way, and let another process go on."""
         self._is_over = True
+        if self._next_sweep is not None:
+            self._next_sweep.cancel()
+            self._next_sweep = None
         if self._note_rules in self._runtime.rules_news:
             self._runtime.rules_news.remove(self._note_rules)
         if self._looking.running and self._running is not None:
@@ -233,13 +240,18 @@ class Expirer:
             for name, time in self._due.items()
             if time <= now_ms and name not in self._sweeping and self._delayed.get(name, 0.0) <= now
         ]
-        for _, name in sorted(due)[: SWEEPS - len(self._sweeping)]:
+        for _, name in nsmallest(SWEEPS - len(self._sweeping), due, key=itemgetter(0)):
             self._delayed.pop(name, None)
             sweep = self._sweeping[name] = Deferred.fromCoroutine(self._sweep(name))
             sweep.addBoth(self._swept, name)
 
     def _swept(self, _: object, name: DatabaseName) -> None:
         self._sweeping.pop(name, None)
+        if self._next_sweep is None and not self._is_over:
+            self._next_sweep = self._clock.callLater(0, self._sweep_next)
+
+    def _sweep_next(self) -> None:
+        self._next_sweep = None
         if self._is_active:
             self._sweep_due()
 

@@ -130,7 +130,7 @@ class ExpiryIndex:
     ) -> None:
         """Enter what changes have touched that were applied at `now`; pauses."""
         rules = self.rules
-        self._follow_rules(transaction, rules, now)
+        self._follow_rules(transaction, rules, now, is_first=transaction.sequence() == 1)
         if rules is None:
             return
         seen: set[Path] = set()
@@ -158,11 +158,14 @@ class ExpiryIndex:
 
         What is known to be older than the rule is, counts as written when that began.
         """
-        state = read_state(view)
+        state = _read_state(view)
         since = None if state is None else state.since.get(rules.patterns[instance.lifetime])
         if since is None:
             return None
-        times = read_times(view, instance.path)
+        try:
+            times = read_times(view, instance.path)
+        except DamagedRow:
+            return None
         return since if times is None else max(since, times.written_ms)
 
     def _enter(
@@ -181,8 +184,13 @@ class ExpiryIndex:
         else:
             put_times(transaction, instance.path, due, now)
 
-    def _follow_rules(self, transaction: Transaction, rules: ExpiryRules | None, now: int) -> bool:
-        """Store since when the patterns of the rules are kept; return whether that changed."""
+    def _follow_rules(
+        self, transaction: Transaction, rules: ExpiryRules | None, now: int, *, is_first: bool
+    ) -> bool:
+        """Store since when the patterns of the rules are kept; return whether that changed.
+
+        It `is_first` in the first write of a database, before which nothing was there.
+        """
         state = _read_state(transaction)
         names = frozenset() if rules is None else rules.names
         if state is None and not names:
@@ -193,8 +201,7 @@ class ExpiryIndex:
             return False
         known = {} if state is None else state.since
         since = {name: known.get(name, now) for name in sorted(names)}
-        is_new = transaction.sequence() <= 1  # that of the write itself
-        write_state(transaction, ExpiryState(since, is_built=is_new and state is None))
+        write_state(transaction, ExpiryState(since, is_built=is_first and state is None))
         self._begin()
         return True
 
@@ -205,7 +212,7 @@ class ExpiryIndex:
     def _do_step(self, transaction: Transaction) -> bool:
         """Do one step in a transaction; return False if there was nothing left to do."""
         rules = self.rules
-        if self._follow_rules(transaction, rules, self._now_ms()):
+        if self._follow_rules(transaction, rules, self._now_ms(), is_first=False):
             return True
         state = _read_state(transaction)
         if state is None or (rules is not None and state.is_built):
@@ -229,7 +236,7 @@ class ExpiryIndex:
                 if not left:
                     return attrs.evolve(state, position=instance.path)
                 left -= 1
-                self._build(transaction, nodes, rules, instance, state)
+                self._build(transaction, nodes, rules, instance)
                 pause()
         except _EnoughKeys as enough:
             return attrs.evolve(state, position=enough.path)
@@ -242,15 +249,9 @@ class ExpiryIndex:
         nodes: Nodes,
         rules: ExpiryRules,
         instance: Instance,
-        state: ExpiryState,
     ) -> None:
-        written = state.since[rules.patterns[instance.lifetime]]
-        try:
-            times = read_times(transaction, instance.path)
-        except DamagedRow:
-            times = None
-        if times is not None:
-            written = max(written, times.written_ms)
+        known = self.written_ms(transaction, rules, instance)
+        written = self._now_ms() if known is None else known
         due = rules.due(instance, nodes, written)
         if due is None:
             remove_times(transaction, instance.path)
@@ -387,8 +388,12 @@ class PostponeExpired:
         """Do it."""
         listed, _ = list_due(transaction, self.index.now_ms(), 1)
         for each in listed:
-            times = read_times(transaction, each.path)
-            _correct(transaction, each, self.later_ms, 0 if times is None else times.written_ms)
+            try:
+                times = read_times(transaction, each.path)
+            except DamagedRow:
+                times = None
+            written = self.later_ms if times is None else times.written_ms
+            _correct(transaction, each, self.later_ms, written)
         return Outcome(write.edit, None, None, None, has_changed_rows=bool(listed))
 
 

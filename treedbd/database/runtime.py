@@ -81,6 +81,7 @@ class Statistics:
         dropped_cursors: readers of change logs whose lag was too long.
         expired_nodes: nodes that this process has removed since their time was over (`.ttl`).
         expiry_seconds: how late each of the writes was that removed them.
+        find_expiry_lag: returns how many seconds late the oldest node is that is due.
         reader_lags: the largest lag of the readers of each name, as the open databases showed it
             last (`reader_lags`).
         find_standby_lag: returns how many seconds old the data of a standby may be; None elsewhere.
@@ -107,6 +108,7 @@ class Statistics:
         self.dropped_cursors = 0
         self.expired_nodes = 0
         self.expiry_seconds: Final = Histogram(LATE_SECONDS)
+        self.find_expiry_lag: Callable[[], float] = float
         self.reader_lags: Mapping[str, Lag] = {}
         self.find_standby_lag: Callable[[], float | None] = _find_no_lag
         self._is_measuring = is_measuring

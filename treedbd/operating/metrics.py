@@ -53,7 +53,7 @@ from treedbd.audit.auditor import Auditor
 from treedbd.counting import SECONDS, Histogram
 from treedbd.database.answers import AnswerPool
 from treedbd.database.data_directory import BACKUP_NOTE, measure_all
-from treedbd.database.runtime import BATCH_WRITES, Problem, Statistics
+from treedbd.database.runtime import BATCH_WRITES, LATE_SECONDS, Problem, Statistics
 from treedbd.http1.server import Http1Factory
 from treedbd.loop import BUCKETS_S, Turns
 from treedbd.names import DatabaseName
@@ -420,6 +420,24 @@ METRICS: Final[tuple[Metric, ...]] = (
         "treedb_log_cursors_dropped_total",
         "How often a reader of a change log lost its place, because its lag was too long.",
         lambda s: s.statistics.dropped_cursors,
+    ),
+    # Expiry.
+    _counter(
+        "treedb_expired_nodes_total",
+        "Nodes that were removed since the time was over that rules give them (.ttl).",
+        lambda s: s.statistics.expired_nodes,
+    ),
+    _histogram(
+        "treedb_expiry_late_seconds",
+        "How late the last node of each write was that removed such nodes.",
+        lambda s: s.statistics.expiry_seconds,
+        LATE_SECONDS,
+    ),
+    _gauge(
+        "treedb_expiry_lag_seconds",
+        "How late the oldest node is that is not removed yet, in the process that removes them.",
+        lambda s: s.statistics.find_expiry_lag(),
+        combine=max,
     ),
     # Databases.
     _gauge(

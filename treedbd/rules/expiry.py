@@ -170,37 +170,33 @@ def _below(node: RuleNode, path: Path, tree: _Tree, start: Path) -> Iterator[Ins
             yield from _below(rules, below, tree, start if key == first else ())
 
 
-WrittenOf: TypeAlias = Callable[[Path], "int | None"]
+WrittenOf: TypeAlias = Callable[[Instance], "int | None"]
 
 
 def show_expiry(rules: ExpiryRules, path: Path, view: View, written_of: WrittenOf) -> list[Json]:
-    """Return what explanations show of the `.ttl` at and above a path: where, and when it goes.
+    """Return what explanations show of the `.ttl` at and above a path: where, and when nodes go.
 
-    `written_of` returns when a path was written last, in milliseconds since 1970, None if that is
-    not known.
+    `written_of` returns when an instance was written last, in milliseconds since 1970, None if that
+    is not known.
     """
-    shown: list[Json] = []
-    for instance in rules.above(path):
-        lifetime = instance.lifetime
-        rule: dict[str, Json] = {
-            "rule": lifetime.location,
-            "path": format_path(instance.path),
-            "line": lifetime.position.line,
-            "column": lifetime.position.column,
-        }
-        if lifetime.seconds is not None:
-            rule["seconds"] = lifetime.seconds
-        if view.peek(instance.path) is None:
-            shown.append({**rule, "expires": None})
-            continue
-        written = written_of(instance.path)
-        try:
-            due = None
-            if lifetime.seconds is None:
-                due = _moment(rules.evaluate(instance, view))
-            elif written is not None:
-                due = rules.due(instance, view, written)
-            shown.append({**rule, "expires": due})
-        except EvaluationError as error:
-            shown.append({**rule, "expires": None, "error": str(error)})
-    return shown
+    return [_show(rules, each, view, written_of) for each in rules.above(path)]
+
+
+def _show(rules: ExpiryRules, instance: Instance, view: View, written_of: WrittenOf) -> Json:
+    lifetime = instance.lifetime
+    shown: dict[str, Json] = {
+        "rule": lifetime.location,
+        "path": format_path(instance.path),
+        "line": lifetime.position.line,
+        "column": lifetime.position.column,
+        "expires": None,
+    }
+    if view.type_at(instance.path) is None:
+        return shown
+    if lifetime.seconds is not None:
+        written = written_of(instance)
+        return shown | {"expires": None if written is None else rules.due(instance, view, written)}
+    try:
+        return shown | {"expires": _moment(rules.evaluate(instance, view))}
+    except EvaluationError as error:
+        return shown | {"error": str(error)}

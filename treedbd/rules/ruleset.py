@@ -778,7 +778,15 @@ def format_explanation(verdict: Mapping[str, Any]) -> list[str]:
         lines = ["allowed" + (": rules do not apply to an admin" if verdict["admin"] else "")]
     else:
         lines = [f"denied: {verdict['reason']}", format_auth(verdict["auth"])]
-    return [*lines, *format_rules(verdict["rules"])]
+    return [*lines, *format_rules(verdict["rules"]), *map(format_ttl, verdict.get("ttl", ()))]
+
+
+def format_ttl(shown: Mapping[str, Any]) -> str:
+    """Return the line of an explanation that shows a `.ttl`, and when its node goes."""
+    goes = "never" if shown["expires"] is None else f"at {shown['expires']:,} ms since 1970"
+    if "error" in shown:
+        goes = f"never: {shown['error']}"
+    return f"  {shown['rule']} ({shown['line']}:{shown['column']}) at {shown['path']}: goes {goes}"
 
 
 def format_auth(auth: Any) -> str:

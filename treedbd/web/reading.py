@@ -1018,6 +1018,12 @@ class MissingIndexes:
         )
 
 
+def with_expiry(shown: dict[str, Json], database: Database, path: Path) -> dict[str, Json]:
+    """Return an explanation with the `.ttl` of the rules at and above its path, if there is any."""
+    expiry = database.explain_expiry(path)
+    return {**shown, "ttl": expiry} if expiry else shown
+
+
 def explain_index(database: Database, path: Path, query: Query) -> Json:
     """Return which index a query uses, and its state: `built`, `building`, `none`, or `key`."""
     if query.order.kind == "key":

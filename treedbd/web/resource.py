@@ -81,6 +81,7 @@ from treedbd.web.reading import (
     may_flow,
     needs_body,
     read_response,
+    with_expiry,
 )
 from treedbd.web.realtime.opening import RealtimeEndpoint
 from treedbd.web.request import (
@@ -483,7 +484,7 @@ class DataHandlers:
         query = wanted.read_options.query
         if query is not None:
             shown["index"] = explain_index(database, path, query)
-        return json_response(wanted, shown)
+        return json_response(wanted, with_expiry(shown, database, path))
 
     # Callers.
 

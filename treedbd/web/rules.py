@@ -36,7 +36,7 @@ from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Pla
 from treedbd.tree.value import compact
 from treedbd.web.auth.identity import Identity, ReadOnlyToken
 from treedbd.web.auth.jwt import exceeds_levels
-from treedbd.web.reading import NO_RULES, explain_index
+from treedbd.web.reading import NO_RULES, explain_index, with_expiry
 from treedbd.web.request import (
     QUERY_MEMBERS,
     DataRequest,
@@ -215,7 +215,9 @@ class RulesHandlers:
                 edit = trial.edit(key, self._limits)
                 write = Write(edit, self._data.now_ms(), trial.caller, deadline=deadline)
                 return await self._slices.run(self._judge_write(database, rights, write))
-            return self._judge_read(database, rights, trial)
+            shown = self._judge_read(database, rights, trial)
+            is_in_force = trial.draft is None
+            return with_expiry(shown, database, trial.place.path) if is_in_force else shown
 
     def _judge_read(
         self, database: Database, rights: Authorisation, trial: Trial

@@ -60,6 +60,7 @@ from treedbd.web.reading import (
     TooMuchWork,
     Waiter,
     before_deadline,
+    with_expiry,
 )
 from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge, parse_choice
 from treedbd.web.response import JSON_TYPE, Response, counted_address_of, json_response
@@ -528,7 +529,7 @@ class WriteHandlers:
                 auth=identity.auth,
                 refusal=None if may_write else str(ReadOnlyToken()),
             )
-            return json_response(wanted, shown)
+            return json_response(wanted, with_expiry(shown, begun.database, edit.place.path))
         return write_response(wanted, await begun.database.write(write))
 
     def _check_deadline(self, begun: _BegunWrite) -> None:
