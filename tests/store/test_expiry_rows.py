@@ -59,7 +59,7 @@ def test_a_node_that_goes_later_than_it_is_listed_keeps_its_row() -> None:
     assert (next_listed(rows), read_times(rows, ("a",))) == (10, Times(10, 2))
     put_times(rows, ("a",), 5, 3)
     assert (next_listed(rows), read_times(rows, ("a",))) == (5, Times(5, 3))
-    put_times(rows, ("a",), 50, 3, is_listed=True)
+    put_times(rows, ("a",), 50, 9, is_written=False)
     assert (next_listed(rows), read_times(rows, ("a",))) == (50, Times(50, 3))
     assert list(check_expiry(rows)) == []
 
@@ -119,7 +119,7 @@ def test_a_row_without_its_other_is_found() -> None:
     first = list_due(rows, 10, 1)[0][0].key
     rows.delete(first)
     assert list(check_expiry(rows)) == ["The index of expiry does not list a node that it knows."]
-    put_times(rows, ("a",), 10, 1, is_listed=True)
+    put_times(rows, ("a",), 10, 1, is_written=False)
     other = next(rows.scan_keys(EXPIRY_FIRST + b"p", EXPIRY_END))
     rows.delete(other)
     assert list(check_expiry(rows)) == ["The index of expiry lists a node that it does not know."]

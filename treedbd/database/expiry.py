@@ -47,7 +47,7 @@ from treedbd.store.expiry_rows import (
 from treedbd.store.nodes import Nodes
 from treedbd.store.rows import ALL, Span
 from treedbd.tree.edit import Edit, make_patch
-from treedbd.tree.types import Change, Path
+from treedbd.tree.types import Change, Path, View
 
 if TYPE_CHECKING:
     from treedbd.database.active_rules import ActiveRules
@@ -115,10 +115,10 @@ class ExpiryIndex:
         except (StoreFailed, DiskFull, Unavailable):
             return
         self.is_used = state is not None
-        names = frozenset() if self.rules is None else self.rules.names
-        if state is None and not names:
+        fingerprint = "" if self.rules is None else self.rules.fingerprint
+        if state is None and not fingerprint:
             return
-        if state is None or not state.is_built or state.since.keys() != names:
+        if state is None or not state.is_built or state.rules != fingerprint:
             self._begin()
 
     def next_due(self) -> int | None:
@@ -137,7 +137,9 @@ class ExpiryIndex:
         for change in paused(changes):
             path, is_priority = change.place
             for instance in rules.above(path):
-                if instance.path not in seen:
+                if change.value is None and instance.path == path and not is_priority:
+                    remove_times(transaction, path)  # nothing is left of it
+                elif instance.path not in seen:
                     seen.add(instance.path)
                     self._enter(transaction, nodes, rules, instance, now)
             if isinstance(change.value, dict) and not is_priority:
@@ -152,6 +154,19 @@ class ExpiryIndex:
         if state is not None:
             write_state(transaction, attrs.evolve(state, is_built=False, position=()))
         self._begin()
+
+    def due(
+        self, view: ReadView, nodes: View, rules: ExpiryRules, instance: Instance, now: int
+    ) -> tuple[int | None, int]:
+        """Return when an instance goes that exists, None for never, and when it was written last.
+
+        If that is not known it counts as written `now`.
+        """
+        written = None
+        if instance.lifetime.seconds is not None:
+            written = self.written_ms(view, rules, instance)
+        written = now if written is None else written
+        return rules.due(instance, nodes, written), written
 
     def written_ms(self, view: ReadView, rules: ExpiryRules, instance: Instance) -> int | None:
         """Return when an instance was written last, as far as is known; None if it is not.
@@ -192,16 +207,18 @@ class ExpiryIndex:
         It `is_first` in the first write of a database, before which nothing was there.
         """
         state = _read_state(transaction)
-        names = frozenset() if rules is None else rules.names
-        if state is None and not names:
+        fingerprint = "" if rules is None else rules.fingerprint
+        if state is None and not fingerprint:
             self.is_used = False
             return False
         self.is_used = True
-        if state is not None and state.since.keys() == names:
+        if state is not None and state.rules == fingerprint:
             return False
         known = {} if state is None else state.since
-        since = {name: known.get(name, now) for name in sorted(names)}
-        write_state(transaction, ExpiryState(since, is_built=is_first and state is None))
+        names = () if rules is None else sorted(rules.names)
+        since = {name: known.get(name, now) for name in names}
+        is_built = is_first and state is None
+        write_state(transaction, ExpiryState(since, fingerprint, is_built=is_built))
         self._begin()
         return True
 
@@ -250,13 +267,11 @@ class ExpiryIndex:
         rules: ExpiryRules,
         instance: Instance,
     ) -> None:
-        known = self.written_ms(transaction, rules, instance)
-        written = self._now_ms() if known is None else known
-        due = rules.due(instance, nodes, written)
+        due, written = self.due(transaction, nodes, rules, instance, self._now_ms())
         if due is None:
             remove_times(transaction, instance.path)
         else:
-            put_times(transaction, instance.path, due, written, is_listed=True)
+            put_times(transaction, instance.path, due, written, is_written=False)
 
 
 def _read_state(view: ReadView) -> ExpiryState | None:
@@ -362,9 +377,7 @@ class RemoveExpired:
             due, written = None, 0
             if rules is not None and lifetime is not None and nodes.type_at(each.path) is not None:
                 instance = Instance(each.path, lifetime)
-                known = self.index.written_ms(transaction, rules, instance)
-                written = now if known is None else known
-                due = rules.due(instance, nodes, written)
+                due, written = self.index.due(transaction, nodes, rules, instance, now)
             if due is None or due > now:
                 stale.append((each, due, written))
                 continue
@@ -402,6 +415,6 @@ def _correct(transaction: Transaction, listed: ListedNode, due: int | None, writ
     if due is None:
         remove_times(transaction, listed.path)
     else:
-        put_times(transaction, listed.path, due, written, is_listed=True)
+        put_times(transaction, listed.path, due, written, is_written=False)
     if due != listed.listed_ms:
         transaction.delete(listed.key)

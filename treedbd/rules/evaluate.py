@@ -98,6 +98,7 @@ class Lifetime:
     Attributes:
         keys: the members of the document around it: `rules`, `rooms`, `$room`.
         position: line and column of it.
+        text: what it is: the seconds, or the expression.
         seconds: how long after its last write a node goes; None for an expression.
         find: evaluates the expression; raises `EvaluationError`.
 
@@ -105,6 +106,7 @@ class Lifetime:
 
     keys: Path
     position: TextPosition
+    text: str
     seconds: float | None = None
     find: Callable[[Scope], Any] | None = None
 

@@ -70,6 +70,14 @@ class ExpiryRules:
         """The names of all patterns."""
         return frozenset(self.patterns.values())
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash that identifies where nodes go, and when."""
+        each: list[Json] = [
+            [name, *lifetime.keys, lifetime.text] for lifetime, name in self.patterns.items()
+        ]
+        return blake2b(orjson.dumps(sorted(each, key=repr)), digest_size=8).hexdigest()
+
     def above(self, path: Path) -> list[Instance]:
         """Return the instances at and above a path, whether they exist or not."""
         found: list[Instance] = []

@@ -643,7 +643,7 @@ class _Builder:
             if not 0 < seconds <= MAX_TTL_S:
                 self.fail(value.offset, _BAD_SECONDS)
                 return None
-            return Lifetime(keys, self.source.position(value.offset), seconds=seconds)
+            return Lifetime(keys, self.source.position(value.offset), str(seconds), seconds)
         if not isinstance(value, TextItem):
             self.fail(value.offset, _BAD_TTL)
             return None
@@ -652,7 +652,7 @@ class _Builder:
         except ExpressionError as error:
             self.fail(value.offset_of(error.offset), error.text, error.hint)
             return None
-        return Lifetime(keys, self.source.position(value.offset_of(0)), find=find)
+        return Lifetime(keys, self.source.position(value.offset_of(0)), value.value, find=find)
 
     def expression(
         self, kind: str, value: TextItem, captures: _Captures

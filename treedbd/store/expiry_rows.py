@@ -22,6 +22,7 @@ enters all nodes again, as if they had been written then.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
@@ -74,12 +75,14 @@ class ExpiryState:
     Attributes:
         since: for each pattern of places (`rules.expiry`) since when all writes there are in the
             rows, in milliseconds since 1970.
+        rules: the fingerprint of the rules by which nodes are listed.
         is_built: whether the nodes that were there before are entered.
         position: while they are not, the path of the next one; empty for the first.
 
     """
 
     since: Mapping[str, int]
+    rules: str = ""
     is_built: bool = False
     position: Path = ()
 
@@ -116,18 +119,21 @@ def read_times(view: ReadView, path: Path) -> Times | None:
 
 
 def put_times(
-    transaction: Transaction, path: Path, due_ms: int, written_ms: int, *, is_listed: bool = False
+    transaction: Transaction, path: Path, due_ms: int, written_ms: int, *, is_written: bool = True
 ) -> None:
     """Enter a node that goes at `due_ms` and was written at `written_ms`.
 
-    If it is listed already at or before that time it stays there, unless it `is_listed` again. What
-    is damaged is replaced.
+    If it `is_written` just now, and is listed already at or before that time, it stays there. If
+    not, it is listed at that time, and what is known of its last write is kept. What is damaged is
+    replaced.
     """
     encoded = _encode(path)
     key = _BY_PATH + encoded
     known = _find_known(transaction, key)
     is_cut = len(encoded) > _PATH_BYTES + len(_END)
-    if known is not None and known.listed_ms <= due_ms and not is_listed:
+    if known is not None and not is_written:
+        written_ms = known.written_ms
+    if known is not None and known.listed_ms <= due_ms and is_written:
         if known.written_ms == written_ms:
             return
         due_ms = known.listed_ms
@@ -144,11 +150,11 @@ def remove_times(transaction: Transaction, path: Path) -> bool:
     """Remove the rows of a node; return whether it had any."""
     encoded = _encode(path)
     key = _BY_PATH + encoded
-    if transaction.get(key) is None:
+    stored = transaction.get(key)
+    if stored is None:
         return False
-    known = _find_known(transaction, key)
-    if known is not None:
-        transaction.delete(_time_key(known.listed_ms, encoded))
+    with contextlib.suppress(DamagedRow):
+        transaction.delete(_time_key(_decode_times(key, stored).listed_ms, encoded))
     transaction.delete(key)
     return True
 
@@ -265,6 +271,7 @@ def _decode_state(stored: bytes) -> ExpiryState:
     try:
         json: Any = orjson.loads(unseal(STATE_KEY, stored))
         since = {str(name): int(time) for name, time in json["since"].items()}
-        return ExpiryState(since, bool(json["is_built"]), tuple(json["position"]))
+        position = tuple(json["position"])
+        return ExpiryState(since, str(json["rules"]), bool(json["is_built"]), position)
     except (ValueError, LookupError, TypeError, AttributeError):
         raise DamagedRow("The state of the index of expiry cannot be read.") from None
