@@ -6,6 +6,7 @@ The sweep is done here by the writes that it consists of; who does them is in `t
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Any
 
 import attrs
@@ -260,6 +261,18 @@ def test_a_rule_that_was_away_for_one_write_does_not_know_when_that_was() -> Non
     assert world.sweep() == 1
 
 
+def test_seconds_in_place_of_an_expression_count_from_then_on() -> None:
+    world = ExpiringWorld(AT)
+    world.do(put("jobs/a", "no time"))
+    world.now_ms = 9 * SECOND
+    world.do(put("jobs/b", {"at": 30 * SECOND}))
+    world.declare(rules_of({"jobs": {"$id": {".ttl": 10}}}))
+    world.now_ms = 19 * SECOND - 1
+    assert world.sweep() == 0
+    world.now_ms = 19 * SECOND
+    assert world.sweep() == 2
+
+
 def test_a_shorter_time_is_kept_from_the_last_write_on() -> None:
     world = ExpiringWorld()
     world.do(put("chat/a", 1))
@@ -331,7 +344,7 @@ class Expiring(RuleBasedStateMachine):
         self.engine = MemoryEngine()
         self.world = ExpiringWorld(RULES[rules], self.engine)
         self.name = rules
-        self.writes: dict[Path, int] = {}
+        self.writes: list[tuple[Path | None, int]] = []
 
     @rule(path=PATHS, value=VALUES | st.none(), ms=st.integers(0, 15))
     def write(self, path: Path, value: Any, ms: int) -> None:
@@ -355,21 +368,26 @@ class Expiring(RuleBasedStateMachine):
         return value + self.world.now_ms if isinstance(value, int) else value
 
     def touch(self, path: Path) -> None:
-        self.writes.pop(path, None)
-        self.writes[path] = self.world.now_ms  # in the order in which they were done
+        self.writes.append((path, self.world.now_ms))
 
     def written(self, path: Path) -> int:
-        """Return when the last write at, above or below a path was."""
-        found = [
-            time
-            for place, time in self.writes.items()
-            if place[: len(path)] == path or path[: len(place)] == place
-        ]
-        return found[-1]
+        """Return when the last write at, above or below a path was.
+
+        Rules that began later may not know of it, and then count from their beginning, which is
+        earlier if the clock has stepped back.
+        """
+        earliest: float = inf
+        for place, time in reversed(self.writes):
+            if place is None:
+                earliest = min(earliest, time)
+            elif place[: len(path)] == path or path[: len(place)] == place:
+                return int(min(earliest, time))
+        raise AssertionError
 
     @rule(rules=st.sampled_from(sorted(RULES)), how=st.sampled_from(["steps", "none", "restart"]))
     def change_rules(self, rules: str, how: str) -> None:
         self.name = rules
+        self.writes.append((None, self.world.now_ms))
         if how == "steps":
             self.world.declare(RULES[rules])
         elif how == "none":

@@ -178,6 +178,7 @@ def test_patterns_are_named_by_the_places_that_they_apply_to() -> None:
 
     first = names({"a": {"$x": {".ttl": 1}}})
     assert len(first) == 1
-    assert names({"a": {"$y": {".ttl": "data.val()", ".read": True}}, "b": {}}) == first
+    assert names({"a": {"$y": {".ttl": 2, ".read": True}}, "b": {}}) == first
+    assert names({"a": {"$x": {".ttl": "data.val()"}}}) != first
     assert names({"a": {"$x": {".ttl": 1}, "other": {}}}) != first
     assert names({"b": {"$x": {".ttl": 1}}}) != first

@@ -8,9 +8,9 @@ when the rules change, and at times if other processes write too: their hints ma
 are opened for that, one after the other.
 
 What is due is removed by writes that wait in the queue of their database as all others do. Each
-removes as many nodes as take a few milliseconds; after it the database is left to others for as
-long as it took, and longer while writes of users wait. So a million nodes that go at once delay no
-other writer for more than that, and what is due in other databases is removed meanwhile.
+removes as many nodes as take a few milliseconds; after it the database is left to others for a
+while, which is longer while writes of users wait. So a million nodes that go at once delay no other
+writer for more than that, and what is due in other databases is removed meanwhile.
 
 A process that accepts no writes, as a standby, removes nothing (`Runtime.gate`): it receives what
 the first removes, and begins when it is promoted.
@@ -54,14 +54,16 @@ POSTPONED_MS: Final = 60_000
 MOST_NODES: Final = 512
 FIRST_NODES: Final = 64
 """Nodes that one write removes at most, and the first one."""
-WRITE_S: Final = 0.004
+WRITE_S: Final = 0.006
 """Seconds that one write may take to be applied; the number of nodes is adapted to it."""
 RUN_WRITES: Final = 32
 """Writes to one database before other databases are swept."""
 SWEEPS: Final = 4
 """Databases that are swept at the same time."""
-BUSY_PAUSE: Final = 4.0
-"""How many times as long as a write took others have the database while they wait for it."""
+BUSY_PAUSE: Final = 2.0
+IDLE_PAUSE: Final = 0.25
+"""How many times as long as a write took the database is left to others: if writes wait, and if
+none do."""
 _NOTHING: Final = make_remove(Place(ROOT))
 _CALLER: Final = Caller(None, is_admin=True, origin=Origin("", None, PURPOSE))
 
@@ -279,7 +281,7 @@ class Expirer:
             if not task.has_more:
                 return
             waits = self._runtime.statistics.waiting_writes
-            share = BUSY_PAUSE if waits else 1.0
+            share = BUSY_PAUSE if waits else IDLE_PAUSE
             await deferLater(self._clock, share * task.seconds)
 
     async def _remove(self, database: Database, task: RemoveExpired) -> None:

@@ -49,14 +49,15 @@ class ExpiryRules:
         """Each `.ttl`, with a short name of the places that it applies to.
 
         The names of two rule sets are equal if their places are: the captures may have other names.
+        Those of expressions are others than those of seconds: only of these the last writes of all
+        nodes are known.
         """
         found: dict[Lifetime, str] = {}
         pending: list[tuple[RuleNode, list[Json]]] = [(self._root, [])]
         while pending:
             node, shape = pending.pop()
             if node.lifetime is not None:
-                digest = blake2b(orjson.dumps(shape), digest_size=8).hexdigest()
-                found[node.lifetime] = digest
+                found[node.lifetime] = _digest([shape, node.lifetime.seconds is not None])
             for key, below in node.literals.items():
                 if below.lifetime or below.expires_below:
                     pending.append((below, [*shape, key]))
@@ -76,7 +77,7 @@ class ExpiryRules:
         each: list[Json] = [
             [name, *lifetime.keys, lifetime.text] for lifetime, name in self.patterns.items()
         ]
-        return blake2b(orjson.dumps(sorted(each, key=repr)), digest_size=8).hexdigest()
+        return _digest(sorted(each, key=repr))
 
     def above(self, path: Path) -> list[Instance]:
         """Return the instances at and above a path, whether they exist or not."""
@@ -139,6 +140,10 @@ class ExpiryRules:
         scope.path = instance.path
         find = instance.lifetime.find
         return None if find is None else find(scope)
+
+
+def _digest(json: Json) -> str:
+    return blake2b(orjson.dumps(json), digest_size=8).hexdigest()
 
 
 def _moment(value: Any) -> int | None:
