@@ -108,7 +108,7 @@ class Stream:
 
 
 def measure_lateness(url: str, rate: int, seconds: float) -> bool:
-    """Let `rate` nodes a second go; print how late they were, and return whether none was early."""
+    """Make `rate` nodes a second go; print how late they were, and return whether none was early."""
     stream, client = Stream(url), connect(url)
     count = int(rate * seconds)
     begin = int(now_ms() + LEAD_S * 1000)
@@ -160,9 +160,9 @@ def is_empty(client: http.client.HTTPConnection) -> bool:
 
 
 def measure_waiting(url: str, count: int) -> None:
-    """Let many nodes go in one moment; print the times of one who writes beside."""
+    """Make many nodes go in one moment; print the times of one who writes beside."""
     begun = time.monotonic()
-    due_s = time.time() + 10 + count / 8_000
+    due_s = time.time() + 2 + count / 4_000
     fill(url, count, int(due_s * 1000))
     filled_s = time.monotonic() - begun
     here, there = multiprocessing.Pipe()
@@ -215,7 +215,7 @@ def measure_puts(url: str, rounds: int) -> None:
 
 def main() -> None:
     """Run all, and print what there was."""
-    parser = argparse.ArgumentParser(description="Let nodes go, and see how late, and who waits.")
+    parser = argparse.ArgumentParser(description="Make nodes go; see how late, and who waits.")
     parser.add_argument("--nodes", type=int, default=1_000_000)
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20)

@@ -315,7 +315,8 @@ class Origin(NamedTuple):
         address: that of the client, empty if it has none.
         token: the id of its token, None without one; never the token.
         means: `http`; `socket` for the real-time protocol; `end` for a write that was set for the
-            end of a session; `local` for the program that embeds the service.
+            end of a session; `local` for the program that embeds the service; `expiry` for the
+            removal of nodes whose time is over.
         admin: the uid of the admin who has sent it with the `auth` of another caller, empty if the
             admin has none; None for all other requests.
 

@@ -11,7 +11,7 @@ for that. Its members, of which those that do not apply are left out:
     as          the uid as which an admin has sent it, null for none (`auth_variable_override`)
     from        the address of the client, as the request log shows it; null without one
     token_id    which token, never the token (`web.auth.identity.name_token`)
-    means       http, socket, end or local (`names.Origin`)
+    means       http, socket, end, local or expiry (`names.Origin`)
     method, path, size, data
     error       the code of the error of a denied write
     status      of the response to a request for a setting

@@ -9,7 +9,7 @@ are opened for that, one after the other.
 
 What is due is removed by writes that wait in the queue of their database as all others do. Each
 removes as many nodes as take a few milliseconds; after it the database is left to others for a
-while, which is longer while writes of users wait. So a million nodes that go at once delay no other
+while, which is longer while users write. So a million nodes that go at once delay no other
 writer for more than that, and what is due in other databases is removed meanwhile.
 
 A process that accepts no writes, as a standby, removes nothing (`Runtime.gate`): it receives what
@@ -54,15 +54,15 @@ POSTPONED_MS: Final = 60_000
 MOST_NODES: Final = 512
 FIRST_NODES: Final = 64
 """Nodes that one write removes at most, and the first one."""
-WRITE_S: Final = 0.006
+WRITE_S: Final = 0.004
 """Seconds that one write may take to be applied; the number of nodes is adapted to it."""
 RUN_WRITES: Final = 32
 """Writes to one database before other databases are swept."""
 SWEEPS: Final = 4
 """Databases that are swept at the same time."""
-BUSY_PAUSE: Final = 2.0
+BUSY_PAUSE: Final = 3.0
 IDLE_PAUSE: Final = 0.25
-"""How many times as long as a write took the database is left to others: if writes wait, and if
+"""How many times as long as a write took the database is left to others: if others write, and if
 none do."""
 _NOTHING: Final = make_remove(Place(ROOT))
 _CALLER: Final = Caller(None, is_admin=True, origin=Origin("", None, PURPOSE))
@@ -272,7 +272,7 @@ class Expirer:
             self._fail(name, error)
 
     async def _sweep_open(self, database: Database) -> None:
-        name = database.name
+        name, last = database.name, 0
         for _ in range(RUN_WRITES):
             if not self._is_active:
                 return
@@ -280,9 +280,9 @@ class Expirer:
             await self._remove(database, task)
             if not task.has_more:
                 return
-            waits = self._runtime.statistics.waiting_writes
-            share = BUSY_PAUSE if waits else IDLE_PAUSE
-            await deferLater(self._clock, share * task.seconds)
+            is_busy = last < task.began or bool(self._runtime.statistics.waiting_writes)
+            last = task.ended
+            await deferLater(self._clock, (BUSY_PAUSE if is_busy else IDLE_PAUSE) * task.seconds)
 
     async def _remove(self, database: Database, task: RemoveExpired) -> None:
         """Do one write; if it is refused, remove one node at a time, and postpone that one."""

@@ -329,6 +329,7 @@ class RemoveExpired:
         removed: how many nodes were removed.
         late_ms: how late the last of them was.
         seconds: how long that took.
+        began, ended: the numbers of the last write before this one, and then.
         has_more: whether there may be more.
 
     """
@@ -338,12 +339,14 @@ class RemoveExpired:
     removed: int = 0
     late_ms: int = 0
     seconds: float = 0.0
+    began: int = 0
+    ended: int = 0
     has_more: bool = False
 
     def __call__(self, applier: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Do it; raise what refuses the write, and then nothing is changed."""
-        began = perf_counter()
-        now = self.index.now_ms()
+        begun = perf_counter()
+        now, self.began = self.index.now_ms(), transaction.sequence()
         self.removed = self.late_ms = 0
         listed, damaged = list_due(transaction, now, self.limit)
         self.has_more = len(listed) + len(damaged) == self.limit
@@ -357,7 +360,7 @@ class RemoveExpired:
         if damaged:
             self.index.enter_again(transaction, damaged)
         self.removed = len(expired)
-        self.seconds = perf_counter() - began
+        self.seconds, self.ended = perf_counter() - begun, transaction.sequence()
         return attrs.evolve(outcome, has_changed_rows=bool(listed or damaged))
 
     def _judge(

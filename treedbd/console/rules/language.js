@@ -15,7 +15,7 @@ const METHODS = [
   "isString()", "isNumber()", "isBoolean()",
   "length", "contains('')", "beginsWith('')", "endsWith('')", "replace('', '')", "toLowerCase()", "toUpperCase()", "matches(/^$/)",
 ];
-const KEYS = ['".read": ""', '".write": ""', '".validate": ""', '".indexOn": [""]', '"$key": {}', '"$other": {".validate": "false"}'];
+const KEYS = ['".read": ""', '".write": ""', '".validate": ""', '".indexOn": [""]', '".ttl": 86400', '"$key": {}', '"$other": {".validate": "false"}'];
 
 const parser = {
   name: "rules",
