@@ -108,7 +108,7 @@ class Stream:
 
 
 def measure_lateness(url: str, rate: int, seconds: float) -> bool:
-    """Make `rate` nodes a second go; print how late they were, and return whether none was early."""
+    """Make `rate` nodes a second go; print how late they were; return whether none was early."""
     stream, client = Stream(url), connect(url)
     count = int(rate * seconds)
     begin = int(now_ms() + LEAD_S * 1000)
