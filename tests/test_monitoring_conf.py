@@ -55,6 +55,7 @@ FIRES: dict[str, dict[str, str]] = {
     "TreedbNoBackup": {"treedb_last_backup_timestamp_seconds{%s}": "-200000x180"},
     "TreedbReaderLostItsPlace": {"treedb_log_cursors_dropped_total{%s}": "0x170 1x10"},
     "TreedbReaderLags": {'treedb_log_cursor_lag_seconds{%s, cursor="archive"}': "1000x180"},
+    "TreedbExpiryLags": {"treedb_expiry_lag_seconds{%s}": "1000x180"},
     "TreedbArchiveLags": {"treedb_archive_lag_seconds{%s}": "100x180"},
     "TreedbStandbyLags": {"treedb_standby_lag_seconds{%s}": "100x180"},
     "TreedbArchiveFails": {"treedb_archive_failures_total{%s}": "0+1x180"},
