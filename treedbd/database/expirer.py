@@ -32,7 +32,15 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.election import Election
 from treedbd.database.expiry import PostponeExpired, RemoveExpired
-from treedbd.database.requests import Caller, Outcome, Task, Unavailable, UnknownDatabase, Write
+from treedbd.database.requests import (
+    Caller,
+    Outcome,
+    Task,
+    TooManyEvents,
+    Unavailable,
+    UnknownDatabase,
+    Write,
+)
 from treedbd.database.runtime import Runtime
 from treedbd.errors import in_one_line
 from treedbd.limits import DEFAULT_TIMEOUT_S
@@ -294,7 +302,8 @@ class Expirer:
         except Exception as error:
             task.has_more = True
             if task.limit > 1:
-                self._sizes[name] = 1
+                # One node may have too many events; many nodes together have them more easily.
+                self._sizes[name] = task.limit // 2 if isinstance(error, TooManyEvents) else 1
                 return
             self._fail(name, error)
             later = self._runtime.now_ms() + POSTPONED_MS
