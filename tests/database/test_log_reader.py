@@ -65,6 +65,31 @@ def test_a_reader_reads_each_entry_in_order_and_waits_at_the_end() -> None:
     assert reader.read() == []
 
 
+def test_a_reader_that_keeps_positions_has_reached_any_entry() -> None:
+    world = World(retain_events=1)
+    began(world)
+    for number in range(2 * TRIM_EVERY):
+        put(world, number, "n")
+    reader = LogReader(world.database, world.runtime, "reader", keeps_positions=True)
+    assert do(world, reader.open()) is True
+    entries = read_all(reader)
+    for through in (2, 5):
+        reader.reached(entries[through].sequence)
+    with pytest.raises(ValueError, match="was not read, or was reached before"):
+        reader.reached(entries[4].sequence)
+    assert do(world, reader.save()) is None
+    (cursor,) = world.database.read(lambda nodes: read_cursors(nodes.rows.stored))
+    assert (cursor.sequence, cursor.op_id) == entries[5][:2]
+    assert cursor.bytes_read == sum(len(each.content) for each in entries[:6])
+    again = reader_of(world)
+    assert do(world, again.open()) is True
+    assert read_all(again) == entries[6:]
+    reader.reached()
+    assert do(world, reader.save()) is None
+    assert do(world, again.open()) is True
+    assert read_all(again) == []
+
+
 def test_a_reader_continues_where_it_was_stored_and_not_where_it_had_read() -> None:
     world = World(retain_events=1)
     reader = began(world)

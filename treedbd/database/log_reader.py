@@ -18,7 +18,8 @@ the database was replaced: then the reader has to begin again, with all data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -75,10 +76,21 @@ class LogReader:
     _log = Logger()
 
     def __init__(
-        self, database: Database, runtime: Runtime, name: str, *, is_whole: bool = False
+        self,
+        database: Database,
+        runtime: Runtime,
+        name: str,
+        *,
+        is_whole: bool = False,
+        keeps_positions: bool = False,
     ) -> None:
-        """Read nothing yet. A reader that `is_whole` gets entries with their bodies."""
+        """Read nothing yet. A reader that `is_whole` gets entries with their bodies.
+
+        One that `keeps_positions` may say of each entry that it is reached, and keeps what that
+        needs of those that it has read since the last one.
+        """
         self.position = LogPosition()
+        self._kept: deque[tuple[LogPosition, int]] | None = deque() if keeps_positions else None
         self._database, self._runtime = database, runtime
         self._name, self._is_whole = name, is_whole
         self._bytes_read = 0
@@ -125,28 +137,50 @@ class LogReader:
         if last < after or (last > after and (not entries or entries[0].sequence != after + 1)):
             raise CursorLost("the log does not continue where the reader was")
         if entries:
+            self._keep(entries)
             self.position = LogPosition(entries[-1].sequence, entries[-1].op_id)
             self._bytes_read += sum(len(each.content) for each in entries)
         return entries
+
+    def _keep(self, entries: Sequence[LogEntry]) -> None:
+        if self._kept is not None:
+            bytes_read = self._bytes_read
+            for each in entries:
+                bytes_read += len(each.content)
+                self._kept.append((LogPosition(each.sequence, each.op_id), bytes_read))
 
     def count_unread(self) -> int:
         """Return how many entries have not been read."""
         return max(0, self._read(lambda view: view.sequence()) - self.sequence)
 
-    def reached(self) -> None:
-        """Record that all that was read until now is safe; the cursor is stored soon."""
+    def reached(self, through: int | None = None) -> None:
+        """Record that all that was read until now is safe; the cursor is stored soon.
+
+        `through` is the number of an entry, read and not reached before, up to which it is; only a
+        reader that keeps positions knows such.
+        """
+        position, bytes_read = self._find_kept(self.sequence if through is None else through)
         now = self._runtime.now_ms()
         self._reached = Cursor(
             name=self._name,
-            sequence=self.position.sequence,
-            op_id=self.position.op_id,
+            sequence=position.sequence,
+            op_id=position.op_id,
             is_whole=self._is_whole,
-            bytes_read=self._bytes_read,
+            bytes_read=bytes_read,
             created_ms=now,
             moved_ms=now,
         )
         if self._due is None:
             self._due = self._runtime.clock.callLater(STORED_AFTER_S, self._store_later)
+
+    def _find_kept(self, through: int) -> tuple[LogPosition, int]:
+        """Return the position of an entry, and the bytes up to it; forget those before it."""
+        found = self.position, self._bytes_read
+        while self._kept and self._kept[0][0].sequence <= through:
+            found = self._kept.popleft()
+        if found[0].sequence != through:
+            raise ValueError(f"The entry {through} was not read, or was reached before.")
+        return found
 
     async def save(self) -> None:
         """Store the cursor that was reached; raise what `Database.write` errbacks with."""
