@@ -1,0 +1,6 @@
+"""Webhooks: the events of the change logs, sent to the URLs of hooks by one of the processes.
+
+addresses   the names of receivers, resolved to addresses that may be called
+client      one POST: its connection, its limits, and how it ended
+message     an event as receivers see it, and its signature
+"""
