@@ -37,7 +37,7 @@ TABLES: dict[str, type[Any]] = {
 FIELDS: dict[str, attrs.Attribute[Any]] = {
     f"{table}.{field.name}": field for table, kind in TABLES.items() for field in attrs.fields(kind)
 }
-COMMON = {"timeout_s", "value_bytes"}
+COMMON = {"timeout_s", "value_bytes", "attempts"}
 """Limits of hooks whose names others have too, for other things."""
 BESIDES = {"webhooks": ("allow",)}
 """Keys of tables that are no limits."""
