@@ -345,6 +345,9 @@ ELSEWHERE = {
     # tests/archive/test_archiver.py: a write may be in the archive before the lag is read.
     *("treedb_archive_lag_seconds", "treedb_archive_last_base_timestamp_seconds"),
     "treedb_audit_lag_seconds",  # tests/audit/test_auditor.py
+    # tests/hooks/test_delivery.py
+    *("treedb_webhook_requests_total", "treedb_webhook_retries_total", "treedb_webhook_seconds"),
+    *("treedb_webhook_lag_seconds", "treedb_webhook_dead_letters", "treedb_webhook_losses_total"),
     "treedb_waiting_writes",  # tests/database/test_statistics.py
     "treedb_log_cursors_dropped_total",  # tests/test_log_readers.py
     # tests/database/test_expirer.py

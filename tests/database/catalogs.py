@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,10 +21,11 @@ from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import Caller, Outcome, ProjectSpec, Write
 from treedbd.database.runtime import OtherProcesses, Problem, RunInThread, Runtime
 from treedbd.database.session_owners import MemoryOwner, SessionOwner
-from treedbd.limits import MIB, ReaderLimits
+from treedbd.limits import MIB, HookLimits, ReaderLimits
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.store.directory_lock import DirectoryLock
+from treedbd.store.hooks import Hook
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import Json, Place
 from treedbd.tree.value import plain
@@ -56,9 +57,12 @@ def make_catalog(
     readers: ReaderLimits | None = None,
     first_cursors: Mapping[str, bool] = MappingProxyType({}),
     now_ms: Callable[[], int] = _now_ms,
+    hooks_of: Callable[[DatabaseName], Sequence[Hook]] = lambda _: (),
+    hook_limits: HookLimits | None = None,
+    clock: TurnClock | None = None,
 ) -> tuple[Catalog, TurnClock]:
     """Return a catalog that has found its databases, and its clock."""
-    clock = TurnClock()
+    clock = clock or TurnClock()
     catalog = Catalog(
         folder,
         "sqlite",
@@ -75,6 +79,8 @@ def make_catalog(
             readers=readers or ReaderLimits(),
             first_cursors=first_cursors,
             now_ms=now_ms,
+            hooks_of=hooks_of,
+            hook_limits=hook_limits or HookLimits(),
         ),
         retain_events=10,
         others=others,

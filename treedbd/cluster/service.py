@@ -125,6 +125,14 @@ class ClusterService:
         """Return the election of the daemon that reads for a purpose; stop it before this."""
         return LeaseElection(name, self.connections, self._reactor)
 
+    async def find_hooked(self, names: Sequence[DatabaseName]) -> set[DatabaseName]:
+        """Return which of some databases have hooks of their own; none of them is opened here.
+
+        Raises `StoreUnreachable`.
+        """
+        found = await self.connections.run(self.connections.store.projects.hooked)
+        return found.intersection(names)
+
     def make_files(
         self,
         folder: pathlib.Path,

@@ -5,4 +5,5 @@ client      one POST: its connection, its limits, and how it ended
 message     an event as receivers see it, and its signature
 letters     events that wait or are dead, and the state of each hook, as rows of the database
 delivery    the events of one hook: a window of them, their order, and when each is sent again
+deliverer   the hooks of all databases, in the process that is elected
 """

@@ -54,6 +54,7 @@ from treedbd.counting import SECONDS, Histogram
 from treedbd.database.answers import AnswerPool
 from treedbd.database.data_directory import BACKUP_NOTE, measure_all
 from treedbd.database.runtime import BATCH_WRITES, LATE_SECONDS, Problem, Statistics
+from treedbd.hooks.deliverer import Deliverer
 from treedbd.http1.server import Http1Factory
 from treedbd.loop import BUCKETS_S, Turns
 from treedbd.names import DatabaseName
@@ -142,6 +143,7 @@ class Sources:
     Attributes:
         archive: what is counted of the archive; None without one.
         auditor: audits writes; None if nothing does.
+        deliverer: sends the events of webhooks.
         facts: the values that were measured last.
         turns: the turns of the event loop; None if they are not counted.
         process: the metrics of the process by name, as they were measured last.
@@ -157,6 +159,7 @@ class Sources:
     server: Http1Factory
     archive: ArchiveCounts | None = None
     auditor: Auditor | None = None
+    deliverer: Deliverer | None = None
     turns: Turns | None = None
     facts: Facts = attrs.field(factory=Facts)
     process: Mapping[str, float] = attrs.field(factory=dict)
@@ -220,6 +223,10 @@ def _database_bytes(s: Sources) -> Mapping[Labels, float]:
 
 def _archived(read: Callable[[ArchiveCounts], float | None]) -> _Read:
     return lambda s: None if s.archive is None else read(s.archive)
+
+
+def _webhooks(read: Callable[[Deliverer], Reading]) -> _Read:
+    return lambda s: None if s.deliverer is None else read(s.deliverer)
 
 
 def _process(name: str) -> _Read:
@@ -478,6 +485,38 @@ METRICS: Final[tuple[Metric, ...]] = (
         "Age of the oldest write that is not audited yet, 0 if all are; without an audit no value.",
         lambda s: None if s.auditor is None else s.auditor.lag_s(),
         combine=max,
+    ),
+    _counter(
+        "treedb_webhook_requests_total",
+        "Requests to receivers of webhooks: accepted by 2xx, or failed.",
+        _webhooks(lambda d: _by({"accepted": d.counts.accepted, "failed": d.counts.failed})),
+        "result",
+    ),
+    _counter(
+        "treedb_webhook_retries_total",
+        "Those that were not the first for their event.",
+        _webhooks(lambda d: d.counts.retried),
+    ),
+    _histogram(
+        "treedb_webhook_seconds",
+        "How long requests to receivers of webhooks took.",
+        _webhooks(lambda d: d.counts.seconds),
+    ),
+    _gauge(
+        "treedb_webhook_lag_seconds",
+        "How long the oldest event has waited that a receiver has not acknowledged, 0 without any.",
+        _webhooks(lambda d: d.lag_s()),
+        combine=max,
+    ),
+    _gauge(
+        "treedb_webhook_dead_letters",
+        "Events that receivers did not accept and that wait for an admin, of databases in use.",
+        _webhooks(lambda d: d.count_dead()),
+    ),
+    _counter(
+        "treedb_webhook_losses_total",
+        "How often events of a webhook were lost, because its lag was too long.",
+        _webhooks(lambda d: d.counts.lost),
     ),
     _fact(
         "treedb_last_backup_timestamp_seconds",

@@ -36,6 +36,7 @@ from treedbd.limits import RULES_VERSIONS
 from treedbd.names import DatabaseName
 from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable
+from treedbd.store.hooks import HOOK_FIRST
 from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.store.postgresql.commits import CommitCounts, CommitSender
 from treedbd.store.postgresql.connection import (
@@ -103,6 +104,9 @@ _FIND: Final = _SELECT + " AND name = %s"
 _LIST_NAMES: Final = _SELECT + ' ORDER BY name COLLATE "C"'
 _COUNT: Final = "SELECT count(*) FROM dbs WHERE project = %s"
 _HEADS: Final = "SELECT project, name, seq FROM dbs"
+_HOOKED: Final = (
+    "SELECT project, name FROM dbs WHERE EXISTS (SELECT FROM kv WHERE kv.db = dbs.db AND kv.k = %s)"
+)
 _CREATE: Final = (
     "INSERT INTO dbs (project, name, epoch) VALUES (%s, %s, %s)"
     " RETURNING db, project, name, seq, rev, epoch"
@@ -286,6 +290,11 @@ class ProjectStore:
             for project, name, seq in found
             if not project.endswith((PART, OLD))
         }
+
+    def hooked(self) -> set[DatabaseName]:
+        """Return the databases that have hooks of their own."""
+        found = self._pool.run(lambda connection: rows_of(connection, _HOOKED, (HOOK_FIRST,)))
+        return {DatabaseName(project, name) for project, name in found}
 
     def _read(self, read: Callable[[TimedConnection], T]) -> T:
         def read_and_confirm(connection: TimedConnection) -> T:
