@@ -44,6 +44,8 @@ RESERVED_PATHS = [
     "/.settings/cursors.json",
     "/.settings/webhooks.json",
     "/.settings/profile.json",
+    "/.settings/webhooks/dead.json",
+    "/.settings/webhooks/test.json",
     "/.settings/tokens.json",
     "/.standby/base",
     "/.standby/promote.json",
@@ -63,6 +65,7 @@ RESERVED_PATHS = [
     "/.lp",
 ]
 POSTED = [
+    "/.settings/webhooks/test.json",
     "/.settings/compact.json",
     "/.settings/rules/trial.json",
     "/.settings/backup.json",

@@ -21,6 +21,8 @@ from treedbd.cli.options import Url, add_address, add_flag, add_optional_address
 from treedbd.limits import MAX_HOOK_SECRET_CHARACTERS
 
 RESOURCE: Final = "webhooks.json"
+DEAD: Final = "webhooks/dead.json"
+TEST: Final = "webhooks/test.json"
 _DATABASE: Final = "a database, as in https://shop.localhost:8443"
 _PUT: Final = (
     "Create a hook, or replace the one of that name, which keeps its secret and goes on where it "
@@ -38,10 +40,29 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     add_flag(listing, "--json", "print a JSON object for each")
     add_online_options(listing, _list)
     _add_put(commands.add_parser("put", help="create a hook, or replace one"))
+    _add_letters(commands)
     remove = commands.add_parser("remove", help="remove a hook: nothing more is sent for it")
     add_address(remove, _DATABASE)
     remove.add_argument("name", metavar="NAME", help="the name of the hook")
     add_online_options(remove, _remove)
+
+
+def _add_letters(commands: Any) -> None:
+    dead = commands.add_parser("dead", help="list the events that a hook could not deliver")
+    replay = commands.add_parser("replay", help="deliver such events again")
+    discard = commands.add_parser("discard", help="discard such events")
+    test = commands.add_parser("test", help="send an event to the receiver of a hook for trial")
+    for parser in (dead, replay, discard, test):
+        add_address(parser, _DATABASE)
+        parser.add_argument("name", metavar="NAME", help="the name of the hook")
+    add_flag(dead, "--json", "print a JSON object for each, with the event")
+    for parser in (replay, discard):
+        parser.add_argument("ids", metavar="ID", nargs="*", help="the id of an event")
+        add_flag(parser, "--all", "all of them")
+    add_online_options(dead, _list_dead)
+    add_online_options(replay, _replay)
+    add_online_options(discard, _discard)
+    add_online_options(test, _test)
 
 
 def _add_put(parser: ArgumentParser) -> None:
@@ -97,6 +118,10 @@ def _line_of(hook: dict[str, Any]) -> str:
     )
     if hook["configured"]:
         line += ", in the configuration"
+    if state.get("dead"):
+        line += f", {state['dead']} dead letters"
+    if state.get("paused"):
+        line += f". {state['paused']}"
     if state["dropped"] is not None:
         line += f", dropped at {state['dropped']}"
     return make_printable(line)
@@ -153,3 +178,69 @@ def _remove(client: HttpClient, arguments: Namespace) -> None:
     url: Url = arguments.url.to_settings(RESOURCE).with_parameters({"name": arguments.name})
     client.request("DELETE", url).content()
     print_line(make_printable(f"{arguments.name}: removed"))
+
+
+def _list_dead(client: HttpClient, arguments: Namespace) -> None:
+    after: str | None = None
+    while True:
+        parameters = {"name": arguments.name} | ({} if after is None else {"startAfter": after})
+        url: Url = arguments.url.to_settings(DEAD).with_parameters(parameters)
+        body = client.request("GET", url).content()
+        with reading_answer(url):
+            answer = parse_json(body, url)
+            lines = [
+                orjson.dumps(each).decode() if arguments.json else _line_of_letter(each)
+                for each in answer["letters"]
+            ]
+            after = answer["next"]
+        for line in lines:
+            print_line(line)
+        if after is None:
+            return
+
+
+def _line_of_letter(letter: dict[str, Any]) -> str:
+    line = f"{letter['id']}  {letter['kind']} {letter['path']}, {letter['attempts']} attempts"
+    return make_printable(f"{line}, the last at {letter['last']}: {letter['error']}")
+
+
+def _ids_of(arguments: Namespace) -> list[str] | None:
+    """Return the ids that are given, None for all; raise `CommandFailed` for neither, or both."""
+    if bool(arguments.ids) == arguments.all:
+        raise CommandFailed("Give the ids of events, or --all.")
+    return None if arguments.all else list(arguments.ids)
+
+
+def _replay(client: HttpClient, arguments: Namespace) -> None:
+    url: Url = arguments.url.to_settings(DEAD)
+    sent = orjson.dumps({"name": arguments.name, "ids": _ids_of(arguments) or "all"})
+    answer = client.request("POST", url, JSON_HEADERS, Body((sent,), len(sent))).content()
+    with reading_answer(url):
+        count = int(parse_json(answer, url)["replayed"])
+    print_line(make_printable(f"{arguments.name}: {count} events are delivered again"))
+
+
+def _discard(client: HttpClient, arguments: Namespace) -> None:
+    count = 0
+    for each in _ids_of(arguments) or ["all"]:
+        parameters = {"name": arguments.name, "id": each}
+        url: Url = arguments.url.to_settings(DEAD).with_parameters(parameters)
+        answer = client.request("DELETE", url).content()
+        with reading_answer(url):
+            count += int(parse_json(answer, url)["discarded"])
+    print_line(make_printable(f"{arguments.name}: {count} events are discarded"))
+
+
+def _test(client: HttpClient, arguments: Namespace) -> None:
+    url: Url = arguments.url.to_settings(TEST)
+    sent = orjson.dumps({"name": arguments.name})
+    answer = client.request("POST", url, JSON_HEADERS, Body((sent,), len(sent))).content()
+    with reading_answer(url):
+        found = parse_json(answer, url)
+        status, text = found["status"], found["answer"]
+    if status is None:
+        raise CommandFailed(make_printable(f"{arguments.name}: {text}."))
+    line = f"{arguments.name}: the receiver answered {status}" + (f": {text}" if text else "")
+    if not 200 <= status < 300:
+        raise CommandFailed(make_printable(f"{line}."))
+    print_line(make_printable(line))

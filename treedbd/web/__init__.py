@@ -16,6 +16,7 @@ rules             the rules of a project: read, checked, put; their versions; tr
 admin             what admins read and change besides: databases, activity, the change log
 databases         projects listed, databases created and deleted, for admins
 cursors           readers of change logs listed, their cursors removed, for admins
+dead_letters      what webhooks could not deliver listed, replayed and discarded, for admins
 webhooks          the hooks of a database listed, put and removed, for admins
 audit             where writes come from; denied writes and reads of admins, recorded
 backups           backups taken and listed, for admins

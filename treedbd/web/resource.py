@@ -57,6 +57,7 @@ from treedbd.web.console import ERROR_HEADERS, SAFE_HEADERS, Console
 from treedbd.web.context import WebContext
 from treedbd.web.cursors import CursorHandlers
 from treedbd.web.databases import DatabaseHandlers
+from treedbd.web.dead_letters import DeadLetterHandlers
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
 from treedbd.web.inspection import Inspection
 from treedbd.web.listeners import StreamRegistry
@@ -622,6 +623,7 @@ class TreeResource(Resource):
         inspection: shows admins requests and connections.
         standbys: serves standbys, and what promotes one.
         hooks: serves the hooks of databases.
+        dead_letters: serves what these could not deliver.
 
     """
 
@@ -676,6 +678,7 @@ class TreeResource(Resource):
         self._databases = DatabaseHandlers(data, catalog, activity)
         self._cursors = CursorHandlers(data, catalog)
         self.hooks = WebhookHandlers(data, catalog)
+        self.dead_letters = DeadLetterHandlers(data, catalog)
         self.backups = Backups(context.settings, context.clock)
         self._backups = BackupHandlers(data, self.backups)
         self.standbys = StandbyHandlers(data, catalog)
@@ -803,6 +806,18 @@ class TreeResource(Resource):
     async def webhooks(self, request: IHttp1Request) -> None:
         """List the hooks of a database, put some, or remove one."""
         await self._answer_admin(request, "webhooks", self.hooks.webhooks)
+
+    @app.route(
+        "/.settings/webhooks/dead.json", methods=["GET", "HEAD", "POST", "DELETE", "OPTIONS"]
+    )
+    async def webhooks_dead(self, request: IHttp1Request) -> None:
+        """List the dead letters of a hook, replay or discard some."""
+        await self._answer_admin(request, "webhooks_dead", self.dead_letters.dead_letters)
+
+    @app.route("/.settings/webhooks/test.json", methods=["POST", "OPTIONS"])
+    async def webhooks_test(self, request: IHttp1Request) -> None:
+        """Send an event to the receiver of a hook for trial."""
+        await self._answer_admin(request, "webhooks_test", self.dead_letters.test_hook)
 
     @app.route("/.inspect/backups.json", methods=READ_METHODS, endpoint="list_backups")
     async def list_backups(self, request: IHttp1Request) -> None:

@@ -42,7 +42,7 @@ from treedbd.web.resource import (
 )
 
 PROBES = {"live", "ready"}
-FILTERS = {"path", "status", "uid", "slower", "database", "cursor", "name", "since", "until"}
+FILTERS = {"path", "status", "uid", "slower", "database", "cursor", "name", "id", "since", "until"}
 """Parameters of `/.inspect/requests.json`, which the parser of requests for data ignores."""
 METHODS = {"get", "head", "put", "post", "patch", "delete", "options"}
 
