@@ -41,6 +41,7 @@ from twisted.internet.interfaces import (
     IListeningPort,
     IOpenSSLClientConnectionCreator,
     IProtocolFactory,
+    IReactorTime,
 )
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
@@ -77,6 +78,7 @@ from treedbd.database.session_owners import MemoryOwner, OwnerFile, SessionOwner
 from treedbd.embedding.database import LocalDatabase
 from treedbd.embedding.requests import LocalAccess
 from treedbd.files import read_installation
+from treedbd.hooks.deliverer import ELECTION, Deliverer, FindHooked, find_in_files
 from treedbd.http1.parser import Header
 from treedbd.http1.registry import RequestLogging, ServerOptions
 from treedbd.http1.server import Http1Factory
@@ -137,6 +139,8 @@ FindTrust: TypeAlias = Callable[[], AuthorityFile | TrustStore]
 ARCHIVE: Final = "archive"
 """The name of the archive's cursors, and of its election; its modules are loaded if it is used."""
 QUEUE_SECONDS: Final = 1.0
+TRUSTED_S: Final = 600.0
+"""Seconds after which the authorities of the system are read again: it takes some milliseconds."""
 STOP_SECONDS: Final = 8.5
 """For all of a stop: the stores have the time that requests, streams and sockets leave."""
 _CANNOT_START: Final = (
@@ -193,9 +197,7 @@ class TreeService(MultiService):
         hooks = ConfiguredHooks(settings)
         runtime = make_runtime(settings, self._reactor, self._cluster, context, hooks=hooks)
         self.catalog: Final = make_catalog(settings, self._plan, runtime, self._cluster, context)
-        self._archiver = self._make_archiver(runtime)
-        self._audit = self._make_audit(runtime)
-        self._expirer = self._make_expirer(runtime)
+        self._make_readers(runtime)
         self._credentials = Credentials(settings, self.catalog, self._reactor, hooks)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         requests = RequestCounts(settings.projects, any_project=settings.development)
@@ -212,6 +214,13 @@ class TreeService(MultiService):
             self._resource, self.catalog, self._reactor, settings.limits
         )
         self._reloading = DeferredLock()
+
+    def _make_readers(self, runtime: Runtime) -> None:
+        """Make what reads the change logs, and what removes expired nodes."""
+        self._archiver = self._make_archiver(runtime)
+        self._audit = self._make_audit(runtime)
+        self._expirer = self._make_expirer(runtime)
+        self._deliverer = self._make_deliverer(runtime)
 
     def _make_archiver(self, runtime: Runtime) -> Archiver | None:
         """Return what writes the archive that the settings name; None if they name none."""
@@ -253,6 +262,27 @@ class TreeService(MultiService):
         runtime.statistics.find_expiry_lag = expirer.lag_s
         return expirer
 
+    def _make_deliverer(self, runtime: Runtime) -> Deliverer:
+        """Return what sends the events of hooks."""
+        settings = self._settings
+        find_hooked: FindHooked | None = None
+        if self._cluster is not None:
+            find_hooked = self._cluster.find_hooked
+        elif settings.engine != "memory":
+            pool = self._reactor.getThreadPool()
+            in_thread: RunInThread = partial(deferToThreadPool, self._reactor, pool)
+            find_hooked = find_in_files(self.catalog.file_of, in_thread)
+        return Deliverer(
+            catalog=self.catalog,
+            runtime=runtime,
+            election=make_election(ELECTION, settings, self._reactor, self._cluster),
+            reactor=self._reactor,
+            allowed=settings.webhooks.allow,
+            make_creator=SystemTrust(self._reactor).creator_for,
+            find_hooked=find_hooked,
+            is_used=any(project.webhooks for project in settings.projects.values()),
+        )
+
     def _make_resource(self, requests: RequestCounts, identify: Identify | None) -> TreeResource:
         settings, process, audit = self._settings, self._context, self._audit
         context = make_context(
@@ -271,6 +301,8 @@ class TreeService(MultiService):
             resource.writer.lag_ms = self._cluster.lag_ms
         if process is not None:
             resource.inspection.ask_others = process.inspect
+        resource.hooks.describe = self._deliverer.describe
+        resource.dead_letters.test = self._deliverer.test
         return resource
 
     def _make_office(self, runtime: Runtime) -> tuple[Office | None, Standby | None]:
@@ -351,6 +383,7 @@ class TreeService(MultiService):
                 server=self._factory,
                 archive=None if self._archiver is None else self._archiver.counts,
                 auditor=None if self._audit is None else self._audit.auditor,
+                deliverer=self._deliverer,
             ),
             catalog=self.catalog,
             activity=self.activity,
@@ -456,6 +489,7 @@ class TreeService(MultiService):
         if self._audit is not None:
             self._audit.start()
         self._expirer.start()
+        self._deliverer.start()
 
     def stopService(self) -> Deferred[None]:
         """Stop in the order that the module states; never fails."""
@@ -516,6 +550,7 @@ class TreeService(MultiService):
     async def _stop_readers(self) -> None:
         """Stop what reads the logs of this daemon, and what removes expired nodes."""
         await self._expirer.stop()
+        await self._deliverer.stop()
         if self._archiver is not None:
             await self._archiver.stop()
         if self._audit is not None:
@@ -644,6 +679,23 @@ def make_trust(settings: Settings) -> FindTrust:
             f"names {settings.standby_ca_file}, which {error.problem}"
         ) from None
     return lambda: authorities
+
+
+class SystemTrust:
+    """The authorities of the system, which may change: they are read again now and then."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        """Read them at the first use."""
+        self._clock = clock
+        self._store: TrustStore | None = None
+        self._until = 0.0
+
+    def creator_for(self, host: str) -> IOpenSSLClientConnectionCreator:
+        """Return the creator of TLS connections to a host, as a `TrustStore` does."""
+        now = self._clock.seconds()
+        if self._store is None or now >= self._until:
+            self._store, self._until = TrustStore(None), now + TRUSTED_S
+        return self._store.creator_for(host)
 
 
 def make_office(
