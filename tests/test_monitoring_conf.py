@@ -27,6 +27,9 @@ FIRES: dict[str, dict[str, str]] = {
     "TreedbCannotWrite": {"treedb_write_problems{%s}": "1x180"},
     "TreedbUnhealthy": {"treedb_problems{%s}": "1x180", "treedb_write_problems{%s}": "0x180"},
     "TreedbAuditLags": {"treedb_audit_lag_seconds{%s}": "90x180"},
+    "TreedbWebhooksLag": {"treedb_webhook_lag_seconds{%s}": "700x180"},
+    "TreedbWebhookDeadLetters": {"treedb_webhook_dead_letters{%s}": "1x180"},
+    "TreedbWebhookLostEvents": {"treedb_webhook_losses_total{%s}": "0x170 1x10"},
     "TreedbServerErrors": {
         'treedb_requests_total{%s, status="500"}': "0+60x180",
         'treedb_requests_total{%s, status="200"}': "0+600x180",
