@@ -62,6 +62,7 @@ SMALLEST = {
     "store.py": ("--records=20", "--operations=2", "--rounds=1"),
     "streams.py": ("--listeners=2", "--events=4", "--seconds=0.1", "--rounds=1", "--fan-out=9"),
     "watched_queries.py": ("--items=50", "--seconds=0.1", "--rounds=1", "--most=1"),
+    "webhooks.py": ("--events=40", "--paths=4", "--kills=1", "--away=0"),
     "worker_kills.py": ("--kills=1", "--operations=480"),
     "workers.py": ("--seconds=0.2", "--rounds=1", "--streams=8"),
 }
@@ -128,6 +129,8 @@ ROWS = [
     ("streams.py", rf"fan-out to 9 listeners (in plain|over TLS): {RATE}, .*", 2),
     ("watched_queries.py", rf"(1 plain|[0-9]+ queries).* +[0-9.]+ +{RATIO} +[0-9.]+ +[0-9.]+", 3),
     ("watched_queries.py", rf"1000 writes at once, .*: [0-9.]+ s, ratio {RATIO}", 3),
+    ("webhooks.py", rf"40 events accepted in [0-9.]+ s: {RATE} .*", 1),
+    ("webhooks.py", r"40 events to a bad receiver, 1 kills: .*; each came, in order", 1),
     ("worker_kills.py", r"1 holder, 1 other, 1 parent", 1),
     ("worker_kills.py", r"nothing acknowledged was lost, and nothing was left", 1),
     ("workers.py", rf"(GET|PUT|events).* +[12] workers +{RATE} .*", 8),
