@@ -161,6 +161,7 @@ class Catalog:
         last_readers: called with a database that is being deleted, and its file, when no process
             uses that any more; it is removed when what they return has fired.
         problem_sources: return what else is not as it should be.
+        news: `Runtime.news`.
 
     """
 
@@ -197,6 +198,7 @@ class Catalog:
         self._unreadable: set[str] = set()
         self._runtime = runtime
         self.statistics: Final = runtime.statistics
+        self.news: Final = runtime.news
         self.readers: Final = ReaderLags(runtime.statistics, runtime.clock.seconds, runtime.now_ms)
         self._retain_events = retain_events
         self.written: Final = WrittenDatabases(max_databases)

@@ -60,7 +60,9 @@ from treedbd.database.requests import (
     Outcome,
     OutcomeInDoubt,
     PermissionDenied,
+    PlaceLost,
     QuotaExceeded,
+    ReaderReplaced,
     TooLarge,
     TooManyCursors,
     TooManyDisconnectWrites,
@@ -114,6 +116,7 @@ _REFUSALS: Final = (
     *(PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed),
     *(QuotaExceeded, TooManyCursors, TooManyDisconnectWrites, TooManyEvents),
     *(UnknownDatabase, EntryRefused, UnknownHook, HookConflict, TooManyHooks),
+    *(PlaceLost, ReaderReplaced),
 )
 
 SPACE_CHECK_S: Final = 0.5

@@ -252,7 +252,7 @@ async def write_rows(
 ) -> None:
     """Change rows beside the tree of a database; raise what `Database.write` errbacks with."""
     deadline = runtime.clock.seconds() + DEFAULT_TIMEOUT_S
-    await database.write(_make_write(task, runtime.now_ms(), deadline))
+    await database.write(make_task_write(task, runtime.now_ms(), deadline))
 
 
 async def remove_cursor(database: Database, name: str, now_ms: int, deadline: float) -> None:
@@ -260,12 +260,13 @@ async def remove_cursor(database: Database, name: str, now_ms: int, deadline: fl
 
     Raises what `Database.write` errbacks with.
     """
-    await database.write(_make_write(RemoveCursor(name), now_ms, deadline))
+    await database.write(make_task_write(RemoveCursor(name), now_ms, deadline))
 
 
-def _make_write(
+def make_task_write(
     task: Callable[[WriteApplier, Transaction, Write], Outcome], now_ms: int, deadline: float
 ) -> Write:
+    """Return the write that does a task of the service itself."""
     return Write(_NOTHING, now_ms, _ANONYMOUS, deadline=deadline, wants_echo=False, task=task)
 
 

@@ -257,7 +257,7 @@ class UnknownHook(LookupError):
 
 
 class HookConflict(Exception):
-    """A hook that cannot be put or removed here, because it is managed elsewhere."""
+    """A hook that cannot be put or removed here, because it is another one, or managed elsewhere."""
 
 
 class TooManyHooks(Exception):
@@ -277,6 +277,17 @@ class TooManyEvents(Exception):
             f"This write would have more than {limit} events (events_per_write): write less at "
             "once, or, as an admin, with disableTriggers=true, so that it has none."
         )
+
+
+class ReaderReplaced(Exception):
+    """Another program reads the events of a hook by now."""
+
+    def __init__(self, hook: str) -> None:
+        super().__init__(f"Another program reads the events of {hook} now.")
+
+
+class PlaceLost(Exception):
+    """The events of a hook do not continue where its reader was; `str()` says why."""
 
 
 class TooManyDrafts(Exception):

@@ -7,6 +7,7 @@ service. Each hook has a cursor in the change log, `hook-` and its name.
 
     HOOK_FIRST          the stamp: random bytes that are others after each change of hooks
     HOOK_FIRST + d      the hooks
+    HOOK_FIRST + r      the programs that read the events of hooks, each by a name it has chosen
 
 These rows are not data: they are not served, indexed or counted.
 """
@@ -14,7 +15,7 @@ These rows are not data: they are not served, indexed or counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
@@ -31,6 +32,7 @@ HOOK_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
 """The names that hooks may have."""
 CURSOR_PREFIX: Final = "hook-"
 _DEFINITIONS: Final = HOOK_FIRST + b"d"
+_READERS: Final = HOOK_FIRST + b"r"
 
 Kind: TypeAlias = Literal["created", "updated", "deleted"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -118,6 +120,25 @@ def replace_hook_rows(transaction: Transaction, rows: Iterable[Row]) -> None:
             transaction.delete(key)
 
 
+def read_hook_readers(view: ReadView) -> dict[str, str]:
+    """Return which program reads the events of each hook, by its name; raise `DamagedRow`."""
+    stored = view.get(_READERS)
+    if stored is None:
+        return {}
+    try:
+        readers: dict[str, str] = orjson.loads(unseal(_READERS, stored))
+        return {str(hook): str(reader) for hook, reader in readers.items()}
+    except DamagedRow:
+        raise
+    except (ValueError, AttributeError):
+        raise DamagedRow("The readers of hooks cannot be read.") from None
+
+
+def write_hook_readers(transaction: Transaction, readers: Mapping[str, str]) -> None:
+    """Store which program reads the events of each hook."""
+    transaction.put(_READERS, seal(_READERS, orjson.dumps(dict(readers))))
+
+
 def check_hooks(view: ReadView) -> Iterable[str]:
     """Yield a sentence if the hooks, or their stamp, cannot be read."""
     try:
@@ -125,6 +146,7 @@ def check_hooks(view: ReadView) -> Iterable[str]:
         stamp = read_stamp(view)
         if stamp is not None:
             unseal(HOOK_FIRST, stamp)
+        read_hook_readers(view)
     except DamagedRow as error:
         yield str(error)
 

@@ -38,6 +38,8 @@ DENIALS: Final = (
 """The errors of a write that its sender may not do."""
 SETTINGS: Final = b"/.settings/"
 TRIAL: Final = b"/rules/trial.json"
+FEED: Final = b"/.settings/events.json"
+"""By POST a program says each second what it has done."""
 """Sets nothing, although it is a POST."""
 _NO_TOKEN: Final = (BadToken, AuthRequired, TokenRequired)
 
@@ -133,6 +135,7 @@ class RequestAudit:
         if path is None:
             return
         is_read = wanted.method in READING or path.endswith(TRIAL) or SETTINGS not in path
+        is_read = is_read or (wanted.method == b"POST" and path.endswith(FEED))
         if is_read and not self.reads:
             return
         self._recorder.note(

@@ -102,7 +102,7 @@ KNOWN: Final = frozenset(
 QUERY_MEMBERS: Final = frozenset({*QUERY_PARAMETERS, WHERE, "shallow"})
 """The parameters that choose children: what rules can read of them is in `query`."""
 
-LASTING: Final = frozenset({b"/.standby/stream.json", b"/.standby/base"})
+LASTING: Final = frozenset({b"/.settings/events.json", b"/.standby/stream.json", b"/.standby/base"})
 """Paths of responses that last as long as streams do: how long says nothing about the service."""
 
 _KNOWN_RAW: Final = {name.encode(): name for name in KNOWN}

@@ -59,6 +59,7 @@ from treedbd.web.cursors import CursorHandlers
 from treedbd.web.databases import DatabaseHandlers
 from treedbd.web.dead_letters import DeadLetterHandlers
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
+from treedbd.web.feed import FeedHandlers
 from treedbd.web.inspection import Inspection
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.openapi import DeclaredRoute, OpenApi
@@ -679,6 +680,7 @@ class TreeResource(Resource):
         self._cursors = CursorHandlers(data, catalog)
         self.hooks = WebhookHandlers(data, catalog)
         self.dead_letters = DeadLetterHandlers(data, catalog)
+        self._feeds = FeedHandlers(data, catalog)
         self.backups = Backups(context.settings, context.clock)
         self._backups = BackupHandlers(data, self.backups)
         self.standbys = StandbyHandlers(data, catalog)
@@ -818,6 +820,13 @@ class TreeResource(Resource):
     async def webhooks_test(self, request: IHttp1Request) -> None:
         """Send an event to the receiver of a hook for trial."""
         await self._answer_admin(request, "webhooks_test", self.dead_letters.test_hook)
+
+    @app.route(
+        "/.settings/events.json", methods=["GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"]
+    )
+    async def events(self, request: IHttp1Request) -> None:
+        """Give a program the events of a hook, or change what it reads."""
+        await self._answer_admin(request, "events", self._feeds.events)
 
     @app.route("/.inspect/backups.json", methods=READ_METHODS, endpoint="list_backups")
     async def list_backups(self, request: IHttp1Request) -> None:
