@@ -1,4 +1,4 @@
-"""The commands of `treedb`; those of documents and of the shell are in the packages below.
+"""The commands of `treedb`; documents, the shell and `run` have packages of their own.
 
 main             the entry point
 parser           the command line: its subcommands, and its completion

@@ -64,6 +64,7 @@ COMMANDS: Final = {
         "data", "change a value by an expression, as a whole", "add_transaction_options"
     ),
     "watch": _Command("watch", "print the events of a path until Ctrl-C"),
+    "run": _Command("running.command", "run a command for each event of a path"),
     "shell": _Command("shell.shell", "walk through a database, read and write it"),
     "console": _Command("console", "open the console in a browser"),
     "import": _Command("loading.importing", "write a file of any size at a path"),

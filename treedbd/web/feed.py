@@ -174,13 +174,15 @@ class FeedHandlers:
         hook = parse_hook(json, self._data.now_ms())
         present = await self._find_same(wanted, database, hook)
         if present is not None:
-            return json_response(wanted, {**_describe(present), "created": False})
+            return json_response(wanted, {**_describe(database.name, present), "created": False})
         put = _PutHook(hook, replaces=_flag(json, "replace"))
         stamp = secrets.token_bytes(16)
         await self._write(wanted, database, ChangeHooks(put, stamp, self._data.now_ms()))
         async with self._catalog.opened(database, wanted.timeout_s):
             place = Feed(database, hook.name).look()
-        return json_response(wanted, {**_describe(place), "created": put.has_created})
+        return json_response(
+            wanted, {**_describe(database.name, place), "created": put.has_created}
+        )
 
     async def _find_same(self, wanted: DataRequest, database: Database, hook: Hook) -> Place | None:
         """Return the place of a hook that is there as it would be made, None if there is none."""
@@ -228,14 +230,14 @@ class FeedHandlers:
             async with self._catalog.opened(database, wanted.timeout_s):
                 place = feed.look(reader)
                 if done.sequence <= place.at.sequence:
-                    return json_response(wanted, _describe(place))
+                    return json_response(wanted, _describe(database.name, place))
                 cursor = await self._slices.run(feed.count_bytes(place, done))
             change = attrs.evolve(change, done=cursor)
         await self._write(wanted, database, change)
         if change.claims:
             self._wake(database, name, reader)
         async with self._catalog.opened(database, wanted.timeout_s):
-            return json_response(wanted, _describe(feed.look()))
+            return json_response(wanted, _describe(database.name, feed.look()))
 
     async def _write(self, wanted: DataRequest, database: Database, task: Task) -> None:
         deadline = self._clock.seconds() + wanted.timeout_s
@@ -464,8 +466,10 @@ def _read_json(request: IHttp1Request) -> dict[str, Any]:
     return json
 
 
-def _describe(place: Place) -> dict[str, Json]:
+def _describe(name: DatabaseName, place: Place) -> dict[str, Json]:
     return {
+        "project": name.project,
+        "database": name.database,
         "name": place.hook.name,
         "on": place.hook.on.text,
         "events": _list_kinds(place.hook),
