@@ -182,6 +182,10 @@ class RunningCommand(Closing):
         """Send a signal."""
         self._process.send_signal(number)
 
+    def poll(self) -> int | None:
+        """Return the exit status of the command, None while it runs."""
+        return self._process.poll()
+
     def wait(self) -> int:
         """Wait until the command ends; return its exit status."""
         return self._process.wait(PATIENCE_S)
