@@ -166,6 +166,13 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_has_started(
     wait_until(lambda: not is_running(int(pid)))
 
 
+def has_ended_by(running: RunningCommand, number: signal.Signals) -> bool:
+    """Return whether a command has ended; send it a signal if not."""
+    if running.poll() is None:
+        running.signal(number)
+    return running.poll() is not None
+
+
 def is_running(pid: int) -> bool:
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
@@ -215,8 +222,7 @@ def test_a_second_signal_kills_commands(hooked: Hooked) -> None:
     command = ("--", "sh", "-c", 'sleep 300 & echo $! >> "$0"; wait', str(hooked.log))
     with hooked.start(*ON, *command) as running:
         wait_until(hooked.lines)
-        while running.poll() is None:  # two that come at once are one
-            running.signal(signal.SIGINT)
+        wait_until(lambda: has_ended_by(running, signal.SIGINT))  # two at once would be one
         assert running.wait() == 0
     (pid,) = hooked.lines()
     wait_until(lambda: not is_running(int(pid)))

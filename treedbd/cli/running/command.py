@@ -329,8 +329,11 @@ class Runner:
             warn(sentence)
 
     def _stop(self, *_: Any) -> None:
-        """End after a signal; after a second one at once."""
-        self._is_killing = self._is_stopping
+        """End after a signal; after a second one at once, and ignore others."""
+        if self._is_stopping:
+            self._is_killing = True
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
         self._is_stopping = True
         self._stopped.set()
 
@@ -393,4 +396,5 @@ def _signals(stop: Callable[..., None]) -> Iterator[None]:
         yield
     finally:
         for number, each in before.items():
-            signal.signal(number, each)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, each)
