@@ -114,7 +114,7 @@ def test_events_of_one_kind_have_a_hook_of_their_own(hooked: Hooked, kind: str) 
 def test_another_hook_of_a_name_is_replaced_only_if_that_is_wanted(hooked: Hooked) -> None:
     named = ("--on", "/orders/$key", "--created", "--name", "run-orders-id", "--once")
     refused = hooked.run(*named, "--", "true")
-    assert "There is a hook run-orders-id on /orders/$id for created, updated" in refused.error
+    assert "There is a hook run-orders-id on /orders/$id for written" in refused.error
     assert hooked.run(*named, "--replace", "--", "true").status == 0
 
 

@@ -257,7 +257,7 @@ class UnknownHook(LookupError):
 
 
 class HookConflict(Exception):
-    """A hook that cannot be put or removed here, because it is another one, or managed elsewhere."""
+    """A hook that cannot be put or removed here: it is another one, or managed elsewhere."""
 
 
 class TooManyHooks(Exception):

@@ -354,9 +354,10 @@ class _PutHook:
         if _is_same(present, hook):
             return hooks
         if not self._replaces:
+            kinds = ", ".join(map(str, _list_kinds(present)))
             raise HookConflict(
-                f"There is a hook {hook.name} on {present.on.text} for {', '.join(map(str, _list_kinds(present)))}: "
-                "choose another name, or replace it."
+                f"There is a hook {hook.name} on {present.on.text} for {kinds}: choose another "
+                "name, or replace it."
             )
         changed = attrs.evolve(hook, created_ms=present.created_ms)
         return [changed if each is present else each for each in hooks]
