@@ -181,8 +181,8 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_cursor_file_is_used_by_one_run(hooked: Hooked) -> None:
-    with hooked.start(*ON, "--verbose", "--", "true") as running:
-        assert "are read from" in running.errors.next()
+    with hooked.start(*ON, "--", "true") as running:
+        assert "are run that follow" in running.errors.next()
         refused = hooked.run(*ON, "--", "true")
         assert refused.error == (
             f"Another treedb run uses {hooked.cursor}: stop it, or choose another file by --cursor."
@@ -190,8 +190,8 @@ def test_a_cursor_file_is_used_by_one_run(hooked: Hooked) -> None:
 
 
 def test_a_run_on_another_machine_replaces_the_first(hooked: Hooked) -> None:
-    with hooked.start(*ON, "--verbose", *hooked.appending("$TREEDB_PATH")) as first:
-        assert "are read from" in first.errors.next()
+    with hooked.start(*ON, *hooked.appending("$TREEDB_PATH")) as first:
+        assert "are run that follow" in first.errors.next()
         other = ("--cursor", str(hooked.folder / "other"), *ON, "--once")
         assert hooked.run(*other, "--", "true").status == 0
         assert first.wait() == 1
@@ -206,7 +206,7 @@ def test_a_signal_lets_commands_end(hooked: Hooked) -> None:
     go = hooked.folder / "go"
     os.mkfifo(go)
     command = hooked.appending("$TREEDB_PATH", f'echo began >> "$0"; read x < "{go}";')
-    with hooked.start(*ON, *command) as running:
+    with hooked.start(*ON, "--quiet", *command) as running:
         wait_until(lambda: hooked.lines() == ["began"])
         running.signal(signal.SIGTERM)
         go.write_text("x\n")

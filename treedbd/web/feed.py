@@ -79,7 +79,6 @@ class FeedHandlers:
         self._clock = data.context.clock
         self._slices = data.context.reads.slices
         self._waiting: dict[tuple[DatabaseName, str], FeedWait] = {}
-        catalog.news.append(self._written)
 
     async def events(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
@@ -138,7 +137,15 @@ class FeedHandlers:
         before = self._waiting.get(key)
         if before is not None:
             before.replace(asked.reader)
-        waiting = FeedWait(request, database.name, identity, self._data.streams, self._clock)
+        waiting = FeedWait(
+            request=request,
+            name=database.name,
+            identity=identity,
+            streams=self._data.streams,
+            clock=self._clock,
+        )
+        if not self._waiting:
+            self._catalog.news.append(self._written)
         self._waiting[key] = waiting
         try:
             yield waiting
@@ -146,6 +153,8 @@ class FeedHandlers:
             waiting.close()
             if self._waiting.get(key) is waiting:
                 del self._waiting[key]
+                if not self._waiting:  # so that writes cost nothing for it
+                    self._catalog.news.remove(self._written)
 
     def _written(self, name: DatabaseName) -> None:
         """Wake those who wait for events of a database."""
@@ -245,7 +254,7 @@ class FeedHandlers:
             await database.write(make_task_write(task, self._data.now_ms(), deadline))
 
     def _wake(self, database: Database, name: str, reader: str | None) -> None:
-        """Let a request that waits for a hook in this process look again."""
+        """Answer a request that waits for a hook in this process."""
         waiting = self._waiting.get((database.name, name))
         if waiting is not None:
             waiting.replace(reader)
@@ -265,6 +274,7 @@ class FeedWait:
 
     def __init__(
         self,
+        *,
         request: IHttp1Request,
         name: DatabaseName,
         identity: Identity,

@@ -374,6 +374,7 @@ DOCUMENTS: Final = (
     "console.md",
     "serving.md",
     "browser.md",
+    "run.md",
     "board.md",
     "moving-from-firebase.md",
     "embedding.md",

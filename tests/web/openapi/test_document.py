@@ -43,7 +43,8 @@ from treedbd.web.resource import (
 
 PROBES = {"live", "ready"}
 FILTERS = {"path", "status", "uid", "slower", "database", "cursor", "name", "id", "since", "until"}
-"""Parameters of `/.inspect/requests.json`, which the parser of requests for data ignores."""
+FILTERS |= {"after", "limit", "reader", "wait"}
+"""Parameters of requests of admins, which the parser of requests for data ignores."""
 METHODS = {"get", "head", "put", "post", "patch", "delete", "options"}
 
 

@@ -32,7 +32,7 @@ _NUMBER: Final = struct.Struct("=q")
 
 @attrs.define(eq=False)
 class Child:
-    """A command under way, until when it may run, and whether it was told to end."""
+    """A command under way, until when it may run, and whether it was sent a signal."""
 
     event: Event
     process: subprocess.Popen[bytes]
@@ -131,7 +131,7 @@ class Guard:
         self._send(group)
 
     def remove(self, group: int) -> None:
-        """Let a process group be."""
+        """Guard a process group no longer."""
         self._send(-group)
 
     def close(self) -> None:

@@ -83,6 +83,22 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument(
         "--url", metavar="URL", type=parse_address, default="/", help=f"{ADDRESS_HELP} (default: /)"
     )
+    _add_names(parser)
+    _add_limits(parser)
+    add_flag(parser, "--once", "end when no event is left")
+    add_flag(parser, "--from-now", "begin with what happens from now on, wherever the run was")
+    add_flag(parser, "--replace", "if there is another hook of this name, replace it")
+    add_flag(parser, "--quiet", "print errors only, not each command that fails")
+    add_flag(parser, "--verbose", "print each event that is done, too")
+    parser.add_argument(
+        "command", metavar="COMMAND", nargs="+", help="the command and its arguments, after --"
+    )
+    add_online_options(parser, _never)
+    parser.set_defaults(run=_run)
+
+
+def _add_names(parser: ArgumentParser) -> None:
+    """Add the options that name the hook and the file."""
     parser.add_argument(
         "--name",
         type=_name,
@@ -94,6 +110,10 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         type=pathlib.Path,
         help="the file that says what is done (default: <name>.cursor)",
     )
+
+
+def _add_limits(parser: ArgumentParser) -> None:
+    """Add the options that limit what is run."""
     parser.add_argument(
         "--concurrency",
         metavar="N",
@@ -115,16 +135,6 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         type=number_from(1, 1_000_000),
         help="after which an event is given up, and appended to <cursor>.dead (default: never)",
     )
-    add_flag(parser, "--once", "end when no event is left")
-    add_flag(parser, "--from-now", "begin with what happens from now on, wherever the run was")
-    add_flag(parser, "--replace", "if there is another hook of this name, replace it")
-    add_flag(parser, "--quiet", "print errors only, not each command that fails")
-    add_flag(parser, "--verbose", "print each event that is done, too")
-    parser.add_argument(
-        "command", metavar="COMMAND", nargs="+", help="the command and its arguments, after --"
-    )
-    add_online_options(parser, _never)
-    parser.set_defaults(run=_run)
 
 
 def default_name(on: PathPattern, kinds: tuple[str, ...]) -> str:
@@ -202,7 +212,7 @@ class Runner:
         if self._failure is not None:
             raise self._failure
         if problem is not None:
-            self._note(f"The daemon was not told what is done: {problem}")
+            self._note(f"What is done could not be reported: {problem}")
         if self._given_up and self._is_once:
             raise CommandFailed(
                 f"{counted(self._given_up, 'event')} were given up: see {self._file.dead}."
@@ -240,8 +250,9 @@ class Runner:
             note=self._note,
             waits=not self._is_once,
         )
-        if options.verbose:
-            warn(f"Events of {options.on.text} are read from {self._window.at} on.")
+        if not self._is_once:
+            after = _sequence(self._window.at)
+            self._note(f"Events of {options.on.text} are run that follow the write {after}.")
         return True
 
     def _loop(self) -> None:
@@ -341,7 +352,7 @@ class Runner:
 def _make_window(saved: SavedPlace | None, made: Registration) -> Window:
     """Return the window that begins where all is done before.
 
-    That is what the file says; or the daemon, if it was told more by another run.
+    That is what the file says; or the daemon, if another run has reported more.
     """
     if saved is None:
         return Window(made.at)

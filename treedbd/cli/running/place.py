@@ -67,7 +67,7 @@ class CursorFile:
         self._length = 0
 
     def close(self) -> None:
-        """Let another process use it."""
+        """Unlock it."""
         os.close(self._lock)
         if self._file >= 0:
             os.close(self._file)

@@ -136,13 +136,13 @@ class Window:
         self._advance()
 
     def delay(self, event: Event, until: float) -> None:
-        """Let an event that has failed be started again at a time, and its path wait."""
+        """Start an event that has failed again at a time; its path waits until then."""
         event.failures += 1
         self._delays += 1
         heapq.heappush(self._delayed, (until, self._delays, event.path))
 
     def wake(self, now: float) -> None:
-        """Let those be started whose time has come."""
+        """Make those ready whose time has come."""
         while self._delayed and self._delayed[0][0] <= now:
             self._ready.append(heapq.heappop(self._delayed)[2])
 
