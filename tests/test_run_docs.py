@@ -86,7 +86,7 @@ def test_the_page_has_every_option() -> None:
     commands = make_parser()._subparsers
     assert commands is not None
     (choices,) = (action.choices for action in commands._group_actions if action.choices)
-    run = dict(choices)["run"]  # type: ignore[call-overload]
+    run = dict(choices)["run"]
     run.load()
     common = {"--project", "--token-file", "--cacert", "--config", "--data", "--help"}
     names = {name for action in run._actions for name in action.option_strings if name[:2] == "--"}

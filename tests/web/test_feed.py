@@ -287,6 +287,8 @@ def test_a_bad_question_is_refused(server: FeedServer, query: str, why: str) -> 
         ("PUT", {"name": "a", "on": "/a", "events": {}}),
         ("PUT", {"name": "a", "on": "/a", "replace": 1}),
         ("PUT", []),
+        ("PUT", {"name": "a", "on": "/a", "event": ["created"]}),
+        ("POST", {"name": "orders", "don": "1"}),
         ("POST", {"name": "orders"}),
         ("POST", {"name": "orders", "done": "x"}),
         ("POST", {"name": "orders", "done": 1}),
@@ -300,8 +302,15 @@ def test_a_bad_body_is_refused(server: FeedServer, method: str, body: Any) -> No
 
 
 def test_a_long_body_is_refused(server: FeedServer) -> None:
-    body = {"name": "a", "on": "/a", "x": "x" * feed.MAX_BODY_BYTES}
+    body = {"name": "a", "on": "/a", "on ": "x" * feed.MAX_BODY_BYTES}
     assert server.error("PUT", body=body) == (413, "payload_too_large")
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+def test_nothing_is_changed_that_ignores_a_condition(server: FeedServer, method: str) -> None:
+    body = {"name": "orders", "on": "/a", "end": True}
+    reply = server.ask(method, "&name=orders&dryRun=true", body)
+    assert json.loads(reply.body)["message"] == "dryRun is not possible here."
 
 
 def test_only_admins_read_events(server: FeedServer) -> None:

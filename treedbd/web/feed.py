@@ -33,6 +33,7 @@ from treedbd.database.requests import (
     Task,
     UnknownHook,
 )
+from treedbd.errors import find_similar
 from treedbd.hooks.feed import Batch, ChangeFeed, Feed, Place
 from treedbd.http1.parser import CutOff
 from treedbd.http1.request import IHttp1Request
@@ -63,6 +64,8 @@ LOOK_S: Final = 2.0
 """Seconds between two looks of a request that waits, if nothing is known to have been written."""
 NEWS_S: Final = 0.005
 """Seconds from news of a write until it is looked for: others may follow."""
+_PUT_MEMBERS: Final = ("name", "on", "events", "replace")
+_POST_MEMBERS: Final = ("name", "reader", "done", "end")
 _READER: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _WRITTEN: Final = "written"
 _EVENTS: Final = f'events must be a list of {", ".join(KINDS)}, or "written" for all of them.'
@@ -179,7 +182,7 @@ class FeedHandlers:
         self, request: IHttp1Request, wanted: DataRequest, database: Database
     ) -> Response:
         """Make a hook, unless it is there; answer with its place."""
-        json = _read_json(request)
+        json = _read_json(request, _PUT_MEMBERS)
         hook = parse_hook(json, self._data.now_ms())
         present = await self._find_same(wanted, database, hook)
         if present is not None:
@@ -223,7 +226,7 @@ class FeedHandlers:
         self, request: IHttp1Request, wanted: DataRequest, database: Database
     ) -> Response:
         """Say which program reads, or what is done; answer with the place."""
-        json = _read_json(request)
+        json = _read_json(request, _POST_MEMBERS)
         name = _parse_name(json.get("name"))
         done, end = _parse_done(json), _flag(json, "end")
         reader = json.get("reader")
@@ -465,7 +468,7 @@ def _flag(json: dict[str, Any], name: str) -> bool:
     return given
 
 
-def _read_json(request: IHttp1Request) -> dict[str, Any]:
+def _read_json(request: IHttp1Request, members: tuple[str, ...]) -> dict[str, Any]:
     """Return the JSON object in a body; raise `PayloadTooLarge` or `InvalidData`."""
     body = read_small_body(request, MAX_BODY_BYTES)
     try:
@@ -474,6 +477,11 @@ def _read_json(request: IHttp1Request) -> dict[str, Any]:
         raise InvalidData("The body must be a JSON object.") from None
     if not isinstance(json, dict):
         raise InvalidData("The body must be a JSON object.")
+    for member in json:
+        if member not in members:
+            close = find_similar(member, members)
+            known = f"did you mean {close}?" if close else f"it has {', '.join(members)}."
+            raise InvalidData(f"The body has an unknown member {member!r}: {known}")
     return json
 
 
