@@ -44,10 +44,10 @@ _LOOK_S: Final = 0.1
 class Writer(threading.Thread):
     """Writes values that are all different, each until it is acknowledged."""
 
-    def __init__(self, daemon: Daemon, events: int, paths: int) -> None:
+    def __init__(self, port: int, events: int, paths: int) -> None:
         super().__init__(daemon=True)
         self.written = 0
-        self._daemon = daemon
+        self._port = port
         self._events, self._paths = events, paths
         self._connection: http.client.HTTPConnection | None = None
 
@@ -64,7 +64,7 @@ class Writer(threading.Thread):
 
     def _write(self, number: int) -> None:
         if self._connection is None:
-            self._connection = http.client.HTTPConnection("127.0.0.1", self._daemon.port)
+            self._connection = http.client.HTTPConnection("127.0.0.1", self._port)
         path = at(f"/orders/p{number % self._paths}.json", ADMIN, ns="cli", print="silent")
         self._connection.request("PUT", path, json.dumps(number))
         response = self._connection.getresponse()
@@ -80,7 +80,8 @@ class Trial:
         self._options = options
         self._chance = random.Random(options.seed)
         write_secret(folder, "cli")
-        listen = [f"tcp:{find_port()}:interface=127.0.0.1"]
+        self._port = find_port()
+        listen = [f"tcp:{self._port}:interface=127.0.0.1"]
         self._daemon = Daemon(folder, config=CONFIG, listen=listen)
         self._log = folder / "log"
         self._log.touch()
@@ -102,7 +103,7 @@ class Trial:
         assert self._run is not None
         self._run.errors.next()
         began = time.monotonic()
-        writer = Writer(self._daemon, options.events, options.paths)
+        writer = Writer(self._port, options.events, options.paths)
         writer.start()
         for number in range(options.kills):
             share = options.events * (number + 1) / (options.kills + 1)
@@ -124,7 +125,7 @@ class Trial:
     def _start(self) -> None:
         options = self._options
         command = COMMAND.replace("FAIL", str(options.fail)).replace("HANG", str(options.hang))
-        words = ("run", "--url", f"{self._daemon.http}/?ns=cli", "--on", "/orders/$id")
+        words = ("run", "--url", f"http://127.0.0.1:{self._port}/?ns=cli", "--on", "/orders/$id")
         limits = ("--concurrency", str(options.concurrency), "--timeout", str(TIMEOUT_S))
         command_words = ("--", "sh", "-c", command, str(self._log))
         self._run = RunningCommand(
