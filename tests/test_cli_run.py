@@ -8,13 +8,13 @@ import pathlib
 import re
 import signal
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
 
 from tests.access import admin, at, write_secret
-from tests.command import CommandResult, RunningCommand, run_command
+from tests.command import CommandResult, RunningCommand, result_of, run_command, start
 from tests.daemon import Daemon
 from tests.system import find_port, wait_until
 
@@ -279,6 +279,26 @@ def test_a_wrong_command_line_is_refused(words: tuple[str, ...], why: str) -> No
 
 def test_a_command_that_does_not_exist_is_refused(hooked: Hooked) -> None:
     assert hooked.run(*ON, "--", "./none").error == "./none is not a command that can be run."
+
+
+KILLED: Final = """
+import os, signal, sys
+from treedbd.cli.main import main
+from treedbd.cli.running.children import Guard
+Guard.add = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_command_does_not_begin_before_it_is_guarded(hooked: Hooked) -> None:
+    hooked.put("a", 1)
+    words = (*hooked.words, *ON, *hooked.appending("$TREEDB_ATTEMPT"))
+    killed = result_of(start(words, ADMIN, hooked.folder, program=KILLED))
+    assert killed.status == -signal.SIGKILL
+    hooked.put("a", 2)
+    command = hooked.appending("$TREEDB_ATTEMPT")
+    assert hooked.run(*ON, "--once", *command).status == 0
+    assert hooked.lines() == ["1", "1"]
 
 
 def test_each_event_is_run_in_order_over_kills_of_both_sides(tmp_path: pathlib.Path) -> None:

@@ -100,6 +100,15 @@ def test_events_are_read_from_the_hook_on_in_the_order_of_the_log(server: FeedSe
     assert (batch["next"], batch["unread"]) == (batch["entries"][-1]["at"], 0)
 
 
+def test_a_batch_may_be_indented(server: FeedServer) -> None:
+    server.write("PATCH", "/orders", {"a": {"n": 1}, "b": 2})
+    server.order("c")
+    reply = server.ask("GET", "&name=orders&print=pretty")
+    assert reply.body.startswith(b'{\n  "name": "orders",')
+    assert json.loads(reply.body) == server.read()
+    assert server.ask("GET", "&name=orders&print=silent").status == 204
+
+
 def test_a_batch_has_whole_writes_up_to_a_limit(server: FeedServer) -> None:
     for key in "abc":
         server.order(key)

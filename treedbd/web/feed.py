@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,7 +45,7 @@ from treedbd.tree.pattern import InvalidPattern, parse_pattern
 from treedbd.tree.types import InvalidData, InvalidQuery, Json
 from treedbd.tree.value import compact
 from treedbd.web.auth.identity import Identity
-from treedbd.web.request import DataRequest, find_single_parameter
+from treedbd.web.request import DataRequest, Dialect, find_single_parameter
 from treedbd.web.response import Response, counted_address_of, json_response, text_response
 from treedbd.web.rules import explain_without_rules
 from treedbd.web.streams import parse_id, print_id
@@ -111,7 +111,7 @@ class FeedHandlers:
         async with self._catalog.opened(database, wanted.timeout_s):
             batch = await self._read_batch(database, feed, asked, wanted.timeout_s)
             if batch.entries or batch.unread or not asked.wait_s:
-                return self._show(wanted, asked, batch)
+                return await self._show(wanted, asked, batch)
             with self._wait(request, database, asked, identity) as waiting:
                 while not (batch.entries or batch.unread):
                     now = self._clock.seconds()
@@ -122,7 +122,7 @@ class FeedHandlers:
                     batch = await self._read_batch(database, feed, asked, wanted.timeout_s)
         if waiting.reader not in {None, asked.reader}:
             raise ReaderReplaced(asked.name)
-        return self._show(wanted, asked, batch)
+        return await self._show(wanted, asked, batch)
 
     async def _read_batch(
         self, database: Database, feed: Feed, asked: _Question, timeout_s: float
@@ -165,16 +165,10 @@ class FeedHandlers:
             if database == name:
                 waiting.look_soon()
 
-    def _show(self, wanted: DataRequest, asked: _Question, batch: Batch) -> Response:
-        entries = b",".join(
-            b'{"at":"%b","events":[%b]}' % (print_id(each.at).encode(), b",".join(each.events))
-            for each in batch.entries
-        )
-        state: dict[str, Json] = {"next": print_id(batch.reached), "unread": batch.unread}
-        name = compact(asked.name)
-        return text_response(
-            wanted, b'{"name":%b,"entries":[%b],%b' % (name, entries, compact(state)[1:])
-        )
+    async def _show(self, wanted: DataRequest, asked: _Question, batch: Batch) -> Response:
+        layout = wanted.dialect if wanted.print == "pretty" else None
+        printing = _print_batch(asked.name, batch, layout)
+        return text_response(wanted, await self._slices.run(printing))
 
     # Writing.
 
@@ -483,6 +477,22 @@ def _read_json(request: IHttp1Request, members: tuple[str, ...]) -> dict[str, An
             known = f"did you mean {close}?" if close else f"it has {', '.join(members)}."
             raise InvalidData(f"The body has an unknown member {member!r}: {known}")
     return json
+
+
+def _print_batch(name: str, batch: Batch, layout: Dialect | None) -> Generator[None, None, bytes]:
+    """Print a batch in steps; a `layout` indents it."""
+    state: dict[str, Json] = {"next": print_id(batch.reached), "unread": batch.unread}
+    chunks: list[bytes] = [b'{"name":%b,"entries":[' % compact(name)]
+    for at, each in enumerate(batch.entries):
+        chunks.append(b'%b{"at":"%b","events":[' % (b"," * (at > 0), print_id(each.at).encode()))
+        chunks += (b"," + event if number else event for number, event in enumerate(each.events))
+        chunks.append(b"]}")
+    chunks.append(b"]," + compact(state)[1:])
+    printed = []
+    for chunk in chunks if layout is None else layout.indent(chunks):
+        printed.append(chunk)
+        yield
+    return b"".join(printed)
 
 
 def _describe(name: DatabaseName, place: Place) -> dict[str, Json]:

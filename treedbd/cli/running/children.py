@@ -27,6 +27,7 @@ from treedbd.cli.running.window import Event
 
 KILLED_AFTER_S: Final = 5.0
 """Seconds from SIGTERM until SIGKILL for a command that has timed out."""
+_WHEN_GUARDED: Final = 'read -r _ || exit 125; exec "$@" <"$0"'
 _NUMBER: Final = struct.Struct("=q")
 
 
@@ -60,16 +61,20 @@ class Children:
 
     def start(self, event: Event) -> None:
         """Start the command of an event; raise OSError."""
-        with tempfile.TemporaryFile() as file:
+        go, start = os.pipe()
+        with tempfile.TemporaryFile() as file, open(go) as stdin, open(start, "wb") as begin:
             file.write(event.json)
             file.seek(0)
+            shell = ("/bin/sh", "-c", _WHEN_GUARDED, f"/dev/fd/{file.fileno()}")
             process = subprocess.Popen(  # noqa: S603 - what the user has given
-                self._command,
-                stdin=file,
+                [*shell, *self._command],
+                stdin=stdin,
                 env=environment(event),
                 start_new_session=True,
+                pass_fds=(file.fileno(),),
             )
-        self._guard.add(process.pid)
+            self._guard.add(process.pid)
+            begin.write(b"\n")
         self._running.append(Child(event, process, time.monotonic() + self._timeout_s))
 
     def take_ended(self) -> list[tuple[Event, str | None]]:

@@ -226,15 +226,14 @@ class Runner:
         """
         options, name = self._arguments, self._feed.hook.name
         saved = None if options.from_now else self._file.load()
+        if saved is not None and saved.hook != name:
+            raise self._of_another(saved, name)
         register = partial(self._feed.register, replaces=options.replace, at_end=options.from_now)
         made = register() if saved is None else Repeater(self._note, self._stopped).run(register)
         if made is None:
             return False
-        if saved is not None and (saved.hook, saved.database) != (name, made.database):
-            raise CommandFailed(
-                f"{self._file.path} is of the hook {saved.hook} of {saved.database}, not of "
-                f"{name} of {made.database}: choose another file by --cursor."
-            )
+        if saved is not None and saved.database != made.database:
+            raise self._of_another(saved, f"{name} of {made.database}")
         self._window = _make_window(saved, made)
         if saved is not None and made.has_created:
             warn(
@@ -254,6 +253,12 @@ class Runner:
             after = _sequence(self._window.at)
             self._note(f"Events of {options.on.text} are run that follow the write {after}.")
         return True
+
+    def _of_another(self, saved: SavedPlace, wanted: str) -> CommandFailed:
+        return CommandFailed(
+            f"{self._file.path} is of the hook {saved.hook} of {saved.database}, not of {wanted}: "
+            "choose another file by --cursor."
+        )
 
     def _loop(self) -> None:
         grace_end: float | None = None
