@@ -3,7 +3,7 @@
 Values are written to many paths while the run and the daemon are killed (SIGKILL) at random
 moments, one of them or both. The command fails at the first attempt of one event in so many, and
 hangs at that of some others. What the commands have done is compared with what was written: each
-event was run, the events of a path in their order, and no more of them twice than were under way
+event was run, the events of a path in their order, and only as many of them twice as were under way
 when the run was killed.
 
     .venv/bin/python bench/run_on.py [--events N] [--paths N] [--kills N] [--seed N]
