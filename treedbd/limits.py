@@ -47,10 +47,18 @@ MAX_DISCONNECT_NODES: Final = 2000
 """Members and items of one such write: it is brought into normal form and applied at once."""
 MAX_TTL_S: Final = 10 * 365 * 86_400
 """Seconds after its last write for which a node is kept at most, if rules say when it goes."""
-MAX_CURSORS: Final = 64
+MAX_CURSORS: Final = 160
 """Readers of the change log of one database."""
 MAX_HOOKS: Final = 32
 """Hooks of one database, with those of the configuration."""
+MAX_FUNCTIONS: Final = 64
+"""Functions that one database calls."""
+MAX_FUNCTIONS_BYTES: Final = 256 * KIB
+"""A body that registers functions."""
+MAX_FUNCTION_PATTERNS: Final = 256
+"""Functions of patterns of databases that one data directory keeps."""
+MAX_FUNCTION_DATABASES: Final = 100
+"""Databases to which one request adds functions."""
 MAX_PATTERN_CHARACTERS: Final = 2048
 """Characters of a pattern of paths."""
 MAX_HOOK_URL_CHARACTERS: Final = 2048

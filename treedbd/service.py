@@ -64,6 +64,7 @@ from treedbd.database.data_directory import stored_bytes
 from treedbd.database.election import Election, FileElection, SoleElection
 from treedbd.database.expirer import PURPOSE, Expirer
 from treedbd.database.files import find_files
+from treedbd.database.first_hooks import FirstHooks
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
 from treedbd.database.runtime import (
@@ -631,6 +632,7 @@ def make_runtime(
         first_cursors=_first_cursors(settings),
         hook_limits=settings.webhooks,
         hooks_of=hooks.of,
+        first_hooks=FirstHooks(None if settings.engine == "memory" else settings.data),
         watched_fields=settings.limits.watched_fields_per_path,
         send_hint=do_nothing if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),

@@ -127,7 +127,7 @@ class WriteApplier:
         self._writers = WriterMaker(database.indexes.declared)  # which keep the indexes
         self.finish: Final = self._writers.finish
         self.events: Final = EventCapture(
-            runtime.hooks_of(database.name), runtime, is_shared=database.shared_lock is not None
+            database.name, runtime, is_shared=database.shared_lock is not None
         )
         self._cursors = CursorKeeper(
             runtime.readers, runtime.clock.seconds, runtime.now_ms, self._cursor_dropped

@@ -8,6 +8,8 @@ Which hooks there are is read in the transaction too (`store.hooks`): one look a
 the hooks themselves if it has changed. A process alone does not look if it has found none, until it
 writes some itself.
 
+Hooks of a pattern of databases are stored in a database by its first write (`first_hooks`).
+
 The first event of a hook of the configuration puts its cursor before it, so that none is missed
 however late the reader of the log comes.
 """
@@ -27,8 +29,9 @@ from treedbd.database.requests import (
     TooManyHooks,
     Write,
 )
-from treedbd.limits import MAX_CURSORS, MAX_HOOKS, HookLimits
+from treedbd.limits import MAX_CURSORS, MAX_FUNCTIONS, MAX_HOOKS, HookLimits
 from treedbd.loop import pause
+from treedbd.names import DatabaseName
 from treedbd.store import changelog
 from treedbd.store.cursors import (
     Cursor,
@@ -75,12 +78,13 @@ class EventCapture:
 
     """
 
-    def __init__(self, configured: Sequence[Hook], runtime: Runtime, *, is_shared: bool) -> None:
-        """Capture for `configured` hooks and those that are stored.
+    def __init__(self, name: DatabaseName, runtime: Runtime, *, is_shared: bool) -> None:
+        """Capture for the hooks that are configured, and those that are stored.
 
         Others write to the database too if it `is_shared`.
         """
-        self.configured: Final = tuple(configured)
+        self.configured: Final = tuple(runtime.hooks_of(name))
+        self._name = name
         self._runtime = runtime
         self._limits: Final = runtime.hook_limits
         self._looks_always: Final = is_shared
@@ -132,6 +136,10 @@ class EventCapture:
     def _look(self, transaction: Transaction) -> None:
         """Read the hooks if they have changed."""
         stamp = read_stamp(transaction)
+        if stamp is None and not transaction.sequence():
+            stamp = self._put_first(transaction)
+            if stamp is None and self._stamp == _UNKNOWN:
+                return  # look again with the next write: this one may be refused
         if stamp == self._stamp:
             return
         try:
@@ -143,6 +151,20 @@ class EventCapture:
         if self._stamp == _UNKNOWN and stamp is None:
             self.is_used = self._looks_always or bool(self.configured)
         self._stamp = stamp
+
+    def _put_first(self, transaction: Transaction) -> bytes | None:
+        """Store the hooks that the database has from now on; return their stamp, if there are any.
+
+        If the write is refused, they are stored with the next one.
+        """
+        first = self._runtime.first_hooks.of(self._name)[:MAX_FUNCTIONS]
+        if not first:
+            return None
+        now_ms, stamp = self._runtime.now_ms(), self._runtime.entropy(16)
+        for name in {hook.cursor for hook in first}:
+            put_cursor(transaction, cursor_at_end(transaction, name, now_ms))
+        write_hooks(transaction, first, stamp)
+        return read_stamp(transaction)
 
     def _put_cursor(self, transaction: Transaction, name: str) -> None:
         """Put a cursor at the end of the log, if there is none of a name."""
@@ -267,5 +289,9 @@ def _check_hooks(before: list[Hook], after: list[Hook], configured: Sequence[Hoo
     for hook in configured:
         if any(each.name == hook.name for each in changed):
             raise HookConflict(f"The hook {hook.name} is in the configuration: change it there.")
-    if len(after) > len(before) and len(join_hooks(configured, after)) > MAX_HOOKS:
-        raise TooManyHooks
+    if len(after) > len(before):
+        functions = sum(bool(hook.trigger) for hook in after)
+        if functions > MAX_FUNCTIONS:
+            raise TooManyHooks(are_functions=True)
+        if len(join_hooks(configured, after)) - functions > MAX_HOOKS:
+            raise TooManyHooks

@@ -16,6 +16,7 @@ import attrs
 from treedbd.limits import (
     DEFAULT_PROJECT_DATABASES,
     MAX_CURSORS,
+    MAX_FUNCTIONS,
     MAX_HOOKS,
     MAX_SHOWN_BYTES,
     RULES_VERSIONS,
@@ -261,11 +262,13 @@ class HookConflict(Exception):
 
 
 class TooManyHooks(Exception):
-    """A database has as many hooks as it may have."""
+    """A database has as many hooks as it may have, or as many functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_functions: bool = False) -> None:
         super().__init__(
-            f"The database has {MAX_HOOKS} hooks: remove one that is not used any more."
+            f"The database has {MAX_FUNCTIONS} functions: PUT [] removes all of them."
+            if are_functions
+            else f"The database has {MAX_HOOKS} hooks: remove one that is not used any more."
         )
 
 

@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 
 from treedbd.counting import Histogram
 from treedbd.database.answers import AnswerPool
+from treedbd.database.first_hooks import FirstHooks
 from treedbd.database.requests import WrittenElsewhere
 from treedbd.database.session_owners import MemoryOwner, SessionOwner
 from treedbd.database.slices import Slices, StepQueue, Steps
@@ -346,6 +347,7 @@ class Runtime:
         hook_limits: bound the events of a write.
         hooks_of: returns the hooks that the configuration gives a database.
         rules_news: called with each project whose rules this process has read, or replaced.
+        first_hooks: the hooks that databases have from their first write on.
         watched_fields: the most fields by which the watched queries of one path order and select.
         send_hint: sends the other processes that share a database the hint that it was written.
         measure_rules: finds slow rules; None if they are not logged.
@@ -373,6 +375,7 @@ class Runtime:
     hook_limits: HookLimits = attrs.field(factory=HookLimits)
     hooks_of: Callable[[DatabaseName], Sequence[Hook]] = _have_no_hooks
     rules_news: list[Callable[[str], None]] = attrs.field(factory=list)
+    first_hooks: FirstHooks = attrs.field(factory=FirstHooks)
     watched_fields: int = Limits().watched_fields_per_path
     send_hint: Callable[[DatabaseName], None] = _send_no_hint
     measure_rules: MeasureRules | None = None

@@ -85,7 +85,7 @@ def read_hooks(view: ReadView) -> list[Hook]:
     if stored is None:
         return []
     try:
-        return [_decode(json) for json in orjson.loads(unseal(_DEFINITIONS, stored))]
+        return [decode_hook(json) for json in orjson.loads(unseal(_DEFINITIONS, stored))]
     except DamagedRow:
         raise
     except (ValueError, LookupError, TypeError, InvalidPattern):
@@ -95,7 +95,7 @@ def read_hooks(view: ReadView) -> list[Hook]:
 def write_hooks(transaction: Transaction, hooks: Iterable[Hook], stamp: bytes) -> None:
     """Store all hooks; `stamp` differs from all before."""
     ordered = sorted(hooks, key=lambda hook: hook.name)
-    content = orjson.dumps([_encode(hook) for hook in ordered])
+    content = orjson.dumps([encode_hook(hook) for hook in ordered])
     transaction.put(_DEFINITIONS, seal(_DEFINITIONS, content))
     transaction.put(HOOK_FIRST, seal(HOOK_FIRST, stamp.hex().encode()))
 
@@ -151,7 +151,8 @@ def check_hooks(view: ReadView) -> Iterable[str]:
         yield str(error)
 
 
-def _encode(hook: Hook) -> dict[str, Any]:
+def encode_hook(hook: Hook) -> dict[str, Any]:
+    """Return a hook as JSON, of which `decode_hook` makes it again."""
     return {
         "name": hook.name,
         "on": hook.on.text,
@@ -164,7 +165,8 @@ def _encode(hook: Hook) -> dict[str, Any]:
     }
 
 
-def _decode(json: Any) -> Hook:
+def decode_hook(json: Any) -> Hook:
+    """Return an encoded hook; raise ValueError, LookupError or TypeError for other JSON."""
     return Hook(
         name=json["name"],
         on=parse_pattern(json["on"]),
