@@ -7,4 +7,6 @@ letters     events that wait or are dead, and the state of each hook, as rows of
 delivery    the events of one hook: a window of them, their order, and when each is sent again
 deliverer   the hooks of all databases, in the process that is elected
 feed        the events of a hook that a program reads: its reader, its place, batches in slices
+functions   events as functions of Firebase receive them
+triggers    functions of Firebase that register at the database, as hooks
 """
