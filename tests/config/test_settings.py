@@ -14,6 +14,7 @@ import pytest
 from treedbd.config.settings import (
     ArchiveSettings,
     AuditSettings,
+    FunctionsSettings,
     HookSettings,
     HttpSettings,
     LogSettings,
@@ -483,6 +484,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
             ReaderLimits,
             WebhookSettings,
             HookSettings,
+            FunctionsSettings,
             ArchiveSettings,
             AuditSettings,
             HttpSettings,
@@ -495,7 +497,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
         for field in attrs.fields(kind)
     }
     sections = {"limits", "streams", "rules", "http", "log", "tracing", "rates", "realtime"}
-    sections |= {"projects", "providers", "readers", "archive", "audit", "webhooks"}
+    sections |= {"projects", "providers", "readers", "archive", "audit", "webhooks", "functions"}
     assert fields - keys - sections == {
         "accept_loss",
         "development",

@@ -569,6 +569,25 @@ class WebhookSettings(HookLimits):
     allow: AllowedTargets = key(NO_TARGETS, _allowed_targets)
 
 
+DEFAULT_FUNCTIONS: Final = "http://127.0.0.1:5001"
+"""Where development mode calls functions: the port that their emulator has if none is chosen."""
+
+
+def _functions_url(raw: object, location: SettingLocation) -> str:
+    """Read the URL of what runs functions, without a trailing slash; empty for none."""
+    url = _service_url(raw, location, DEFAULT_FUNCTIONS, "set no credentials").rstrip("/")
+    if not url.isascii() or " " in url:
+        raise location.error(f"must be a URL of ASCII characters such as {DEFAULT_FUNCTIONS}")
+    return url
+
+
+@attrs.frozen
+class FunctionsSettings:
+    """`[functions]`: the URL of what runs functions of Firebase; empty if none are called."""
+
+    url: str = key("", _functions_url)
+
+
 @attrs.frozen
 class AuditSettings:
     """`[audit]`: who wrote what, in files of `directory`; None for no audit.
@@ -633,6 +652,7 @@ class Settings:
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
     readers: ReaderLimits = key(ReaderLimits(), table(ReaderLimits))
     webhooks: WebhookSettings = key(WebhookSettings(), table(WebhookSettings))
+    functions: FunctionsSettings = key(FunctionsSettings(), table(FunctionsSettings))
     archive: ArchiveSettings = key(ArchiveSettings(), table(ArchiveSettings))
     audit: AuditSettings = key(AuditSettings(), table(AuditSettings))
     http: HttpSettings = key(HttpSettings(), table(HttpSettings))
@@ -787,6 +807,7 @@ def _development(folder: pathlib.Path, network: LocalNetwork | None) -> Settings
         data=folder / DEVELOPMENT_DATA,
         emulator=network is None,
         webhooks=WebhookSettings(allow=THIS_MACHINE),
+        functions=FunctionsSettings(DEFAULT_FUNCTIONS),
         projects=MappingProxyType({DEVELOPMENT_PROJECT: ProjectSettings(databases=None)}),
         development=True,
         network=network,
