@@ -355,7 +355,7 @@ def test_a_project_has_no_more_databases_than_it_may(configured: Daemon) -> None
     [
         *(("DELETE", "/.settings/database.json"), ("PUT", "/.settings/database.json")),
         *(("POST", "/.settings/backup.json"), ("POST", "/.settings/tokens.json")),
-        ("DELETE", "/.settings/cursors.json"),
+        *(("DELETE", "/.settings/cursors.json"), ("POST", "/.settings/functionTriggers.json")),
     ],
 )
 def test_a_condition_that_is_not_honoured_is_refused(

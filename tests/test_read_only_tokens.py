@@ -169,6 +169,7 @@ def test_an_explanation_says_that_a_write_is_not_allowed(shop: Tree) -> None:
         ("DELETE", "/.settings/webhooks.json?name=a", None),
         *(("PUT", "/.settings/events.json", "{}"), ("POST", "/.settings/events.json", "{}")),
         ("DELETE", "/.settings/events.json?name=a", None),
+        ("POST", "/.settings/functionTriggers.json", "[]"),
     ]
     for method, path, body in explained:
         response = shop.request(method, at(path, READER), body, {"X-TreeDB-Explain": "true"})

@@ -23,7 +23,7 @@ from functools import partial
 from heapq import nsmallest
 from threading import Lock
 from time import monotonic
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from twisted.internet.defer import Deferred, DeferredList, fail
@@ -32,6 +32,7 @@ from twisted.logger import Logger
 from treedbd.database.active_rules import ActiveRules, RulesWork
 from treedbd.database.database import Database
 from treedbd.database.files import MakeFiles, ReadMoment, find_files
+from treedbd.database.first_hooks import FirstHooks
 from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
 from treedbd.database.reader_lags import ReaderLags
 from treedbd.database.requests import (
@@ -53,6 +54,8 @@ from treedbd.store.directory_lock import DirectoryLock
 from treedbd.store.engine import CannotCreateStore, Engine
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.on_demand import CreateOnWriteEngine
+
+T = TypeVar("T")
 
 PROJECTS_AT_ONCE: Final = 1000
 """Databases whose projects are collected in one step."""
@@ -389,6 +392,13 @@ class Catalog:
         if names is None:
             names = self.written.of(project.name, self._files.list_created) | {DEFAULT_DATABASE}
         return [DatabaseName(project.name, name) for name in sorted(names)]
+
+    async def with_first_hooks(self, work: Callable[[FirstHooks], T]) -> T:
+        """Return what `work` returns for the hooks of patterns of databases; it may block."""
+        found: list[T] = []
+        hooks = self._runtime.first_hooks
+        await self._runtime.run_in_thread(lambda: found.append(work(hooks)))
+        return found[0]
 
     def check_accepts_writes(self) -> None:
         """Raise `WrittenElsewhere` if this process accepts no writes, as a standby."""

@@ -63,14 +63,21 @@ class FirstHooks:
         except (ValueError, LookupError, TypeError):
             raise ValueError("It is damaged.") from None
 
+    def find_readable(self) -> list[FirstHook]:
+        """Return all, none if the file is damaged, which is logged; raise OSError."""
+        try:
+            return self.all()
+        except ValueError:
+            _log.error("{file} is damaged: functions have to register again.", file=str(self._file))
+            return []
+
     def of(self, name: DatabaseName) -> list[Hook]:
         """Return those of a database; none if that cannot be read, which is logged."""
         try:
-            found = self.all()
-        except (OSError, ValueError) as error:
+            return [each.hook for each in self.find_readable() if each.is_of(name)]
+        except OSError as error:
             _log.error("{file} cannot be read: {error}", file=str(self._file), error=error)
             return []
-        return [each.hook for each in found if each.is_of(name)]
 
     def replace(self, hooks: Sequence[FirstHook]) -> None:
         """Keep these and no others; may block, and raise OSError."""

@@ -66,6 +66,7 @@ from treedbd.web.auth.minting import NoSigningSecret
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.auth.verifier import ClientGone, IdentifyFailed
 from treedbd.web.console import MissingFile
+from treedbd.web.function_triggers import NoFunctions
 from treedbd.web.listeners import StreamsExhausted, TooManySockets, TooManyStreams
 from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.pages import MissingDocument
@@ -113,6 +114,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     CannotUpgrade: (404, "not_found"),
     NoBackups: (404, "not_found"),
     NoAudit: (404, "not_found"),
+    NoFunctions: (404, "not_found"),
     MethodNotAllowed: (405, "method_not_allowed"),
     RulesManagedByFile: (409, "conflict"),
     NoSigningSecret: (409, "conflict"),

@@ -60,6 +60,7 @@ from treedbd.web.databases import DatabaseHandlers
 from treedbd.web.dead_letters import DeadLetterHandlers
 from treedbd.web.errors import ErrorSender, NoteRefusal, codes_by_status
 from treedbd.web.feed import FeedHandlers
+from treedbd.web.function_triggers import FunctionHandlers
 from treedbd.web.inspection import Inspection
 from treedbd.web.listeners import StreamRegistry
 from treedbd.web.openapi import DeclaredRoute, OpenApi
@@ -678,6 +679,7 @@ class TreeResource(Resource):
         self._admin = AdminHandlers(data, catalog, sockets, activity, inspection=self.inspection)
         self._databases = DatabaseHandlers(data, catalog, activity)
         self._cursors = CursorHandlers(data, catalog)
+        self._functions = FunctionHandlers(data, catalog)
         self.hooks = WebhookHandlers(data, catalog)
         self.dead_letters = DeadLetterHandlers(data, catalog)
         self._feeds = FeedHandlers(data, catalog)
@@ -803,6 +805,13 @@ class TreeResource(Resource):
     async def cursors(self, request: IHttp1Request) -> None:
         """List the cursors of change logs, or remove one."""
         await self._answer_admin(request, "cursors", self._cursors.cursors)
+
+    @app.route(
+        "/.settings/functionTriggers.json", methods=["GET", "HEAD", "PUT", "POST", "OPTIONS"]
+    )
+    async def functions(self, request: IHttp1Request) -> None:
+        """List the functions that are called, or register some."""
+        await self._answer_admin(request, "functions", self._functions.functions)
 
     @app.route("/.settings/webhooks.json", methods=["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
     async def webhooks(self, request: IHttp1Request) -> None:
