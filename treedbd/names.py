@@ -226,6 +226,10 @@ class AllowedTargets:
 
 
 NO_TARGETS: Final = AllowedTargets()
+EVERYTHING: Final = AllowedTargets(
+    (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
+)
+"""What the operator has chosen himself may be anywhere."""
 
 
 def parse_allowed_targets(entries: Iterable[str]) -> AllowedTargets:

@@ -80,6 +80,7 @@ from treedbd.embedding.database import LocalDatabase
 from treedbd.embedding.requests import LocalAccess
 from treedbd.files import read_installation
 from treedbd.hooks.deliverer import ELECTION, Deliverer, FindHooked, find_in_files
+from treedbd.hooks.functions import FunctionService
 from treedbd.http1.parser import Header
 from treedbd.http1.registry import RequestLogging, ServerOptions
 from treedbd.http1.server import Http1Factory
@@ -279,6 +280,9 @@ class TreeService(MultiService):
             election=make_election(ELECTION, settings, self._reactor, self._cluster),
             reactor=self._reactor,
             allowed=settings.webhooks.allow,
+            functions=FunctionService(
+                settings.functions.url, settings.domains[0] if settings.domains else "localhost"
+            ),
             make_creator=SystemTrust(self._reactor).creator_for,
             find_hooked=find_hooked,
             is_used=any(project.webhooks for project in settings.projects.values()),

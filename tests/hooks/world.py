@@ -19,6 +19,7 @@ from treedbd.database.log_reader import write_rows
 from treedbd.database.requests import Caller, ProjectSpec, Write
 from treedbd.hooks.deliverer import LOOK_S, Deliverer, find_in_files
 from treedbd.hooks.delivery import HookDelivery
+from treedbd.hooks.functions import FunctionService
 from treedbd.hooks.letters import ChangeLetters, Deed, HookState, Letter, find_letters, read_letters
 from treedbd.hooks.letters import read_state as read_hook_state
 from treedbd.limits import HookLimits, ReaderLimits
@@ -55,8 +56,10 @@ class HookWorld:
         *configured: Hook,
         limits: HookLimits = LIMITS,
         readers: ReaderLimits | None = None,
+        functions: FunctionService | None = None,
     ) -> None:
         self.folder, self.limits, self.readers = folder, limits, readers
+        self.functions = functions
         self.configured = tuple(attrs.evolve(each, is_configured=True) for each in configured)
         self.network = Network()
         self.start()
@@ -82,6 +85,7 @@ class HookWorld:
             allowed=NO_TARGETS,
             make_creator=lambda host: None,  # type: ignore[arg-type,return-value]
             find_hooked=find_in_files(self.catalog.file_of, run_at_once),
+            functions=self.functions,
         )
         self.deliverer.start()
 

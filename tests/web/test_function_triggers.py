@@ -172,6 +172,17 @@ def test_a_pattern_is_of_the_databases_that_are_there_and_of_later_ones(
     assert server.events("new--foreign") == 0
 
 
+def test_a_function_of_one_database_leaves_those_of_patterns_there(
+    server: FunctionServer,
+) -> None:
+    server.register("POST", second("f"))
+    server.register("POST", first("g"))
+    assert server.keys() == {"us-central1-f-0", "us-central1-g-0"}
+    server.put_order("own")
+    assert server.keys() == {"us-central1-f-0", "us-central1-g-0"}
+    assert server.events("own") == 1
+
+
 def test_a_function_that_becomes_one_of_fewer_databases_leaves_the_others(
     server: FunctionServer,
 ) -> None:

@@ -152,12 +152,16 @@ class EventCapture:
             self.is_used = self._looks_always or bool(self.configured)
         self._stamp = stamp
 
+    def find_first(self) -> list[Hook]:
+        """Return the hooks that the database has from its first write on."""
+        return self._runtime.first_hooks.of(self._name)[:MAX_FUNCTIONS]
+
     def _put_first(self, transaction: Transaction) -> bytes | None:
         """Store the hooks that the database has from now on; return their stamp, if there are any.
 
         If the write is refused, they are stored with the next one.
         """
-        first = self._runtime.first_hooks.of(self._name)[:MAX_FUNCTIONS]
+        first = self.find_first()
         if not first:
             return None
         now_ms, stamp = self._runtime.now_ms(), self._runtime.entropy(16)
@@ -263,6 +267,8 @@ class ChangeHooks:
         A refused write must leave the transaction as it was, so all is checked first.
         """
         before = read_hooks(transaction)
+        if read_stamp(transaction) is None and not transaction.sequence():
+            before = applier.events.find_first()  # which its first write would store
         after = self.change(list(before))
         configured = applier.events.configured
         _check_hooks(before, after, configured)

@@ -40,11 +40,12 @@ from treedbd.errors import LineBudget, in_one_line
 from treedbd.hooks.addresses import LookUp, Resolver, look_up
 from treedbd.hooks.client import MakeCreator, PostAnswer, Poster, Receiver
 from treedbd.hooks.delivery import HookCounts, HookDelivery, Slots
+from treedbd.hooks.functions import FunctionService
 from treedbd.hooks.letters import RemoveRows, has_rows_of_others, read_state
 from treedbd.hooks.letters import read_stamp as read_letter_stamp
 from treedbd.hooks.message import headers_of, make_test
 from treedbd.limits import DEFAULT_TIMEOUT_S, HookLimits
-from treedbd.names import AllowedTargets, DatabaseName
+from treedbd.names import EVERYTHING, AllowedTargets, DatabaseName
 from treedbd.store.engine import CannotOpenStore, ReadView, StoreFailed, StoreUnreachable
 from treedbd.store.hooks import HOOK_FIRST, Hook, read_stamp
 from treedbd.store.sqlite.file import connect_reader
@@ -106,17 +107,20 @@ class Deliverer:
         make_creator: MakeCreator,
         find_hooked: FindHooked | None,
         is_used: bool = False,
+        functions: FunctionService | None = None,
         look_up: LookUp = look_up,
     ) -> None:
         """Call what is not inside or is `allowed`; `make_creator` verifies certificates.
 
-        `find_hooked` is None if databases without hooks are always open. If it `is_used`, there are
-        hooks of the configuration.
+        `functions` are called at an address that may be inside. `find_hooked` is None if databases
+        without hooks are always open. If it `is_used`, there are hooks of the configuration.
         """
         self._catalog, self._runtime, self._election = catalog, runtime, election
         self._clock, self._reactor, self._make_creator = runtime.clock, reactor, make_creator
         self._find_hooked = find_hooked
         self._resolver = Resolver(reactor, allowed, look_up)
+        self._functions = functions or FunctionService()
+        self._of_functions = Resolver(reactor, EVERYTHING, look_up)
         self._slots, self.counts = Slots(), HookCounts()
         self._lines = LineBudget(runtime.clock.seconds)
         self._followed: dict[DatabaseName, _Followed] = {}
@@ -197,15 +201,16 @@ class Deliverer:
         now_ms = self._runtime.now_ms()
         message = make_test(hook, name, now_ms, self._runtime.entropy(8).hex())
         try:
-            return await poster.post(headers_of(message, hook.secrets, now_ms, 1), message.body)
+            return await poster.post(headers_of(hook, message, now_ms, 1), message.body)
         finally:
             poster.close()
 
     def _make_poster(self, hook: Hook) -> Poster:
+        is_function = self._functions.is_called_by(hook)
         return Poster(
             self._reactor,
             Receiver.parse(hook.url or ""),
-            self._resolver,
+            self._of_functions if is_function else self._resolver,
             self._make_creator,
             timeout_s=self._limits.timeout_s,
         )
@@ -437,6 +442,7 @@ class Deliverer:
             counts=self.counts,
             lines=self._lines,
             look=lambda: self._note(name),
+            host=self._functions.host,
         )
         if not await delivery.open():
             followed.waiting += (hook,)

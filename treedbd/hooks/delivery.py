@@ -41,6 +41,7 @@ from treedbd.database.log_reader import LogReader, write_rows
 from treedbd.database.runtime import Problem, Runtime
 from treedbd.errors import LineBudget, in_one_line
 from treedbd.hooks.client import PostAnswer, Poster, PostFailed
+from treedbd.hooks.functions import is_final
 from treedbd.hooks.letters import (
     HookState,
     Letter,
@@ -350,12 +351,17 @@ class HookDelivery:
         counts: HookCounts,
         lines: LineBudget,
         look: Callable[[], None],
+        host: str = "",
     ) -> None:
-        """Send nothing before `open`; `look` makes the owner call `fill`."""
+        """Send nothing before `open`; `look` makes the owner call `fill`.
+
+        `host` is what follows the labels of databases in their addresses.
+        """
         self.hook, self.is_over, self.wants_more = hook, False, False
         self._database, self._runtime, self._catalog = database, runtime, catalog
         self._limits, self._poster, self._slots, self._counts = limits, poster, slots, counts
         self._lines, self._look, self._clock = lines, look, runtime.clock
+        self._host = host
         self._reader = LogReader(database, runtime, hook.cursor, keeps_positions=True)
         self._queues, self._window = PathQueues(), Window(0)
         self._letters: dict[Order, bool] = {}  # whether each is dead
@@ -490,7 +496,7 @@ class HookDelivery:
         """Put the events of an entry into the queues."""
         found: list[Message] = []
         try:
-            messages = messages_of(self.hook, self._database.name, entry)
+            messages = messages_of(self.hook, self._database.name, entry, self._host)
             found += [each for each in messages if each.order not in self._letters]
         except ValueError:
             self._log.error(
@@ -565,8 +571,8 @@ class HookDelivery:
         self._counts.seconds.observe(self._clock.seconds() - began)
         if answer is None:
             self._queues.remove(pending)  # the letter was discarded
-        elif isinstance(answer, PostAnswer) and answer.is_success:
-            self._succeeded(pending)
+        elif isinstance(answer, PostAnswer) and is_final(self.hook, answer.status):
+            self._succeeded(pending, answer)
         else:
             self._failed(pending, answer, is_probe=is_probe)
         self.pump()
@@ -577,7 +583,7 @@ class HookDelivery:
         pending.first_ms = pending.first_ms or now_ms
         pending.last_ms = now_ms
         self._counts.retried += pending.attempts > 1
-        headers = headers_of(message, self.hook.secrets, now_ms, pending.attempts)
+        headers = headers_of(self.hook, message, now_ms, pending.attempts)
         return await self._poster.post(headers, message.body)
 
     async def _find(self, pending: Pending) -> Message | None:
@@ -588,8 +594,8 @@ class HookDelivery:
             letter = self._read_letter(pending.message.order)
         return None if letter is None or letter.is_dead else letter.message
 
-    def _succeeded(self, pending: Pending) -> None:
-        self._counts.accepted += 1
+    def _succeeded(self, pending: Pending, answer: PostAnswer) -> None:
+        """Acknowledge an event that is not sent again after an answer."""
         self._successes += 1
         self._failures_in_row = self._probes = 0
         was_away, self._is_away, self._is_gone = self._is_away, False, False
@@ -598,7 +604,14 @@ class HookDelivery:
             self._queues.hurry(self._clock.seconds())
             self._warn("accepts events again")
         now_ms = self._runtime.now_ms()
-        self._state = attrs.evolve(self._state, succeeded_ms=now_ms, sent=self._state.sent + 1)
+        if answer.is_success:
+            self._counts.accepted += 1
+            self._state = attrs.evolve(self._state, succeeded_ms=now_ms, sent=self._state.sent + 1)
+        else:
+            self._counts.failed += 1
+            error = _describe(answer)
+            self._state = attrs.evolve(self._state, failed_ms=now_ms, error=error)
+            self._warn(f"is a function that failed ({error})")
         self._done(pending)
         self._touch(STATE_SOON_S if was_away else STATE_S)
 

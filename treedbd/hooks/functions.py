@@ -16,6 +16,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import attrs
+
 from treedbd.names import DatabaseName
 from treedbd.store.hooks import KINDS, Form, Hook
 from treedbd.tree.types import Json
@@ -41,6 +43,23 @@ KIND_OF: Final = {
 """The kinds of events by all names of their types; `written` is all of them."""
 UNNAMED: Final = re.compile(r"_[0-9]+")
 """The names of captures that were made because a function has given none."""
+
+
+@attrs.frozen
+class FunctionService:
+    """Where functions are called, and what they are said of databases.
+
+    `url` is that of what runs functions that have registered, empty for none; `host` is what
+    follows the label of a database in its address.
+    """
+
+    url: str = ""
+    host: str = "localhost"
+
+    def is_called_by(self, hook: Hook) -> bool:
+        """Return whether a hook calls a function here: the operator has chosen the address."""
+        is_here = bool(self.url) and (hook.url or "").startswith(f"{self.url}/")
+        return is_here and bool(hook.trigger)
 
 
 def kind_shown(hook: Hook, kind: str) -> str:

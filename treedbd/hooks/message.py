@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import attrs
 
 from treedbd import __version__
+from treedbd.hooks.functions import content_type, shape
 from treedbd.names import DatabaseName
 from treedbd.store.changelog import LoggedEvent, describe_entry, events_of, without_body
 from treedbd.store.engine import LogEntry
@@ -55,8 +56,13 @@ class Message:
         return self.sequence, self.number
 
 
-def messages_of(hook: Hook, name: DatabaseName, entry: LogEntry) -> Iterator[Message]:
-    """Yield the events of an entry that a hook is for; raise ValueError for other bytes."""
+def messages_of(
+    hook: Hook, name: DatabaseName, entry: LogEntry, host: str = ""
+) -> Iterator[Message]:
+    """Yield the events of an entry that a hook is for; raise ValueError for other bytes.
+
+    `host` is what follows the label of a database in its address, which functions are given.
+    """
     said: dict[str, Any] | None = None
     for number, event in enumerate(events_of(entry.content)):
         captures = hook.on.match(event.path)
@@ -72,7 +78,7 @@ def messages_of(hook: Hook, name: DatabaseName, entry: LogEntry) -> Iterator[Mes
             path=event.path,
             kind=event.kind,
             event_id=event_id,
-            body=compact(json),
+            body=compact(shape(hook, json, host)),
         )
 
 
@@ -114,26 +120,25 @@ def make_test(hook: Hook, name: DatabaseName, now_ms: int, unique: str) -> Messa
     event = LoggedEvent(path, None, None)
     json = _show(event, event_id, hook.name, name, names)
     json |= {"kind": "test", "seq": 0, "time": show_ms(now_ms), "uid": None, "admin": True}
-    return Message(
-        sequence=0, number=0, path=path, kind="test", event_id=event_id, body=compact(json)
-    )
+    if hook.form != "event":
+        json["kind"] = min(hook.kinds)  # functions know no others
+    body = compact(shape(hook, json, ""))
+    return Message(sequence=0, number=0, path=path, kind="test", event_id=event_id, body=body)
 
 
-def headers_of(
-    message: Message, secrets: Sequence[str], now_ms: int, attempt: int
-) -> list[tuple[str, str]]:
+def headers_of(hook: Hook, message: Message, now_ms: int, attempt: int) -> list[tuple[str, str]]:
     """Return the headers of a message that is sent now, for the `attempt`-th time from 1."""
     timestamp = str(now_ms // 1000)
     headers = [
-        ("Content-Type", "application/json"),
+        ("Content-Type", content_type(hook.form)),
         ("User-Agent", f"treedb/{__version__}"),
         ("X-TreeDB-Event", message.kind),
         ("X-TreeDB-Event-Id", message.event_id),
         ("X-TreeDB-Timestamp", timestamp),
         ("X-TreeDB-Attempt", str(attempt)),
     ]
-    if secrets:
-        signed = [f"v1={sign(each, timestamp, message.body)}" for each in secrets]
+    if hook.secrets:
+        signed = [f"v1={sign(each, timestamp, message.body)}" for each in hook.secrets]
         headers.append((SIGNATURE, ",".join(signed)))
     return headers
 
