@@ -281,7 +281,9 @@ class TreeService(MultiService):
             reactor=self._reactor,
             allowed=settings.webhooks.allow,
             functions=FunctionService(
-                settings.functions.url, settings.domains[0] if settings.domains else "localhost"
+                settings.functions.url,
+                settings.domains[0] if settings.domains else "localhost",
+                settings.functions.timeout_s,
             ),
             make_creator=SystemTrust(self._reactor).creator_for,
             find_hooked=find_hooked,

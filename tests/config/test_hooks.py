@@ -56,9 +56,15 @@ def test_a_hook_is_of_the_databases_that_its_table_names(tmp_path: pathlib.Path)
     assert hooks.of(DatabaseName("not-configured")) == ()
 
 
+def test_a_hook_may_have_the_form_of_functions(tmp_path: pathlib.Path) -> None:
+    hooks = ConfiguredHooks(load(tmp_path, "[projects.shop]", hook(form="functions-2")))
+    assert [each.form for each in hooks.of(SHOP)] == ["functions-2"]
+
+
 @pytest.mark.parametrize(
     ("tables", "sentence"),
     [
+        (hook(form="functions"), "form must be"),
         (hook(name=""), "webhooks lacks name"),
         (hook(on=""), "webhooks lacks on"),
         (hook(url=""), "webhooks lacks url"),

@@ -93,6 +93,15 @@ def _described(hook: Hook) -> Any:
     return {"name": hook.trigger, "path": "orders/{id}", "event": event}
 
 
+def test_a_function_may_take_longer_than_a_webhook(world: HookWorld) -> None:
+    world.network.respond = lambda _: None
+    world.put(1, "orders", "a")
+    world.run(HERE.timeout_s - 5)
+    assert len(world.network.posted) == 1
+    world.run(10)
+    assert len(world.network.posted) == 2
+
+
 def test_no_other_address_inside_is_called(tmp_path: pathlib.Path) -> None:
     world = HookWorld(tmp_path, functions=HERE)
     webhook = make_hook("inside", url=f"{URL}/x", form="functions-2")

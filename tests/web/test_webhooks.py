@@ -196,6 +196,13 @@ def test_a_hook_of_the_configuration_is_not_changed_here(server: HookServer) -> 
         assert "in the configuration" in check_refused(reply, 409, "conflict")
 
 
+def test_a_hook_may_have_the_form_of_functions(server: HookServer) -> None:
+    assert server.put(form="functions-2")["form"] == "functions-2"
+    assert server.listed()["orders"]["form"] == "functions-2"
+    assert "form" not in server.put(form="event")
+    assert "form" not in server.put()
+
+
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
@@ -221,6 +228,8 @@ def test_a_hook_of_the_configuration_is_not_changed_here(server: HookServer) -> 
         (definition(url="https://u:p@hooks.example.com/"), "url has a user name"),
         (definition(url="https://a.example.com/" + "x" * 2048), "url has more than 2048"),
         (definition(url=1), "url must be a string."),
+        (definition(form="functions"), "form must be event, functions-1 or functions-2."),
+        (definition(form=[]), "form must be event, functions-1 or functions-2."),
         (definition(secret="short"), "secret must have 32 to 512 printable characters"),
         (definition(secret="\n" * 32), "secret must have 32 to 512 printable characters"),
         (definition(secret=1), "secret must have 32 to 512 printable characters"),

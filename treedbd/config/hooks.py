@@ -67,5 +67,6 @@ def _make(settings: HookSettings, location: SettingLocation) -> Hook:
         on=pattern,
         kinds=frozenset(kind for kind in _ALL if {kind, "written"} & {*settings.events}),
         url=settings.url,
+        form=settings.form,
         is_configured=True,
     )

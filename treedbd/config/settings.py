@@ -226,6 +226,7 @@ class ProviderSettings:
     uid_prefix: str | None = key(None, _uid_prefix)
 
 
+HookForm: TypeAlias = Literal["event", "functions-1", "functions-2"]
 HOOK_EVENTS: Final = ("created", "updated", "deleted", "written")
 _HOOK_EVENTS: Final = 'events: "created", "updated" and "deleted", or "written" alone for all'
 
@@ -307,6 +308,7 @@ class HookSettings:
         on: the pattern of the paths whose events it is for, as `/orders/$id`.
         events: the kinds of these events.
         url: what is called.
+        form: what is sent: an event as it is documented, or as functions of Firebase receive it.
         secret_file: the secret that signs what is sent; only development and emulator mode may omit
             it.
         old_secret_file: a secret that signs it too, while receivers are given the other one.
@@ -318,6 +320,7 @@ class HookSettings:
     on: str = key("", text)
     events: tuple[str, ...] = key(("written",), texts("|".join(HOOK_EVENTS), _HOOK_EVENTS))
     url: str = key("", text)
+    form: HookForm = key("event", one_of("event", "functions-1", "functions-2"))
     secret_file: pathlib.Path | None = key(None, file)
     old_secret_file: pathlib.Path | None = key(None, file)
     databases: frozenset[str] | None = key(None, _databases)
@@ -572,6 +575,9 @@ class WebhookSettings(HookLimits):
 DEFAULT_FUNCTIONS: Final = "http://127.0.0.1:5001"
 """Where development mode calls functions: the port that their emulator has if none is chosen."""
 
+FUNCTION_S: Final = 60.0
+"""How long functions may run if they do not say so."""
+
 
 def _functions_url(raw: object, location: SettingLocation) -> str:
     """Read the URL of what runs functions, without a trailing slash; empty for none."""
@@ -583,9 +589,13 @@ def _functions_url(raw: object, location: SettingLocation) -> str:
 
 @attrs.frozen
 class FunctionsSettings:
-    """`[functions]`: the URL of what runs functions of Firebase; empty if none are called."""
+    """`[functions]`: the URL of what runs functions of Firebase; empty if none are called.
+
+    A call that is not answered within `timeout_s` is repeated.
+    """
 
     url: str = key("", _functions_url)
+    timeout_s: float = key(FUNCTION_S, seconds(3600))
 
 
 @attrs.frozen

@@ -212,7 +212,7 @@ class Deliverer:
             Receiver.parse(hook.url or ""),
             self._of_functions if is_function else self._resolver,
             self._make_creator,
-            timeout_s=self._limits.timeout_s,
+            timeout_s=self._functions.timeout_s if is_function else self._limits.timeout_s,
         )
 
     @property

@@ -50,11 +50,12 @@ class FunctionService:
     """Where functions are called, and what they are said of databases.
 
     `url` is that of what runs functions that have registered, empty for none; `host` is what
-    follows the label of a database in its address.
+    follows the label of a database in its address. A call may take `timeout_s`.
     """
 
     url: str = ""
     host: str = "localhost"
+    timeout_s: float = 60.0
 
     def is_called_by(self, hook: Hook) -> bool:
         """Return whether a hook calls a function here: the operator has chosen the address."""

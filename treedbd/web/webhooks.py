@@ -32,7 +32,7 @@ from treedbd.limits import (
     MIN_HOOK_SECRET_CHARACTERS,
 )
 from treedbd.names import InvalidTarget, check_hook_url
-from treedbd.store.hooks import HOOK_NAME, KINDS, Hook, Kind
+from treedbd.store.hooks import FORMS, HOOK_NAME, KINDS, Form, Hook, Kind
 from treedbd.tree.edit import make_remove
 from treedbd.tree.pattern import InvalidPattern, PathPattern, parse_pattern
 from treedbd.tree.types import ROOT, InvalidData, InvalidQuery, Json, Place
@@ -50,7 +50,7 @@ Describe: TypeAlias = Callable[[Database, Hook], Mapping[str, Json]]
 """Returns what is known of a hook beside its cursor, as members of its `state`."""
 Change: TypeAlias = Callable[[list[Hook]], list[Hook]]
 
-_MEMBERS: Final = ("name", "on", "events", "url", "secret", "keep_old_secret")
+_MEMBERS: Final = ("name", "on", "events", "url", "form", "secret", "keep_old_secret")
 _NEEDED: Final = ("name", "on", "events", "url")
 _ALL: Final = "written"
 _SECRET_BYTES: Final = 32
@@ -74,6 +74,7 @@ class Definition:
     on: PathPattern
     kinds: frozenset[Kind]
     url: str
+    form: Form
     secret: str | None = attrs.field(repr=False)
     makes_secret: bool
     keeps_old: bool | None
@@ -121,6 +122,7 @@ def _parse_definition(json: Any, settings: Settings) -> Definition:
         on=_parse_pattern(json["on"]),
         kinds=_parse_kinds(json["events"]),
         url=_parse_url(json["url"], settings),
+        form=_parse_form(json.get("form", "event")),
         secret=_parse_secret(json.get("secret")),
         makes_secret="secret" in json and json["secret"] is None,
         keeps_old=keeps_old,
@@ -161,6 +163,12 @@ def _parse_url(json: Any, settings: Settings) -> str:
     except InvalidTarget as error:
         raise InvalidData(f"url {error}.") from None
     return json
+
+
+def _parse_form(json: Any) -> Form:
+    if json not in FORMS:
+        raise InvalidData(f"form must be {', '.join(FORMS[:-1])} or {FORMS[-1]}.")
+    return cast("Form", json)
 
 
 def _parse_secret(json: Any) -> str | None:
@@ -299,7 +307,7 @@ class _Putting:
         self.shown.clear()
         for each in self._definitions:
             old = hooks.get(each.name)
-            if old is not None and (old.form != "event" or old.url is None):
+            if old is not None and (old.trigger or old.url is None):
                 raise HookConflict(
                     f"The hook {each.name} is not a webhook: choose another name, or remove it."
                 )
@@ -309,6 +317,7 @@ class _Putting:
                 on=each.on,
                 kinds=each.kinds,
                 url=each.url,
+                form=each.form,
                 secrets=each.secrets_after(() if old is None else old.secrets, made),
                 created_ms=self._now_ms if old is None else old.created_ms,
             )
@@ -331,7 +340,9 @@ def _show(hook: Hook) -> dict[str, Json]:
         "created": show_time(hook.created_ms) if hook.created_ms else None,
     }
     if hook.form != "event":
-        shown |= {"form": hook.form, "trigger": hook.trigger}
+        shown["form"] = hook.form
+    if hook.trigger:
+        shown["trigger"] = hook.trigger
     return shown
 
 
