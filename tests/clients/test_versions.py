@@ -37,3 +37,11 @@ def test_the_chat_loads_the_version_that_is_tried() -> None:
     locked = json.loads((HERE / "package-lock.json").read_text())["packages"]
     loaded = re.findall("firebasejs/([0-9.]+)/", CHAT.read_text())
     assert set(loaded) == {locked["node_modules/firebase"]["version"]}
+
+
+def test_the_page_of_functions_names_the_versions_that_are_tried() -> None:
+    page = (PAGE.parent / "functions.md").read_text()
+    tried = re.findall(r"^\| `([^`]+)`[^|]*\| ([0-9.]+) \|$", page, re.MULTILINE)
+    locked = json.loads((HERE / "package-lock.json").read_text())["packages"]
+    assert len(tried) == 4
+    assert dict(tried) == {name: locked[f"node_modules/{name}"]["version"] for name, _ in tried}
