@@ -284,6 +284,7 @@ class TreeService(MultiService):
                 settings.functions.url,
                 settings.domains[0] if settings.domains else "localhost",
                 settings.functions.timeout_s,
+                settings.functions.concurrency,
             ),
             make_creator=SystemTrust(self._reactor).creator_for,
             find_hooked=find_hooked,

@@ -93,6 +93,13 @@ def _described(hook: Hook) -> Any:
     return {"name": hook.trigger, "path": "orders/{id}", "event": event}
 
 
+def test_a_function_has_few_calls_at_a_time(world: HookWorld) -> None:
+    world.network.respond = lambda _: None
+    world.patch({f"k{n}": n for n in range(50)}, "orders")
+    world.run(2)
+    assert world.network.most == HERE.concurrency
+
+
 def test_a_function_may_take_longer_than_a_webhook(world: HookWorld) -> None:
     world.network.respond = lambda _: None
     world.put(1, "orders", "a")

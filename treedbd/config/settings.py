@@ -591,11 +591,13 @@ def _functions_url(raw: object, location: SettingLocation) -> str:
 class FunctionsSettings:
     """`[functions]`: the URL of what runs functions of Firebase; empty if none are called.
 
-    A call that is not answered within `timeout_s` is repeated.
+    A call that is not answered within `timeout_s` is repeated. Each function has `concurrency`
+    calls at a time, since the emulator starts a process for each.
     """
 
     url: str = key("", _functions_url)
     timeout_s: float = key(FUNCTION_S, seconds(3600))
+    concurrency: int = key(2, integer(1, 256))
 
 
 @attrs.frozen

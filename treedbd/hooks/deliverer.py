@@ -436,7 +436,7 @@ class Deliverer:
             followed.database,
             runtime=self._runtime,
             catalog=self._catalog,
-            limits=self._limits,
+            limits=self._limits_of(hook),
             poster=poster,
             slots=self._slots,
             counts=self.counts,
@@ -451,6 +451,11 @@ class Deliverer:
             followed.deliveries[hook.name] = delivery
         else:
             delivery.stop()
+
+    def _limits_of(self, hook: Hook) -> HookLimits:
+        if not self._functions.is_called_by(hook):
+            return self._limits
+        return attrs.evolve(self._limits, concurrency=self._functions.concurrency)
 
     async def _end(self, delivery: HookDelivery) -> None:
         """End a delivery whose hook was changed or removed."""

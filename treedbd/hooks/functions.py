@@ -50,12 +50,14 @@ class FunctionService:
     """Where functions are called, and what they are said of databases.
 
     `url` is that of what runs functions that have registered, empty for none; `host` is what
-    follows the label of a database in its address. A call may take `timeout_s`.
+    follows the label of a database in its address. A call may take `timeout_s`; `concurrency` is
+    how many calls one function has at a time.
     """
 
     url: str = ""
     host: str = "localhost"
     timeout_s: float = 60.0
+    concurrency: int = 2
 
     def is_called_by(self, hook: Hook) -> bool:
         """Return whether a hook calls a function here: the operator has chosen the address."""
