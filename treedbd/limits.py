@@ -383,6 +383,20 @@ class HookLimits:
 
 
 @attrs.frozen
+class FunctionLimits:
+    """`[functions]`: the calls of functions of Firebase.
+
+    Attributes:
+        timeout_s: a call that is not answered after so long is repeated.
+        concurrency: calls of one function at a time; the emulator starts a process for each.
+
+    """
+
+    timeout_s: float = limit(60.0, 0, 3600, "seconds")
+    concurrency: int = limit(2, 1, 256)
+
+
+@attrs.frozen
 class RulesLimits:
     """`[rules]`: how large the rules of a project may be, and what one request may cost them.
 

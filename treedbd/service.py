@@ -283,8 +283,7 @@ class TreeService(MultiService):
             functions=FunctionService(
                 settings.functions.url,
                 settings.domains[0] if settings.domains else "localhost",
-                settings.functions.timeout_s,
-                settings.functions.concurrency,
+                settings.functions,
             ),
             make_creator=SystemTrust(self._reactor).creator_for,
             find_hooked=find_hooked,

@@ -14,6 +14,7 @@ from treedbd.config.settings import Settings, load_settings
 from treedbd.config.values import ConfigError
 from treedbd.limits import (
     Bounds,
+    FunctionLimits,
     HookLimits,
     Limits,
     RateLimits,
@@ -32,6 +33,7 @@ TABLES: dict[str, type[Any]] = {
     "rates": RateLimits,
     "readers": ReaderLimits,
     "webhooks": HookLimits,
+    "functions": FunctionLimits,
     "rules": RulesLimits,
 }
 FIELDS: dict[str, attrs.Attribute[Any]] = {
@@ -39,7 +41,7 @@ FIELDS: dict[str, attrs.Attribute[Any]] = {
 }
 COMMON = {"timeout_s", "value_bytes", "attempts"}
 """Limits of hooks whose names others have too, for other things."""
-BESIDES = {"webhooks": ("allow",)}
+BESIDES = {"webhooks": ("allow",), "functions": ("url",)}
 """Keys of tables that are no limits."""
 each_limit = pytest.mark.parametrize("key", FIELDS)
 

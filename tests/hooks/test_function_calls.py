@@ -97,13 +97,13 @@ def test_a_function_has_few_calls_at_a_time(world: HookWorld) -> None:
     world.network.respond = lambda _: None
     world.patch({f"k{n}": n for n in range(50)}, "orders")
     world.run(2)
-    assert world.network.most == HERE.concurrency
+    assert world.network.most == HERE.limits.concurrency
 
 
 def test_a_function_may_take_longer_than_a_webhook(world: HookWorld) -> None:
     world.network.respond = lambda _: None
     world.put(1, "orders", "a")
-    world.run(HERE.timeout_s - 5)
+    world.run(HERE.limits.timeout_s - 5)
     assert len(world.network.posted) == 1
     world.run(10)
     assert len(world.network.posted) == 2

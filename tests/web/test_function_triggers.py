@@ -29,7 +29,7 @@ from treedbd.store.changelog import events_of
 
 PATH = "/.settings/functionTriggers.json"
 ADMIN = admin("own")
-OPTIONS = attrs.evolve(SETTINGS, functions=FunctionsSettings("http://127.0.0.1:5001"))
+OPTIONS = attrs.evolve(SETTINGS, functions=FunctionsSettings(url="http://127.0.0.1:5001"))
 
 
 def second(name: str, pattern: str = "*", path: str = "orders/{id}") -> dict[str, str]:

@@ -60,6 +60,7 @@ from treedbd.limits import (
     MAX_UID_PREFIX_CHARACTERS,
     MIB,
     PROJECT_RATES,
+    FunctionLimits,
     HookLimits,
     Limits,
     RateLimits,
@@ -575,9 +576,6 @@ class WebhookSettings(HookLimits):
 DEFAULT_FUNCTIONS: Final = "http://127.0.0.1:5001"
 """Where development mode calls functions: the port that their emulator has if none is chosen."""
 
-FUNCTION_S: Final = 60.0
-"""How long functions may run if they do not say so."""
-
 
 def _functions_url(raw: object, location: SettingLocation) -> str:
     """Read the URL of what runs functions, without a trailing slash; empty for none."""
@@ -588,16 +586,10 @@ def _functions_url(raw: object, location: SettingLocation) -> str:
 
 
 @attrs.frozen
-class FunctionsSettings:
-    """`[functions]`: the URL of what runs functions of Firebase; empty if none are called.
-
-    A call that is not answered within `timeout_s` is repeated. Each function has `concurrency`
-    calls at a time, since the emulator starts a process for each.
-    """
+class FunctionsSettings(FunctionLimits):
+    """`[functions]`: `url`, of what runs functions of Firebase, empty for none; their limits."""
 
     url: str = key("", _functions_url)
-    timeout_s: float = key(FUNCTION_S, seconds(3600))
-    concurrency: int = key(2, integer(1, 256))
 
 
 @attrs.frozen
@@ -819,7 +811,7 @@ def _development(folder: pathlib.Path, network: LocalNetwork | None) -> Settings
         data=folder / DEVELOPMENT_DATA,
         emulator=network is None,
         webhooks=WebhookSettings(allow=THIS_MACHINE),
-        functions=FunctionsSettings(DEFAULT_FUNCTIONS),
+        functions=FunctionsSettings(url=DEFAULT_FUNCTIONS),
         projects=MappingProxyType({DEVELOPMENT_PROJECT: ProjectSettings(databases=None)}),
         development=True,
         network=network,

@@ -138,8 +138,8 @@ class EventCapture:
         stamp = read_stamp(transaction)
         if stamp is None and not transaction.sequence():
             stamp = self._put_first(transaction)
-            if stamp is None and self._stamp == _UNKNOWN:
-                return  # look again with the next write: this one may be refused
+            if stamp is None:  # this write may be refused, and others may come before the next
+                self._runtime.first_hooks.watch(self)
         if stamp == self._stamp:
             return
         try:

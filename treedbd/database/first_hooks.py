@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import attrs
 import orjson
@@ -18,6 +19,9 @@ from twisted.logger import Logger
 from treedbd.files import write_atomically
 from treedbd.names import DatabaseName
 from treedbd.store.hooks import Hook, decode_hook, encode_hook
+
+if TYPE_CHECKING:
+    from treedbd.database.event_capture import EventCapture
 
 FILE: Final = "treedb.functions"
 """The name of the file in a data directory; no project has such a name."""
@@ -49,6 +53,7 @@ class FirstHooks:
         """Keep them in a file of `folder`, or in memory."""
         self._file = None if folder is None else folder / FILE
         self._kept: list[FirstHook] = []
+        self._waiting: WeakSet[EventCapture] = WeakSet()
 
     def all(self) -> list[FirstHook]:
         """Return all; raise OSError, or ValueError for a file that cannot be read."""
@@ -80,11 +85,20 @@ class FirstHooks:
             return []
 
     def replace(self, hooks: Sequence[FirstHook]) -> None:
-        """Keep these and no others; may block, and raise OSError."""
+        """Keep these and no others; may block, and raise OSError.
+
+        Databases without a write look for theirs again.
+        """
         if self._file is None:
             self._kept = list(hooks)
         else:
             write_atomically(self._file, orjson.dumps([_encode(each) for each in hooks]))
+        for capture in list(self._waiting):
+            capture.changed()
+
+    def watch(self, capture: EventCapture) -> None:
+        """Make a database look again when these change, which has no write yet."""
+        self._waiting.add(capture)
 
 
 def is_label_of(instances: str, label: str) -> bool:

@@ -201,7 +201,9 @@ class Deliverer:
         now_ms = self._runtime.now_ms()
         message = make_test(hook, name, now_ms, self._runtime.entropy(8).hex())
         try:
-            return await poster.post(headers_of(hook, message, now_ms, 1), message.body)
+            return await poster.post(
+                headers_of(message, hook.secrets, now_ms, 1, hook.form), message.body
+            )
         finally:
             poster.close()
 
@@ -212,7 +214,7 @@ class Deliverer:
             Receiver.parse(hook.url or ""),
             self._of_functions if is_function else self._resolver,
             self._make_creator,
-            timeout_s=self._functions.timeout_s if is_function else self._limits.timeout_s,
+            timeout_s=self._functions.limits.timeout_s if is_function else self._limits.timeout_s,
         )
 
     @property
@@ -455,7 +457,7 @@ class Deliverer:
     def _limits_of(self, hook: Hook) -> HookLimits:
         if not self._functions.is_called_by(hook):
             return self._limits
-        return attrs.evolve(self._limits, concurrency=self._functions.concurrency)
+        return attrs.evolve(self._limits, concurrency=self._functions.limits.concurrency)
 
     async def _end(self, delivery: HookDelivery) -> None:
         """End a delivery whose hook was changed or removed."""

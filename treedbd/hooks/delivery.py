@@ -583,7 +583,7 @@ class HookDelivery:
         pending.first_ms = pending.first_ms or now_ms
         pending.last_ms = now_ms
         self._counts.retried += pending.attempts > 1
-        headers = headers_of(self.hook, message, now_ms, pending.attempts)
+        headers = headers_of(message, self.hook.secrets, now_ms, pending.attempts, self.hook.form)
         return await self._poster.post(headers, message.body)
 
     async def _find(self, pending: Pending) -> Message | None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import attrs
 
+from treedbd.limits import FunctionLimits
 from treedbd.names import DatabaseName
 from treedbd.store.hooks import KINDS, Form, Hook
 from treedbd.tree.types import Json
@@ -50,14 +51,12 @@ class FunctionService:
     """Where functions are called, and what they are said of databases.
 
     `url` is that of what runs functions that have registered, empty for none; `host` is what
-    follows the label of a database in its address. A call may take `timeout_s`; `concurrency` is
-    how many calls one function has at a time.
+    follows the label of a database in its address.
     """
 
     url: str = ""
     host: str = "localhost"
-    timeout_s: float = 60.0
-    concurrency: int = 2
+    limits: FunctionLimits = attrs.field(factory=FunctionLimits)
 
     def is_called_by(self, hook: Hook) -> bool:
         """Return whether a hook calls a function here: the operator has chosen the address."""

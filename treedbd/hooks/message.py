@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from treedbd.hooks.functions import content_type, shape
 from treedbd.names import DatabaseName
 from treedbd.store.changelog import LoggedEvent, describe_entry, events_of, without_body
 from treedbd.store.engine import LogEntry
-from treedbd.store.hooks import Hook
+from treedbd.store.hooks import Form, Hook
 from treedbd.tree.path import format_path
 from treedbd.tree.types import Path
 from treedbd.tree.value import compact
@@ -126,19 +126,24 @@ def make_test(hook: Hook, name: DatabaseName, now_ms: int, unique: str) -> Messa
     return Message(sequence=0, number=0, path=path, kind="test", event_id=event_id, body=body)
 
 
-def headers_of(hook: Hook, message: Message, now_ms: int, attempt: int) -> list[tuple[str, str]]:
-    """Return the headers of a message that is sent now, for the `attempt`-th time from 1."""
+def headers_of(
+    message: Message, secrets: Sequence[str], now_ms: int, attempt: int, form: Form = "event"
+) -> list[tuple[str, str]]:
+    """Return the headers of a message that is sent now, for the `attempt`-th time from 1.
+
+    `form` is that of its body.
+    """
     timestamp = str(now_ms // 1000)
     headers = [
-        ("Content-Type", content_type(hook.form)),
+        ("Content-Type", content_type(form)),
         ("User-Agent", f"treedb/{__version__}"),
         ("X-TreeDB-Event", message.kind),
         ("X-TreeDB-Event-Id", message.event_id),
         ("X-TreeDB-Timestamp", timestamp),
         ("X-TreeDB-Attempt", str(attempt)),
     ]
-    if hook.secrets:
-        signed = [f"v1={sign(each, timestamp, message.body)}" for each in hook.secrets]
+    if secrets:
+        signed = [f"v1={sign(each, timestamp, message.body)}" for each in secrets]
         headers.append((SIGNATURE, ",".join(signed)))
     return headers
 
