@@ -432,32 +432,33 @@ class Deliverer:
                 why=str(error),
             )
             return
-        name = followed.database.name
-        delivery = HookDelivery(
-            hook,
-            followed.database,
-            runtime=self._runtime,
-            catalog=self._catalog,
-            limits=self._limits_of(hook),
-            poster=poster,
-            slots=self._slots,
-            counts=self.counts,
-            lines=self._lines,
-            look=lambda: self._note(name),
-            host=self._functions.host,
-        )
+        delivery = self._make_delivery(hook, followed.database, poster)
         if not await delivery.open():
             followed.waiting += (hook,)
             delivery.stop()
-        elif self._followed.get(name) is followed:
+        elif self._followed.get(followed.database.name) is followed:
             followed.deliveries[hook.name] = delivery
         else:
             delivery.stop()
 
-    def _limits_of(self, hook: Hook) -> HookLimits:
-        if not self._functions.is_called_by(hook):
-            return self._limits
-        return attrs.evolve(self._limits, concurrency=self._functions.limits.concurrency)
+    def _make_delivery(self, hook: Hook, database: Database, poster: Poster) -> HookDelivery:
+        limits = self._limits
+        if self._functions.is_called_by(hook):
+            concurrency = self._functions.limits.concurrency
+            limits = attrs.evolve(limits, concurrency=concurrency)
+        return HookDelivery(
+            hook,
+            database,
+            runtime=self._runtime,
+            catalog=self._catalog,
+            limits=limits,
+            poster=poster,
+            slots=self._slots,
+            counts=self.counts,
+            lines=self._lines,
+            look=lambda: self._note(database.name),
+            host=self._functions.host,
+        )
 
     async def _end(self, delivery: HookDelivery) -> None:
         """End a delivery whose hook was changed or removed."""

@@ -19,7 +19,7 @@ cursors           readers of change logs listed, their cursors removed, for admi
 dead_letters      what webhooks could not deliver listed, replayed and discarded, for admins
 webhooks          the hooks of a database listed, put and removed, for admins
 feed              events of hooks, for the programs of admins that read them
-function_triggers functions of Firebase that register, for admins
+function_triggers  functions of Firebase that register, for admins
 audit             where writes come from; denied writes and reads of admins, recorded
 backups           backups taken and listed, for admins
 standby           what standbys request of a first: logs, bases, terms; and what promotes one
