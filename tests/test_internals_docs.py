@@ -28,7 +28,7 @@ MAX_FRAMES: Final = {
     "GET of a leaf first": 98,
     "PUT of a leaf first": 269,
 }
-MAX_IMPORT_DEPTH: Final = 22
+MAX_IMPORT_DEPTH: Final = 23
 MAX_LOADED: Final = 61
 
 
