@@ -43,6 +43,11 @@ CHUNK = 5000
 PACE_S = 0.004
 LEAD_S = 3.0
 """Seconds that a chunk of nodes is written before the first of them goes."""
+ALONE_S = 3.0
+"""Seconds that others write before many nodes are written."""
+FILL_RATE = 4000
+"""Nodes that are written in a second, or more."""
+POLL_S = 0.25
 WAIT_S = 1800.0
 
 
@@ -161,23 +166,25 @@ def is_empty(client: http.client.HTTPConnection) -> bool:
 
 def measure_waiting(url: str, count: int) -> None:
     """Make many nodes go in one moment; print the times of one who writes beside."""
-    begun = time.monotonic()
-    due_s = time.time() + 2 + count / 4_000
-    fill(url, count, int(due_s * 1000))
-    filled_s = time.monotonic() - begun
     here, there = multiprocessing.Pipe()
     beside = multiprocessing.Process(target=write_beside, args=(url, there))
     beside.start()
+    time.sleep(ALONE_S)
+    begun = time.time()
+    due_s = begun + 2 + count / FILL_RATE
+    fill(url, count, int(due_s * 1000))
+    filled = time.time()
     client = connect(url)
-    time.sleep(max(0.0, due_s - time.time()))
+    time.sleep(max(0.0, due_s - filled) + POLL_S)
     while not is_empty(client):
-        time.sleep(0.25)
+        time.sleep(POLL_S)
     end_s = time.time()
     here.send(None)
     took: list[tuple[float, float]] = here.recv()
     beside.join()
-    alone = [1000 * each for at, each in took if at < due_s]
-    swept = [1000 * each for at, each in took if due_s <= at <= end_s]
+    alone = [1000 * each for at, each in took if at < begun]
+    swept = [1000 * each for at, each in took if max(due_s, filled) <= at <= end_s]
+    filled_s = filled - begun
     print(f"{count} nodes written in {filled_s:.0f} s; they went in {end_s - due_s:.1f} s")
     for part, name in ((0.5, "median"), (0.99, "p99"), (1.0, "most")):
         before, during = quantile(alone, part), quantile(swept, part)
