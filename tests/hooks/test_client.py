@@ -187,6 +187,7 @@ def test_a_receiver_that_sends_forever_is_cut_off_and_its_status_counts() -> Non
     network.respond = lambda _: b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MAX_BODY_BYTES + 1)
     assert post(network, poster_of(network)).text == "x" * 200
     assert network.open == []
+    assert network.seconds() == 0  # it did not wait for the end
     chunks = b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n" + b"4\r\nabcd\r\n" * 20_000
     network.respond = lambda _: chunks
     assert post(network, poster_of(network)).status == 500

@@ -151,11 +151,12 @@ class Deliverer:
     async def stop(self) -> None:
         """End all deliveries; what is not acknowledged is sent again by the next process."""
         self._is_over = True
+        if not self._loop.running:
+            return  # it was not started
         self._runtime.news.remove(self._note if self._is_quick else self._noted.add)
         if self._soon is not None and self._soon.active():
             self._soon.cancel()
-        if self._loop.running:
-            self._loop.stop()
+        self._loop.stop()
         saving = [Deferred.fromCoroutine(each.save()) for each in self._deliveries()]
         saved = DeferredList(saving, consumeErrors=True)
         await saved.addTimeout(STOP_S, self._clock, lambda _, __: None)
