@@ -25,8 +25,12 @@ from treedbd.database.expirer import (
     Expirer,
 )
 from treedbd.database.requests import TooLarge, Write
+from treedbd.limits import HookLimits
 from treedbd.names import DatabaseName
+from treedbd.store.changelog import events_of
+from treedbd.store.hooks import KINDS, Hook
 from treedbd.tree.edit import Edit, make_put
+from treedbd.tree.pattern import parse_pattern
 from treedbd.tree.types import Place
 
 START_MS: Final = 1_800_000_000_000
@@ -36,8 +40,9 @@ RULES: Final = {"rules": {".read": True, ".write": True, "chat": {"$id": {".ttl"
 class SweptWorld:
     """A catalog of SQLite files, and what removes nodes; its wall clock is that of the test."""
 
-    def __init__(self, folder: pathlib.Path, rules: Any = RULES) -> None:
+    def __init__(self, folder: pathlib.Path, rules: Any = RULES, **options: Any) -> None:
         self.folder = folder
+        self.options = options
         self.now_ms = START_MS
         self.elections: list[SoleElection] = []
         self.catalog: Catalog
@@ -48,7 +53,11 @@ class SweptWorld:
 
     def start(self) -> None:
         self.catalog, self.clock = make_catalog(
-            self.folder, PROJECT, now_ms=lambda: self.now_ms, max_open=SWEEPS
+            self.folder,
+            PROJECT,
+            now_ms=lambda: self.now_ms,
+            max_open=SWEEPS,
+            **self.options,
         )
         self.runtime = self.catalog._runtime
         self.expirer = Expirer(self.catalog, self.runtime, self.make_election)
@@ -233,6 +242,30 @@ def test_a_node_that_cannot_be_removed_delays_no_other(
     monkeypatch.undo()
     world.pass_by(POSTPONED_MS / 1000)
     assert world.read() is None
+
+
+def test_nodes_with_too_many_events_for_hooks_go_in_smaller_writes(tmp_path: pathlib.Path) -> None:
+    hook = Hook(
+        "lines", parse_pattern("/chat/$id/$line"), frozenset(KINDS), url="https://a.example"
+    )
+    world = SweptWorld(
+        tmp_path, hooks_of=lambda _: (hook,), hook_limits=HookLimits(events_per_write=3)
+    )
+    for name, lines in (("a", "xy"), ("b", "xy"), ("c", "xyz")):
+        world.put("a", f"chat/{name}", dict.fromkeys(lines, 1))
+    world.do("a", make_put(Place(("chat", "long", "p")), 1))
+    world.do("a", make_put(Place(("chat", "long", "q")), {"r": 1}))
+    for at in range(3):
+        world.put("a", f"chat/long/{at}", 1)
+    with capturedLogs() as events:
+        world.pass_by(15)
+    assert world.read() is None
+    entries = world.find("a").read(lambda nodes: list(nodes.rows.entries(0)))
+    deleted = [event for entry in entries for event in events_of(entry.content)]
+    gone = sorted("/".join(event.path) for event in deleted if event.kind == "deleted")
+    assert gone == [f"chat/{name}" for name in ("a/x", "a/y", "b/x", "b/y", "c/x", "c/y", "c/z")]
+    (warned,) = [formatEvent(each) for each in events if each["log_level"] is LogLevel.warn]
+    assert warned.startswith("a--p: a node whose time is over goes without events for hooks: ")
 
 
 def test_a_database_that_is_deleted_is_forgotten(world: SweptWorld) -> None:

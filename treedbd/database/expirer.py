@@ -305,6 +305,9 @@ class Expirer:
                 # One node may have too many events; many nodes together have them more easily.
                 self._sizes[name] = task.limit // 2 if isinstance(error, TooManyEvents) else 1
                 return
+            if isinstance(error, TooManyEvents):
+                await self._remove_without_events(database, error)
+                return
             self._fail(name, error)
             later = self._runtime.now_ms() + POSTPONED_MS
             await self._write(database, PostponeExpired(database.expiry, later))
@@ -315,8 +318,26 @@ class Expirer:
         if task.removed:
             statistics.expiry_seconds.observe(task.late_ms / 1000)
 
-    def _write(self, database: Database, task: Task) -> Deferred[Outcome]:
-        write = Write(_NOTHING, self._runtime.now_ms(), _CALLER, wants_echo=False, task=task)
+    async def _remove_without_events(self, database: Database, error: Exception) -> None:
+        """Remove a node of which hooks would get too many events."""
+        self._log.warn(
+            "{label}: a node whose time is over goes without events for hooks: {why}",
+            label=database.name.label,
+            why=str(error),
+        )
+        await self._write(database, RemoveExpired(database.expiry, 1), has_events=False)
+
+    def _write(
+        self, database: Database, task: Task, *, has_events: bool = True
+    ) -> Deferred[Outcome]:
+        write = Write(
+            _NOTHING,
+            self._runtime.now_ms(),
+            _CALLER,
+            wants_echo=False,
+            task=task,
+            has_events=has_events,
+        )
         return database.write(write)
 
 
