@@ -370,6 +370,7 @@ DOCUMENTS: Final = (
     "rules.md",
     "identity.md",
     "clients.md",
+    "webhooks.md",
     "functions.md",
     "command.md",
     "console.md",
