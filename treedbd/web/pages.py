@@ -368,6 +368,7 @@ def _show_file(file: pathlib.Path, *, is_near: bool) -> str:
 DOCUMENTS: Final = (
     "interface.md",
     "rules.md",
+    "expiry.md",
     "identity.md",
     "clients.md",
     "webhooks.md",
