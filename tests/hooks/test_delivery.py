@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
+from twisted.internet.defer import Deferred
 
 from tests.database.catalogs import problems
 from tests.hooks.network import Posted, reply
@@ -257,6 +258,25 @@ def test_events_that_wait_become_letters_when_they_hold_up_too_many(
     world.run(120)
     assert by_path(world.network.posted)["/orders/bad"] == [-1, -2]
     assert world.letters() == []
+
+
+def test_a_database_is_looked_at_once_at_a_time(world: HookWorld) -> None:
+    world.put(1, "orders", "a")
+    world.run(2)
+    looks = 0
+
+    async def look(_: object) -> None:
+        nonlocal looks
+        looks += 1
+        await waiting
+
+    waiting: Deferred[None] = Deferred()
+    world.deliverer._look = look  # type: ignore[method-assign,assignment]
+    world.run(5)
+    assert looks == 1
+    waiting.callback(None)
+    world.run(2)
+    assert looks > 1
 
 
 def test_a_hook_that_is_changed_or_removed_sends_by_what_it_is_now(tmp_path: pathlib.Path) -> None:

@@ -127,7 +127,7 @@ class Deliverer:
         self._noted: set[DatabaseName] = set()
         self._swept: list[DatabaseName] = []
         self._sweep_at = runtime.clock.seconds()
-        self._looking: dict[DatabaseName, Deferred[None]] = {}
+        self._looking: set[DatabaseName] = set()
         self._failures: dict[DatabaseName, str] = {}
         self._at_once = DeferredSemaphore(LOOKS_AT_ONCE)
         self._is_used: Final = is_used
@@ -328,13 +328,12 @@ class Deliverer:
         if name in self._looking:
             return
         self._noted.discard(name)
+        self._looking.add(name)
         looking = self._at_once.run(lambda: Deferred.fromCoroutine(self._look(name)))
-        if not looking.called:
-            self._looking[name] = looking
-            looking.addBoth(self._looked, name)
+        looking.addBoth(self._looked, name)
 
     def _looked(self, _: object, name: DatabaseName) -> None:
-        self._looking.pop(name, None)
+        self._looking.discard(name)
         if name in self._noted and name not in self._failures:
             self._note(name)  # it was written meanwhile
 

@@ -728,7 +728,7 @@ class HookDelivery:
             self._letters[each.message.order] = False
             if each.is_done:  # meanwhile
                 self._gone.add(each.message.order)
-            elif not each.is_under_way:
+            elif not (each.is_under_way or each.is_letter):
                 self._window.acknowledge(each)
                 self._counts.window_bytes -= each.size
                 each.is_letter, each.size = True, 0
