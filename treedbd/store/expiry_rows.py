@@ -32,8 +32,8 @@ from typing import Any, Final, NamedTuple
 import attrs
 import orjson
 
-from treedbd.loop import PAUSE_AFTER, pause
 from treedbd.store.engine import DamagedRow, ReadView, Transaction
+from treedbd.store.indexes import drop_rows
 from treedbd.store.rows import seal, unseal
 from treedbd.tree.path import decode_path, encode_path
 from treedbd.tree.types import Path
@@ -191,16 +191,7 @@ def next_listed(view: ReadView) -> int | None:
 
 def drop_some(transaction: Transaction, budget: int) -> bool:
     """Remove at most `budget` rows of nodes; return whether all are removed. It pauses."""
-    low = EXPIRY_FIRST + b"\0"
-    for left in range(budget, 0, -PAUSE_AFTER):
-        wanted = min(left, PAUSE_AFTER)
-        keys = list(islice(transaction.scan_keys(low, EXPIRY_END), wanted))
-        if keys:
-            transaction.delete_range(low, keys[-1] + b"\0")
-        if len(keys) < wanted:
-            return True
-        pause()
-    return False
+    return drop_rows(transaction, EXPIRY_FIRST + b"\0", EXPIRY_END, budget)
 
 
 def check_expiry(view: ReadView) -> Iterator[str]:

@@ -551,7 +551,11 @@ def _in_order(gathered: Sequence[tuple[Path, list[bytes]]]) -> Iterator[tuple[Pa
 
 def drop_some(transaction: Transaction, index: ChildIndex, budget: int) -> bool:
     """Remove at most `budget` entries; return whether all are removed. It pauses."""
-    low, high = index.range
+    return drop_rows(transaction, *index.range, budget)
+
+
+def drop_rows(transaction: Transaction, low: bytes, high: bytes, budget: int) -> bool:
+    """Remove at most `budget` rows of a range; return whether all are removed. It pauses."""
     for left in range(budget, 0, -PAUSE_AFTER):
         wanted = min(left, PAUSE_AFTER)
         keys = list(islice(transaction.scan_keys(low, high), wanted))
