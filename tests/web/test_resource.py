@@ -42,6 +42,7 @@ RESERVED_PATHS = [
     "/.settings/backup.json",
     "/.settings/database.json",
     "/.settings/cursors.json",
+    "/.settings/events.json",
     "/.settings/webhooks.json",
     "/.settings/profile.json",
     "/.settings/webhooks/dead.json",

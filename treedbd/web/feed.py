@@ -59,7 +59,7 @@ MAX_BODY_BYTES: Final = 64 * KIB
 MAX_EVENTS: Final = 1000
 """Events of one batch, but for those of its last entry."""
 USUAL_EVENTS: Final = 100
-LONGEST_WAIT_S: Final = 60
+LONGEST_POLL_S: Final = 60
 LOOK_S: Final = 2.0
 """Seconds between two looks of a request that waits, if nothing is known to have been written."""
 NEWS_S: Final = 0.005
@@ -398,7 +398,7 @@ class _Question:
             reader=reader,
             after=position,
             limit=_parse_number(uri, "limit", 1, MAX_EVENTS, USUAL_EVENTS),
-            wait_s=_parse_number(uri, "wait", 0, LONGEST_WAIT_S, 0),
+            wait_s=_parse_number(uri, "wait", 0, LONGEST_POLL_S, 0),
         )
 
 
