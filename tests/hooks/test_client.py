@@ -15,7 +15,7 @@ from tests.hooks.network import ADDRESS, Network, Posted, reply
 from treedbd.hooks.addresses import NAMES_AT_ONCE, Resolver
 from treedbd.hooks.client import (
     KEPT_S,
-    MAX_BODY_BYTES,
+    MAX_ANSWER_BYTES,
     MAX_HEAD_BYTES,
     PostAnswer,
     Poster,
@@ -184,7 +184,7 @@ def test_answers_that_are_not_http(answer: bytes, error: str) -> None:
 
 def test_a_receiver_that_sends_forever_is_cut_off_and_its_status_counts() -> None:
     network = Network()
-    network.respond = lambda _: b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MAX_BODY_BYTES + 1)
+    network.respond = lambda _: b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MAX_ANSWER_BYTES + 1)
     assert post(network, poster_of(network)).text == "x" * 200
     assert network.open == []
     assert network.seconds() == 0  # it did not wait for the end
@@ -192,6 +192,22 @@ def test_a_receiver_that_sends_forever_is_cut_off_and_its_status_counts() -> Non
     network.respond = lambda _: chunks
     assert post(network, poster_of(network)).status == 500
     assert network.open == []
+
+
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def test_interim_answers_and_the_sizes_of_chunks_count_for_the_bound_of_an_answer() -> None:
+    network = Network()
+    network.respond = lambda _: INTERIM * (MAX_ANSWER_BYTES // len(INTERIM) + 1)
+    assert post(network, poster_of(network)) == "its answer is too long"
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    network.respond = lambda _: chunked + b"1;%s\r\na\r\n" % (b"x" * 900) * 75
+    assert post(network, poster_of(network)).status == 200
+    assert network.open == []
+    assert network.seconds() == 0  # it did not wait for more
+    network.respond = lambda _: INTERIM * 100 + reply(201)
+    assert post(network, poster_of(network)).status == 201
 
 
 def test_a_receiver_that_hangs_or_answers_slowly_is_cut_off() -> None:

@@ -47,7 +47,8 @@ MakeCreator: TypeAlias = Callable[[str], IOpenSSLClientConnectionCreator]
 CONNECT_S: Final = 5.0
 """Seconds that one address may take to accept a connection."""
 MAX_HEAD_BYTES: Final = 32 * KIB
-MAX_BODY_BYTES: Final = 64 * KIB
+MAX_ANSWER_BYTES: Final = 64 * KIB
+"""Of all that comes before an answer has ended: interim answers, heads, body, and its chunks."""
 SHOWN_CHARACTERS: Final = 200
 """Characters of an answer that are shown to admins."""
 KEPT: Final = 8
@@ -255,11 +256,11 @@ class _Connection(Protocol):
         self._buffer = bytearray()
         self._answer: PostAnswer | None = None
         self._body = bytearray()
-        self._size = 0
+        self._received = 0
         self._left: int | None = 0
         self._is_chunked = False
         self._keeps_open = False
-        self._in_trailers = False
+        self._in_chunks = self._in_trailers = False
 
     def send(self, content: bytes) -> Deferred[PostAnswer]:
         """Send a request, and fire with its answer."""
@@ -305,11 +306,14 @@ class _Connection(Protocol):
             self.abort()  # nothing was asked
             return
         self._buffer += data
+        self._received += len(data)
         try:
             if self._answer is None:
                 self._read_head()
             if self._answer is not None:
                 self._read_body()
+            if self._received > MAX_ANSWER_BYTES:
+                self._end_cut()
         except PostFailed as error:
             self._fail(error)
 
@@ -394,28 +398,30 @@ class _Connection(Protocol):
             self._keeps_open &= bytes(self._buffer) == b"\r\n"  # trailers are not read
             self._end()
             return False
-        begin = 2 if self._size and self._buffer[:2] == b"\r\n" else 0
+        begin = 2 if self._in_chunks and self._buffer[:2] == b"\r\n" else 0
         found = _CHUNK.match(self._buffer, begin)
         if found is None:
             if len(self._buffer) > KIB:
                 self._end_cut()
             return False
         self._left = int(found[1], 16)
-        self._in_trailers = not self._left
+        self._in_chunks, self._in_trailers = True, not self._left
         del self._buffer[: found.end()]
         return True
 
     def _take(self, size: int) -> None:
-        self._size += size
         room = 4 * SHOWN_CHARACTERS - len(self._body)
         if room > 0:
             self._body += self._buffer[: min(size, room)]
         del self._buffer[:size]
-        if self._size > MAX_BODY_BYTES:
-            self._end_cut()
 
     def _end_cut(self) -> None:
-        """End a request whose answer goes on: the rest of it is not read."""
+        """End a request whose answer goes on: the rest of it is not read.
+
+        Raises `PostFailed` without a status.
+        """
+        if self._answer is None:
+            raise PostFailed("its answer is too long")
         self._keeps_open = False
         self._end()
 
