@@ -14,6 +14,7 @@ from tests.http1.peer import ParsedReply, Peer
 from tests.web.tree_server import PATIENT, SETTINGS, TreeServer, make_verifier
 from treedbd.config.settings import Settings
 from treedbd.database.requests import ProjectSpec
+from treedbd.names import DatabaseName
 from treedbd.store.changelog import TRIM_EVERY
 from treedbd.web import feed
 from treedbd.web.feed import LOOK_S
@@ -98,6 +99,16 @@ def test_events_are_read_from_the_hook_on_in_the_order_of_the_log(server: FeedSe
     kinds = [event["kind"] for entry in batch["entries"] for event in entry["events"]]
     assert kinds == ["created", "created", "deleted"]
     assert (batch["next"], batch["unread"]) == (batch["entries"][-1]["at"], 0)
+
+
+def test_those_who_read_the_log_look_when_a_hook_has_changed(server: FeedServer) -> None:
+    noted: list[DatabaseName] = []
+    server.catalog.news.append(noted.append)
+    server.json("PUT", body={"name": "other", "on": "/others/$id"})
+    server.move(reader="x")
+    server.move(end=True)
+    assert server.json("DELETE", "&name=other") == {"name": "other"}
+    assert noted == [DatabaseName("demo", "default")] * 4
 
 
 def test_a_batch_may_be_indented(server: FeedServer) -> None:

@@ -125,6 +125,15 @@ def server(tmp_path: pathlib.Path) -> Iterator[FunctionServer]:
     close(server.catalog)
 
 
+def test_those_who_read_the_log_look_when_functions_have_changed(server: FunctionServer) -> None:
+    server.put_order("own")
+    noted: list[DatabaseName] = []
+    server.catalog.news.append(noted.append)
+    server.register("POST", first("f"))
+    server.register("PUT", [])
+    assert noted == [DatabaseName("own", "default")] * 2
+
+
 def test_a_function_of_one_database_is_listed_there(server: FunctionServer) -> None:
     server.register("POST", first("f"))
     assert server.listed() == [first("f")]

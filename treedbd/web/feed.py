@@ -249,6 +249,7 @@ class FeedHandlers:
         deadline = self._clock.seconds() + wanted.timeout_s
         async with self._catalog.opened(database, wanted.timeout_s, is_write=True):
             await database.write(make_task_write(task, self._data.now_ms(), deadline))
+            database.tell_readers()  # a standby has the hook, its reader and its cursor too
 
     def _wake(self, database: Database, name: str, reader: str | None) -> None:
         """Answer a request that waits for a hook in this process."""

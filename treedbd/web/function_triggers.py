@@ -245,6 +245,7 @@ class FunctionHandlers:
                     _NOTHING, now_ms, Caller(None), deadline=deadline, wants_echo=False, task=task
                 )
             )
+            database.tell_readers()
 
 
 def _replace_firsts(registration: _Registration, firsts: FirstHooks) -> list[FirstHook]:
