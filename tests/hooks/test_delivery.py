@@ -227,6 +227,37 @@ def test_with_as_many_dead_letters_as_there_may_be_the_hook_stops(world: HookWor
     assert problems(world.catalog) == []
 
 
+def test_a_hook_that_had_too_many_dead_letters_goes_on_when_they_are_replayed(
+    world: HookWorld,
+) -> None:
+    world.network.respond = lambda posted: reply(400)
+    for number in range(LIMITS.dead_letters + 1):
+        world.put(number, "orders", f"k{number}")
+    world.run(120)
+    world.put("later", "orders", "z")
+    assert world.state().paused
+    world.network.respond = lambda _: reply()
+    world.network.posted.clear()
+    assert world.change_letters("replay") == LIMITS.dead_letters
+    world.run(120)
+    assert {*world.values()} == {*range(LIMITS.dead_letters + 1), "later"}
+    assert (world.letters(), world.state().paused) == ([], "")
+    assert problems(world.catalog) == []
+
+
+def test_letters_that_wait_stop_no_hook_however_many_there_are(world: HookWorld) -> None:
+    world.network.respond = lambda posted: reply(400)
+    for number in range(LIMITS.dead_letters + 1):
+        world.put(number, "orders", f"k{number}")
+    world.run(120)
+    assert world.change_letters("replay") == LIMITS.dead_letters
+    world.network.respond = lambda posted: reply(200 if posted.value == "later" else 500)
+    world.put("later", "orders", "z")
+    world.run(120)
+    assert "later" in world.values()  # there is room for no dead letter, and no letter is dead
+    assert [letter.is_dead for letter in world.letters()] == [False] * LIMITS.dead_letters
+
+
 def test_events_that_wait_become_letters_when_they_hold_up_too_many(
     tmp_path: pathlib.Path,
 ) -> None:

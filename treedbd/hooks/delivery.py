@@ -18,8 +18,9 @@ whether the receiver accepts others:
 So that one event that fails does not hold all later ones up, those whose paths wait become letters
 (`letters`) when the window is full: rows of the database, which are sent like the others.
 
-Letters are bounded together. If they are full, an event that would be dead stops the delivery,
-until an admin replays or discards some; nothing is lost.
+Letters are bounded together. If as many as there may be are dead, an event that would be dead stops
+the delivery, until an admin replays or discards some; nothing is lost. While some of them wait, it
+is tried again instead.
 """
 
 from __future__ import annotations
@@ -433,7 +434,7 @@ class HookDelivery:
                     )
                 )
             yield
-        self._is_full &= not self._has_room_for_letters()
+        self._is_full &= self._has_only_dead_letters() and not self._has_room_for_letters()
         self.pump()
 
     def _read_letter(self, at: Order) -> Letter | None:
@@ -677,11 +678,17 @@ class HookDelivery:
     def _has_room_for_letters(self, more: int = 1) -> bool:
         return len(self._letters) + more <= self._limits.dead_letters
 
+    def _has_only_dead_letters(self) -> bool:
+        """Return whether no letter will make room unless an admin changes some."""
+        return all(self._letters.values())
+
     async def _bury(self, pending: Pending) -> None:
         """Make a dead letter of an event that is under way; its path goes on."""
         if not pending.is_letter and not self._has_room_for_letters():
             self._queues.give_back(pending)
-            self._be_full()
+            if self._has_only_dead_letters():
+                self._be_full()
+            self._schedule()
             return
         try:
             message = await self._find(pending)
