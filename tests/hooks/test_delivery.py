@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, eventAsText
 
 from tests.database.catalogs import problems
 from tests.hooks.network import Posted, reply
@@ -204,6 +205,26 @@ def test_a_status_that_refuses_one_event_counts_without_any_success(world: HookW
     assert [letter.is_dead for letter in world.letters()] == [True]
 
 
+def test_what_a_receiver_says_of_its_url_is_shown_to_admins_and_not_logged(
+    world: HookWorld,
+) -> None:
+    world.network.respond = lambda _: reply(422, "Cannot POST /hook?token=in-the-url")
+    world.put(0, "orders", "a")
+    with capturedLogs() as dead:
+        world.run(60)
+    world.network.respond = lambda _: reply(404, "Cannot POST /hook?token=in-the-url")
+    for number in range(AWAY_AFTER):
+        world.put(number, "orders", f"k{number}")
+    with capturedLogs() as away:
+        world.run(60)
+    logged = "\n".join(map(eventAsText, [*away, *dead]))
+    assert "accepts no events, and is tried again (it answered 404)." in logged
+    assert "has a dead letter (it answered 422)." in logged
+    assert "in-the-url" not in logged
+    assert "in-the-url" in world.state().error
+    assert {"in-the-url" in letter.error for letter in world.letters()} == {True}
+
+
 def test_with_as_many_dead_letters_as_there_may_be_the_hook_stops(world: HookWorld) -> None:
     world.network.respond = lambda posted: reply(400)
     for number in range(LIMITS.dead_letters + 1):
@@ -253,7 +274,7 @@ def test_letters_that_wait_stop_no_hook_however_many_there_are(world: HookWorld)
     assert world.change_letters("replay") == LIMITS.dead_letters
     world.network.respond = lambda posted: reply(200 if posted.value == "later" else 500)
     world.put("later", "orders", "z")
-    world.run(120)
+    world.run(600)
     assert "later" in world.values()  # there is room for no dead letter, and no letter is dead
     assert [letter.is_dead for letter in world.letters()] == [False] * LIMITS.dead_letters
 

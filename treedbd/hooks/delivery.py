@@ -642,7 +642,7 @@ class HookDelivery:
         self._failures_in_row += 1
         self._is_gone = status == GONE
         if self._is_gone or (self._failures_in_row >= AWAY_AFTER and not self._is_away):
-            self._be_away(pending.error)
+            self._be_away(_describe_briefly(answer))
         if self._is_away:
             self._probes += is_probe or not self._probes
             wait = self._limits.longest_wait_s if self._is_gone else self._wait(self._probes)
@@ -655,7 +655,7 @@ class HookDelivery:
             self._state, failed_ms=self._runtime.now_ms(), error=pending.error
         )
         if pending.failures >= self._limits.attempts:
-            Deferred.fromCoroutine(self._bury(pending))
+            Deferred.fromCoroutine(self._bury(pending, _describe_briefly(answer)))
         else:
             self._queues.give_back(pending)
         self._touch(STATE_S)
@@ -682,8 +682,8 @@ class HookDelivery:
         """Return whether no letter will make room unless an admin changes some."""
         return all(self._letters.values())
 
-    async def _bury(self, pending: Pending) -> None:
-        """Make a dead letter of an event that is under way; its path goes on."""
+    async def _bury(self, pending: Pending, why: str) -> None:
+        """Make a dead letter of an event that is under way; its path goes on. `why` is logged."""
         if not pending.is_letter and not self._has_room_for_letters():
             self._queues.give_back(pending)
             if self._has_only_dead_letters():
@@ -707,7 +707,7 @@ class HookDelivery:
         if message is not None:
             self._letters[pending.message.order] = True
             self._counts.dead += 1
-            self._warn(f"has a dead letter ({pending.error})")
+            self._warn(f"has a dead letter ({why})")
         self._touch(STATE_SOON_S)
         self.pump()
 
@@ -849,6 +849,12 @@ class HookDelivery:
 
 
 def _describe(answer: PostAnswer | PostFailed) -> str:
-    if isinstance(answer, PostFailed):
-        return str(answer)
-    return f"it answered {answer.status}" + (f": {answer.text}" if answer.text else "")
+    """Return what admins see of an answer."""
+    brief = _describe_briefly(answer)
+    is_text = isinstance(answer, PostAnswer) and answer.text
+    return f"{brief}: {answer.text}" if is_text else brief
+
+
+def _describe_briefly(answer: PostAnswer | PostFailed) -> str:
+    """Return the same for the log, without the text of a receiver, which may repeat its URL."""
+    return str(answer) if isinstance(answer, PostFailed) else f"it answered {answer.status}"
