@@ -381,7 +381,9 @@ def test_a_standby_sends_nothing_until_it_is_promoted(world: HookWorld) -> None:
     assert world.values() == [1]
 
 
-@pytest.mark.parametrize(("asked", "least", "most"), [(20, 20, 22), (10_000, 60, 62), ("x", 0, 2)])
+@pytest.mark.parametrize(
+    ("asked", "least", "most"), [(20, 20, 22), (10_000, 60, 62), ("9" * 23, 60, 62), ("x", 0, 2)]
+)
 def test_a_receiver_says_for_how_long_it_wants_nothing(
     world: HookWorld, asked: object, least: float, most: float
 ) -> None:

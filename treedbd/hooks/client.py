@@ -57,7 +57,8 @@ KEPT_S: Final = 15.0
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: [^\r\n]*)?")
 _HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
-_SECONDS: Final = re.compile(r"\d{1,9}")
+_SECONDS: Final = re.compile(r"[0-9]{1,9}")
+_LONG: Final = re.compile(r"[0-9]+")
 
 
 class PostFailed(Exception):
@@ -89,7 +90,7 @@ class PostAnswer:
 
         `now` is in seconds since 1970.
         """
-        if _SECONDS.fullmatch(self.retry_after):
+        if _LONG.fullmatch(self.retry_after):
             return float(self.retry_after)
         try:
             return max(0.0, parsedate_to_datetime(self.retry_after).timestamp() - now)
