@@ -266,6 +266,48 @@ def test_a_hook_that_had_too_many_dead_letters_goes_on_when_they_are_replayed(
     assert problems(world.catalog) == []
 
 
+def test_a_letter_that_is_sent_again_after_a_kill_comes_before_what_followed_it(
+    world: HookWorld,
+) -> None:
+    world.network.respond = lambda _: reply(400)
+    world.put(1, "orders", "a")
+    world.run(60)
+    world.network.respond = lambda _: reply()
+    world.put(0, "orders", "b")  # the cursor is stored a second after it
+    world.run(0.75)
+    world.change_letters("replay")
+    world.put(2, "orders", "a")
+    world.run(0.5)
+    assert world.values()[-2:] == [1, 2]
+    world.kill()
+    world.start()
+    world.run(30)
+    assert world.values()[-1] == 2
+    assert world.letters() == []
+
+
+def test_letters_that_are_sent_while_an_admin_changes_others_are_not_sent_again(
+    world: HookWorld,
+) -> None:
+    world.network.respond = lambda _: reply(400)
+    for number in range(LIMITS.dead_letters):
+        world.put(number, "orders", f"k{number}")
+    world.run(60)
+    first, *others = [letter.message.event_id for letter in world.letters()]
+    world.network.respond = lambda _: None
+    assert world.change_letters("replay", {*others}) == LIMITS.dead_letters - 1
+    world.put(0, "others")
+    world.run(1)
+    loading = world.delivery()._load_letters()
+    next(loading)  # one letter is read
+    world.network.respond = lambda _: reply()
+    world.run(30)  # all are sent
+    assert list(loading) == []
+    world.run(30)
+    assert [letter.message.event_id for letter in world.letters()] == [first]
+    assert world.state().dead == len(world.delivery()._letters) == 1
+
+
 def test_letters_that_wait_stop_no_hook_however_many_there_are(world: HookWorld) -> None:
     world.network.respond = lambda posted: reply(400)
     for number in range(LIMITS.dead_letters + 1):

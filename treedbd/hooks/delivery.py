@@ -313,13 +313,12 @@ class Window:
         if not self._open[sequence]:
             del self._open[sequence]
 
-    def advance(self) -> bool:
-        """Move `reached` as far as it may; return whether it has moved."""
+    def advance(self) -> None:
+        """Move `reached` as far as it may."""
         oldest = next(iter(self._open), None)
-        before, self.reached = self.reached, self._last if oldest is None else oldest - 1
+        self.reached = self._last if oldest is None else oldest - 1
         while self._counts and self._counts[0][0] <= self.reached:
             self.read -= self._counts.popleft()[1]
-        return self.reached != before
 
     @property
     def entries(self) -> int:
@@ -369,6 +368,7 @@ class HookDelivery:
         self._gone: set[Order] = set()
         self._under_way = self._failures_in_row = self._probes = self._successes = 0
         self._is_away = self._is_full = self._is_gone = self._is_storing = False
+        self._reported = 0  # up to where the cursor was moved
         self._hold_until = 0.0
         self._state = HookState()
         self._timer: IDelayedCall | None = None
@@ -389,6 +389,7 @@ class HookDelivery:
         if not await self._reader.open():
             await self._begin_again(is_loss=cursor is not None)
         self._window = Window(self._reader.sequence)
+        self._reported = self._window.reached
         await self._runtime.slices.run(self._load_letters())
         return True
 
@@ -410,13 +411,16 @@ class HookDelivery:
         """Know the letters, and send those that wait."""
         read, hook, now = self._database.read, self.hook.name, self._clock.seconds()
         places = read(lambda nodes: list(find_letters(nodes.rows.stored, hook)))
-        known, self._letters = self._letters, {}
+        present = frozenset(places)
+        for at in [at for at, is_dead in self._letters.items() if is_dead and at not in present]:
+            del self._letters[at]
         for at in places:
-            if known.get(at) is False:
-                self._letters[at] = False  # it is in the queues
-                continue
+            # Others are sent between two steps, so what is known is as it is now.
+            if self._letters.get(at) is False or at in self._gone:
+                continue  # it is in the queues, or was
             letter = self._read_letter(at)
-            if letter is None or at in self._gone:
+            if letter is None:
+                self._letters.pop(at, None)
                 continue
             self._letters[at] = letter.is_dead
             if not letter.is_dead:
@@ -514,8 +518,20 @@ class HookDelivery:
         self._counts.window_bytes += size
 
     def _advance(self) -> None:
-        if self._window.advance():
-            self._reader.reached(self._window.reached)
+        self._window.advance()
+        if not self._gone:
+            self._report()
+
+    def _report(self, through: int | None = None) -> None:
+        """Move the cursor to where the window is, or up to an earlier entry.
+
+        Letters that were sent before are removed first: after a kill, one that is still there is
+        sent again, and so must be what follows it.
+        """
+        reached = self._window.reached if through is None else through
+        if reached > self._reported:
+            self._reported = reached
+            self._reader.reached(reached)
 
     # Sending.
 
@@ -772,11 +788,13 @@ class HookDelivery:
         return None
 
     async def _store_state(self) -> None:
-        gone = list(self._gone)
+        gone, reached = list(self._gone), self._window.reached
         await self._store(gone=gone, state=self.state())
         self._gone.difference_update(gone)
         for at in gone:
             self._letters.pop(at, None)
+        if not self.is_over:
+            self._report(reached)
 
     async def _store(
         self,
@@ -850,9 +868,8 @@ class HookDelivery:
 
 def _describe(answer: PostAnswer | PostFailed) -> str:
     """Return what admins see of an answer."""
-    brief = _describe_briefly(answer)
-    is_text = isinstance(answer, PostAnswer) and answer.text
-    return f"{brief}: {answer.text}" if is_text else brief
+    text = answer.text if isinstance(answer, PostAnswer) else ""
+    return _describe_briefly(answer) + (f": {text}" if text else "")
 
 
 def _describe_briefly(answer: PostAnswer | PostFailed) -> str:
