@@ -41,7 +41,7 @@ def messages(*kinds: Kind, **options: Any) -> list[Message]:
 def test_an_event_says_what_happened_where_when_and_by_whom() -> None:
     created, updated, deleted = messages()
     assert json.loads(created.body) == {
-        "id": "p/a/7/0",
+        "id": "p/a/7/0-6964",
         "hook": "orders",
         "project": "p",
         "database": "a",
@@ -63,10 +63,19 @@ def test_an_event_says_what_happened_where_when_and_by_whom() -> None:
 
 def test_a_hook_gets_the_kinds_that_it_is_for_with_the_same_ids() -> None:
     (deleted,) = messages("deleted")
-    assert deleted.event_id == "p/a/7/2"
+    assert deleted.event_id == "p/a/7/2-6964"
     (by_admin,) = messages("created", writer=Writer(is_admin=True))
     said = json.loads(by_admin.body)
     assert (said["uid"], said["admin"]) == (None, True)
+
+
+def test_another_write_of_the_same_number_has_other_ids() -> None:
+    entry = entry_of(*EVENTS)
+    found = set[str]()
+    for op_id in (b"a" * 16, b"b" * 16):  # as after a database was deleted, or restored
+        again = LogEntry(entry.sequence, op_id, entry.content)
+        found |= {each.event_id for each in messages_of(make_hook(), NAME, again)}
+    assert len(found) == 2 * len(messages())
 
 
 def test_an_entry_that_is_damaged_is_an_error() -> None:
@@ -85,7 +94,7 @@ def test_what_is_sent_is_signed_by_each_secret_with_its_time() -> None:
         "Content-Type": "application/json",
         "User-Agent": f"treedb/{__version__}",
         "X-TreeDB-Event": "created",
-        "X-TreeDB-Event-Id": "p/a/7/0",
+        "X-TreeDB-Event-Id": "p/a/7/0-6964",
         "X-TreeDB-Timestamp": "1700000000",
         "X-TreeDB-Attempt": "3",
         "X-TreeDB-Signature": ",".join(signatures),

@@ -1,7 +1,9 @@
 """An event as receivers see it: its JSON, and the headers that come with it, one a signature.
 
-The id of an event is made of its database, the number of its write and its place among the events
-of that write, so it is the same each time the event is sent, by whichever process. The signature is
+The id of an event is made of its database, the number of its write, its place among the events of
+that write, and the id of the write, so it is the same each time the event is sent, by whichever
+process; and no other event has it, although a database that was deleted or restored counts its
+writes from an earlier number on. The signature is
 that of the bytes that are sent, and of the time at which they are: an attacker who has seen a
 request cannot send it again later.
 """
@@ -27,6 +29,8 @@ from treedbd.tree.types import Path
 from treedbd.tree.value import compact
 
 SIGNATURE: Final = "X-TreeDB-Signature"
+_UNIQUE_BYTES: Final = 8
+"""How much of the id of a write the ids of its events have."""
 
 
 @attrs.frozen
@@ -64,13 +68,14 @@ def messages_of(
     `host` is what follows the label of a database in its address, which functions are given.
     """
     said: dict[str, Any] | None = None
+    unique = f"-{entry.op_id[:_UNIQUE_BYTES].hex()}" if entry.op_id else ""
     for number, event in enumerate(events_of(entry.content)):
         captures = hook.on.match(event.path)
         if captures is None or event.kind not in hook.kinds:
             continue
         if said is None:
             said = _describe(entry)
-        event_id = f"{name.project}/{name.database}/{entry.sequence}/{number}"
+        event_id = f"{name.project}/{name.database}/{entry.sequence}/{number}{unique}"
         json = _show(event, event_id, hook.name, name, captures) | said
         yield Message(
             sequence=entry.sequence,

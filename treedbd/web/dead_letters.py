@@ -49,7 +49,7 @@ MAX_ANSWER_BYTES: Final = MIB
 MAX_BODY_BYTES: Final = 256 * KIB
 MAX_IDS: Final = 1000
 _ALL: Final = "all"
-_ID: Final = re.compile(r"[^/]{1,100}/[^/]{1,100}/(\d{1,18})/(\d{1,9})")
+_ID: Final = re.compile(r"[^/]{1,100}/[^/]{1,100}/(\d{1,18})/(\d{1,9})(?:-[0-9a-f]{16})?")
 _NOTHING: Final = make_remove(Place(ROOT))
 _STAMP_BYTES: Final = 16
 

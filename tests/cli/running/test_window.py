@@ -114,7 +114,9 @@ def test_there_is_room_for_so_many_events(monkeypatch: pytest.MonkeyPatch) -> No
     assert window.room == 0
 
 
-@pytest.mark.parametrize("text", ["", "a/b", "a/1", "demo/default/x/0"])
+@pytest.mark.parametrize(
+    "text", ["", "a/b", "a/1", "demo/default/x/0", "demo/default/1/x-9f3ac1d2e4b5a697"]
+)
 def test_what_is_not_an_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any of them
         parse_number(text)

@@ -171,4 +171,4 @@ class Window:
 def parse_number(event_id: str) -> EventNumber:
     """Return the numbers at the end of the id of an event; raise ValueError."""
     _, sequence, number = event_id.rsplit("/", 2)
-    return int(sequence), int(number)
+    return int(sequence), int(number.partition("-")[0])
