@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 
 import orjson
@@ -80,6 +81,14 @@ def test_another_file_is_refused(path: pathlib.Path, content: bytes) -> None:
         file.load()
     file.close()
     assert path.read_bytes() == content
+
+
+def test_a_pipe_or_a_device_is_refused_without_reading_it(path: pathlib.Path) -> None:
+    os.mkfifo(path)
+    for each in (path, pathlib.Path("/dev/full")):
+        with pytest.raises(CommandFailed, match="is not a file: choose another one"):
+            CursorFile(each)
+    assert list(path.parent.iterdir()) == [path]  # no lock either
 
 
 def test_a_file_is_used_by_one_run(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,7 @@ def _guard(read: int) -> None:
 def environment(event: Event) -> Mapping[bytes, bytes]:
     """Return the environment of a command, with variables for its event.
 
-    Values are in UTF-8. No key has a control character; one that had a NUL would be left out.
+    Values are in UTF-8. No key has a control character of ASCII; one with a NUL would be left out.
     """
     own = {
         "TREEDB_EVENT_ID": event.id,

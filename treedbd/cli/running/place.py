@@ -51,6 +51,7 @@ class CursorFile:
     def __init__(self, path: pathlib.Path) -> None:
         """Lock it; raise `CommandFailed`, also if another process has."""
         self.path: Final = path
+        _check_regular(path)
         self.dead: Final = path.with_name(path.name + ".dead")
         lock = path.with_name(path.name + ".lock")
         with reported(lock, "opened"):
@@ -134,6 +135,14 @@ class CursorFile:
                 os.close(descriptor)
             if is_new:
                 sync_directory(self.dead.parent)
+
+
+def _check_regular(path: pathlib.Path) -> None:
+    """Raise `CommandFailed` for what is not a file, such as a pipe that has no end."""
+    with reported(path, "read"):
+        is_other = path.exists() and not path.is_file()
+    if is_other:
+        raise CommandFailed(f"{path} is not a file: choose another one by --cursor.")
 
 
 def _lock(descriptor: int) -> None:
