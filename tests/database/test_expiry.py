@@ -6,12 +6,13 @@ The sweep is done here by the writes that it consists of; who does them is in `t
 from __future__ import annotations
 
 import json
+from itertools import product
 from math import inf
 from typing import Any
 
 import attrs
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -316,15 +317,26 @@ def test_without_such_rules_nothing_is_stored() -> None:
 
 KEYS = st.sampled_from(["a", "lobby"])
 NODES = st.tuples(KEYS, KEYS)
+PAIRS = list(product(["a", "lobby"], repeat=2))
 PATHS = NODES | NODES | st.tuples(KEYS, KEYS, st.just("at")) | st.lists(KEYS, max_size=1).map(tuple)
 NODE = st.integers(-5, 40) | st.just("never") | st.fixed_dictionaries({"at": st.integers(-5, 40)})
 VALUES = NODE | NODE | st.dictionaries(KEYS, NODE | st.dictionaries(KEYS, NODE, max_size=2))
 """Numbers are milliseconds from now on."""
 
 
+SECONDS: dict[str, Any] = {
+    "chat": {"$a": {"$b": {".ttl": 0.02}}},
+    "longer": {"$other": {"$name": {".ttl": 0.03}}},
+    "but lobby": {"$a": {"$b": {".ttl": 0.02}}, "lobby": {}},
+    "and lobby": {"$a": {"$b": {".ttl": 0.02}}, "lobby": {"$b": {".ttl": 0.03}}},
+    "only lobby": {"lobby": {"$b": {".ttl": 0.02}}},
+    "but a": {"$a": {"$b": {".ttl": 0.02}, "a": {".read": "true"}}},
+    "each": {"$a": {"$b": {".ttl": 0.02}, "a": {".ttl": 0.01}}, "lobby": {"a": {".ttl": 0.02}}},
+}
+"""Rules that differ in the keys beside the captures."""
 RULES = {
     "none": OPEN,
-    "chat": rules_of({"$a": {"$b": {".ttl": 0.02}}}),
+    **{name: rules_of(rules) for name, rules in SECONDS.items()},
     "at": rules_of({"$a": {"$b": {".ttl": "data.child('at').val()"}}}),
     "both": rules_of(
         {"$a": {".ttl": 0.03, "$b": {".ttl": "data.child('at').val() + 5"}}, "lobby": {}}
@@ -332,11 +344,21 @@ RULES = {
 }
 
 
+def ttl_of(name: str, path: Path) -> int | None:
+    """Return the `.ttl` of a path by rules in seconds, in milliseconds; None if it has none."""
+    node = SECONDS.get(name)
+    for key in path:
+        captures = [below for below in node or () if below.startswith("$")]
+        node = node and node.get(key, node.get(captures[0]) if captures else None)
+    return int(node[".ttl"] * 1000) if node and ".ttl" in node else None
+
+
 class Expiring(RuleBasedStateMachine):
     """A model that knows when each node was written, and when each rule began.
 
-    A node is *due* surely if it has been since the last write and rule; the sweep must remove it
-    then, and must not remove one whose time is not over.
+    A node is *due* surely if it has been since the last write and rule, or since the last write if
+    all rules since then had a `.ttl` in seconds for it; the sweep must remove it then, and must not
+    remove one whose time is not over.
     """
 
     @initialize(rules=st.sampled_from(sorted(RULES)))
@@ -345,6 +367,7 @@ class Expiring(RuleBasedStateMachine):
         self.world = ExpiringWorld(RULES[rules], self.engine)
         self.name = rules
         self.writes: list[tuple[Path | None, int]] = []
+        self.names = [(0, 0, rules)]
 
     @rule(path=PATHS, value=VALUES | st.none(), ms=st.integers(0, 15))
     def write(self, path: Path, value: Any, ms: int) -> None:
@@ -384,10 +407,25 @@ class Expiring(RuleBasedStateMachine):
                 return int(min(earliest, time))
         raise AssertionError
 
+    def surely_due(self, path: Path) -> float:
+        """Return when a node goes at the latest that has a `.ttl` in seconds, as far as is sure."""
+        ttl = ttl_of(self.name, path)
+        at = max(
+            at
+            for at, (place, _) in enumerate(self.writes)
+            if place is not None and (place[: len(path)] == path or path[: len(place)] == place)
+        )
+        began = max(number for number, (begun, _, _) in enumerate(self.names) if begun <= at)
+        if ttl is None or any(ttl_of(name, path) is None for _, _, name in self.names[began:]):
+            return inf
+        earlier = [time for _, time, _ in self.names[: began + 1]]
+        return max(self.writes[at][1], *earlier) + ttl
+
     @rule(rules=st.sampled_from(sorted(RULES)), how=st.sampled_from(["steps", "none", "restart"]))
     def change_rules(self, rules: str, how: str) -> None:
         self.name = rules
         self.writes.append((None, self.world.now_ms))
+        self.names.append((len(self.writes), self.world.now_ms, rules))
         if how == "steps":
             self.world.declare(RULES[rules])
         elif how == "none":
@@ -409,7 +447,8 @@ class Expiring(RuleBasedStateMachine):
         for path, due in before.items():
             if path in after:
                 is_over = due is not None and due <= now
-                assert not (self.name == "at" and is_over and self.is_built())
+                is_sure = self.name == "at" or self.surely_due(path) <= now
+                assert not (is_sure and is_over and self.is_built())
             elif path[:1] not in before or path[:1] in after:
                 assert due is not None
                 assert due <= now
@@ -433,8 +472,9 @@ class Expiring(RuleBasedStateMachine):
                 found[a,] = self.written((a,)) + 30
             for b, node in below.items() if isinstance(below, dict) else ():
                 path = (a, b)
-                if self.name == "chat":
-                    found[path] = self.written(path) + 20
+                ttl = ttl_of(self.name, path)
+                if ttl is not None:
+                    found[path] = self.written(path) + ttl
                 elif self.name == "at" or (self.name == "both" and a != "lobby"):
                     at = node.get("at") if isinstance(node, dict) else None
                     more = 5 if self.name == "both" else 0
@@ -449,3 +489,33 @@ class Expiring(RuleBasedStateMachine):
 
 TestExpiring = Expiring.TestCase
 TestExpiring.settings = settings(max_examples=examples(40), stateful_step_count=40)
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 12), st.sampled_from([*PAIRS, *SECONDS, *SECONDS, "none", "at"])),
+        min_size=12,
+        max_size=25,
+    )
+)
+def test_a_place_counts_from_its_last_write_while_all_rules_have_seconds_for_it(
+    steps: list[tuple[int, Path | str]],
+) -> None:
+    world, name, counts = ExpiringWorld(RULES["chat"]), "chat", dict.fromkeys(PAIRS, 0)
+    world.do(make_put(Place(ROOT), {a: dict.fromkeys(("a", "lobby"), 1) for a in ("a", "lobby")}))
+    for ms, what in steps:
+        world.now_ms += ms
+        if isinstance(what, str):
+            unknown = [path for path in counts if ttl_of(name, path) is None]
+            counts |= dict.fromkeys(unknown, world.now_ms)
+            name = what
+            world.declare(RULES[name])
+        world.sweep()
+        for path, time in list(counts.items()):
+            if time + (ttl_of(name, path) or inf) <= world.now_ms:
+                del counts[path]
+        assert {path for path in PAIRS if world.get(*path) is not None} == set(counts)
+        if not isinstance(what, str):
+            world.do(make_put(Place(what), 1))
+            counts[what] = world.now_ms

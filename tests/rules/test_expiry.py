@@ -174,7 +174,7 @@ def test_a_walk_continues_at_any_place_of_it_that_may_be_gone() -> None:
 
 def test_patterns_are_named_by_the_places_that_they_apply_to() -> None:
     def names(rules: Any) -> frozenset[str]:
-        return rules_of(rules).names
+        return frozenset(rules_of(rules).patterns.values())
 
     first = names({"a": {"$x": {".ttl": 1}}})
     assert len(first) == 1

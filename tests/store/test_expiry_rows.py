@@ -11,12 +11,15 @@ from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.expiry_rows import (
     EXPIRY_END,
     EXPIRY_FIRST,
+    KNOWN_HASHES,
     STATE_KEY,
     ExpiryState,
+    Region,
     Times,
     check_expiry,
     distrust,
     drop_some,
+    follow,
     list_due,
     next_listed,
     put_times,
@@ -26,6 +29,8 @@ from treedbd.store.expiry_rows import (
     write_state,
 )
 from treedbd.store.memory import MemoryEngine
+from treedbd.store.rows import seal
+from treedbd.tree.shape import Shape, all_but, hash_key
 from treedbd.tree.types import Path
 
 LONG: Path = ("k" * 700, "x" * 700)
@@ -78,11 +83,74 @@ def test_the_state_is_stored_and_distrust_removes_it() -> None:
     rows = begin()
     distrust(rows)
     assert read_state(rows) is None
-    state = ExpiryState({"one": 5}, position=("a", "b"))
+    region = Region((all_but(["a"]), hash_key("b")), 4)
+    state = ExpiryState({"one": 5}, {"one": (region,)}, position=("a", "b"))
     write_state(rows, state)
     assert read_state(rows) == state
     distrust(rows)
     assert read_state(rows) is None
+
+
+def test_a_state_without_shapes_is_read() -> None:
+    rows = begin()
+    content = b'{"since":{"one":5},"rules":"r","is_built":true,"position":["a"]}'
+    rows.put(STATE_KEY, seal(STATE_KEY, content))
+    assert read_state(rows) == ExpiryState({"one": 5}, {}, "r", True, ("a",))
+    rows.put(
+        STATE_KEY, seal(STATE_KEY, content.replace(b'"rules"', b'"regions":{"one":1},"rules"'))
+    )
+    with pytest.raises(DamagedRow):
+        read_state(rows)
+
+
+def shape_of(*others: str) -> Shape:
+    return (hash_key("m"), all_but(others))
+
+
+def test_places_keep_since_when_they_are_known_when_the_keys_beside_them_change() -> None:
+    def ms(*keys: str) -> list[int | None]:
+        assert state is not None
+        (name,) = state.since
+        return [state.since_ms(name, ("m", key)) for key in keys]
+
+    state: ExpiryState | None = None
+    for now, others, known in (
+        (1, (), [1, 1, 1]),
+        (2, ("a",), [1, 1, 1]),
+        (3, ("a", "b"), [1, 1, 1]),
+        (4, ("b",), [4, 1, 1]),
+        (5, (), [4, 5, 1]),
+        (6, ("z",), [4, 5, 1]),
+        (7, ("y",), [4, 5, 1]),
+    ):
+        state = follow(state, {f"p{now}": shape_of(*others)}, f"r{now}", now)
+        assert state.rules == f"r{now}"
+        seen = [key for key in "abc" if key not in others]
+        assert ms(*seen) == [known["abc".index(key)] for key in seen]
+    state = follow(state, {"p8": (hash_key("m"), hash_key("c"))}, "r8", 8)
+    assert ms("c") == [1]
+    state = follow(state, {"p9": shape_of()}, "r9", 9)
+    assert ms("c", "d") == [1, 9]
+    state = follow(state, {"p10": (*shape_of(), all_but(()))}, "r10", 10)
+    assert state.since == {"p10": 10}
+
+
+def test_as_many_shapes_are_kept_as_there_is_room_for_and_others_count_from_the_change() -> None:
+    many = tuple(map(str, range(KNOWN_HASHES)))
+    both = {"few": shape_of("x"), "many": (hash_key("n"), all_but(many))}
+    state = follow(None, both, "r1", 1)
+    assert state.since == {"few": 1, "many": 1}
+    assert list(state.regions) == ["few"]
+    assert follow(state, both, "r2", 2).since == {"few": 1, "many": 1}
+    changed = {"few+": shape_of("x", "y"), "many+": (hash_key("n"), all_but((*many, "y")))}
+    assert follow(state, changed, "r2", 2).since == {"few+": 1, "many+": 2}
+    literals = {key: (hash_key("m"), hash_key(key)) for key in many}
+    state = follow(None, literals, "r1", 1)
+    assert sum(map(len, state.regions.values())) == KNOWN_HASHES // 3
+    for now in range(2, 30):  # a state does not grow
+        key = str(now % 3)
+        state = follow(state, {f"p{now}": shape_of(key)}, f"r{now}", now)
+        assert len(state.regions[f"p{now}"]) <= 9
 
 
 def test_rows_are_dropped_some_at_a_time() -> None:

@@ -36,6 +36,7 @@ from treedbd.store.expiry_rows import (
     ExpiryState,
     ListedNode,
     drop_some,
+    follow,
     list_due,
     next_listed,
     put_times,
@@ -174,7 +175,8 @@ class ExpiryIndex:
         What is known to be older than the rule is, counts as written when that began.
         """
         state = _read_state(view)
-        since = None if state is None else state.since.get(rules.patterns[instance.lifetime])
+        name = rules.patterns[instance.lifetime]
+        since = None if state is None else state.since_ms(name, instance.path)
         if since is None:
             return None
         try:
@@ -214,11 +216,10 @@ class ExpiryIndex:
         self.is_used = True
         if state is not None and state.rules == fingerprint:
             return False
-        known = {} if state is None else state.since
-        names = () if rules is None else sorted(rules.names)
-        since = {name: known.get(name, now) for name in names}
+        shapes = {} if rules is None else rules.shapes
         is_built = is_first and state is None
-        write_state(transaction, ExpiryState(since, fingerprint, is_built=is_built))
+        followed = follow(state, shapes, fingerprint, now)
+        write_state(transaction, attrs.evolve(followed, is_built=is_built))
         self._begin()
         return True
 

@@ -19,6 +19,7 @@ import orjson
 from treedbd.rules.context import Budget, Context, EvaluationError, MeteredView, Scope
 from treedbd.rules.evaluate import Lifetime, RuleNode
 from treedbd.tree.path import format_path
+from treedbd.tree.shape import Shape, all_but, hash_key
 from treedbd.tree.types import Json, Path, View
 
 LATEST_MS: Final = 253_402_300_799_999
@@ -55,21 +56,35 @@ class ExpiryRules:
         found: dict[Lifetime, str] = {}
         pending: list[tuple[RuleNode, list[Json]]] = [(self._root, [])]
         while pending:
-            node, shape = pending.pop()
+            node, places = pending.pop()
             if node.lifetime is not None:
-                found[node.lifetime] = _digest([shape, node.lifetime.seconds is not None])
+                found[node.lifetime] = _digest([places, node.lifetime.seconds is not None])
             for key, below in node.literals.items():
                 if below.lifetime or below.expires_below:
-                    pending.append((below, [*shape, key]))
+                    pending.append((below, [*places, key]))
             if node.capture is not None and (node.capture.lifetime or node.capture.expires_below):
                 others: list[Json] = [*sorted(node.literals)]
-                pending.append((node.capture, [*shape, others]))
+                pending.append((node.capture, [*places, others]))
         return found
 
     @cached_property
-    def names(self) -> frozenset[str]:
-        """The names of all patterns."""
-        return frozenset(self.patterns.values())
+    def shapes(self) -> dict[str, Shape]:
+        """The names of the patterns that are in seconds, with their places.
+
+        No path is in two of them.
+        """
+        found: dict[str, Shape] = {}
+        pending: list[tuple[RuleNode, Shape]] = [(self._root, ())]
+        while pending:
+            node, shape = pending.pop()
+            if node.lifetime is not None and node.lifetime.seconds is not None:
+                found[self.patterns[node.lifetime]] = shape
+            for key, below in node.literals.items():
+                if below.lifetime or below.expires_below:
+                    pending.append((below, (*shape, hash_key(key))))
+            if node.capture is not None and (node.capture.lifetime or node.capture.expires_below):
+                pending.append((node.capture, (*shape, all_but(node.literals))))
+        return found
 
     @cached_property
     def fingerprint(self) -> str:

@@ -15,6 +15,10 @@ A long path is replaced by its beginning and a digest, and then both rows hold i
 
 The state (`ExpiryState`) says since when the places of each `.ttl` are kept without a gap, and how
 far what was there before is entered. A node whose row says nothing later counts as written then.
+When the rules change, places that had a `.ttl` in seconds before and have one after keep what is
+known of them (`follow`), whichever nodes of the rules they belong to. For that the state holds the
+shapes of places (`Region`): so many that they have `KNOWN_HASHES` together. Where more would be
+needed, places count as written at the change.
 
 These rows are not data: they are not served, counted or indexed. A backup or a copy that lacks them
 enters all nodes again, as if they had been written then.
@@ -23,20 +27,23 @@ enters all nodes again, as if they had been written then.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 import attrs
 import orjson
 
+from treedbd.loop import paused
 from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.indexes import drop_rows
 from treedbd.store.rows import seal, unseal
 from treedbd.tree.path import decode_path, encode_path
-from treedbd.tree.types import Path
+from treedbd.tree.shape import Shape, count_hashes, holds, meet, parse_shape, shape_json
+from treedbd.tree.types import Json, Path
 
 EXPIRY_FIRST: Final = b"\x06x"
 EXPIRY_END: Final = b"\x06y"
@@ -45,6 +52,12 @@ STATE_KEY: Final = EXPIRY_FIRST
 _BY_PATH: Final = EXPIRY_FIRST + b"p"
 _BY_TIME: Final = EXPIRY_FIRST + b"t"
 _BEYOND_TIME: Final = EXPIRY_FIRST + b"u"
+KNOWN_HASHES: Final = 1000
+"""Hashes of keys that the shapes of one state hold, and the shapes themselves, at most."""
+_MOST_PARTS: Final = 8
+"""Parts of one pattern that are known since different times."""
+_MOST_PAIRS: Final = 250_000
+"""Shapes that are compared with each other when the rules change. If there are more, none are."""
 _DIGITS: Final = 12
 _PATH_BYTES: Final = 240
 """A longer path is cut to these bytes."""
@@ -68,6 +81,13 @@ class ListedNode(NamedTuple):
     path: Path
 
 
+class Region(NamedTuple):
+    """Places, with since when all writes there are in the rows, in milliseconds since 1970."""
+
+    shape: Shape
+    since_ms: int
+
+
 @attrs.frozen
 class ExpiryState:
     """How far the rows of a database are complete.
@@ -75,6 +95,8 @@ class ExpiryState:
     Attributes:
         since: for each pattern of places (`rules.expiry`) since when all writes there are in the
             rows, in milliseconds since 1970.
+        regions: for these patterns, the shape of all its places, with the same time, and of those
+            of its places that are known since earlier; all that `KNOWN_HASHES` leaves room for.
         rules: the fingerprint of the rules by which nodes are listed.
         is_built: whether the nodes that were there before are entered.
         position: while they are not, the path of the next one; empty for the first.
@@ -82,9 +104,79 @@ class ExpiryState:
     """
 
     since: Mapping[str, int]
+    regions: Mapping[str, Sequence[Region]] = attrs.field(factory=dict)
     rules: str = ""
     is_built: bool = False
     position: Path = ()
+
+    def since_ms(self, name: str, path: Path) -> int | None:
+        """Return since when all writes are known of a path of a pattern; None if of none."""
+        since = self.since.get(name)
+        if since is None:
+            return None
+        earlier = [each for each in self.regions.get(name, ()) if each.since_ms < since]
+        return min([since, *(each.since_ms for each in earlier if holds(each.shape, path))])
+
+
+def follow(
+    state: ExpiryState | None, shapes: Mapping[str, Shape], rules: str, now_ms: int
+) -> ExpiryState:
+    """Return the state for other rules, by which the patterns have these `shapes`.
+
+    `rules` is their fingerprint. Patterns that are the same keep what is known. What is known of
+    places of others is kept for those of their places that have a `.ttl` in seconds by these rules.
+    """
+    known, regions = ({}, {}) if state is None else (state.since, state.regions)
+    left = [each for name, found in regions.items() if name not in shapes for each in found]
+    if len(left) * sum(name not in known for name in shapes) > _MOST_PAIRS:
+        left = []
+    since: dict[str, int] = {}
+    parts: dict[str, list[Region]] = {}
+    for name, shape in paused(shapes.items()):
+        if name in known:
+            found = list(regions.get(name, ()))
+            since[name] = known[name]
+        else:
+            found = _find_common(left, shape)
+            since[name] = next((each.since_ms for each in found if each.shape == shape), now_ms)
+        earlier = [each for each in found if each.since_ms < since[name]]
+        parts[name] = [Region(shape, since[name]), *earlier]
+    return ExpiryState(since, _choose_known(parts), rules)
+
+
+def _find_common(regions: Sequence[Region], shape: Shape) -> list[Region]:
+    """Return what regions have in common with a shape, the earliest first, at most `_MOST_PARTS`.
+
+    Left out are those that are within an earlier one.
+    """
+    common: list[Region] = []
+    for each in paused(regions):
+        places = meet(each.shape, shape)
+        if places is not None:
+            common.append(Region(places, each.since_ms))
+    kept: list[Region] = []
+    for each in sorted(common, key=attrgetter("since_ms")):
+        if all(meet(each.shape, other.shape) != each.shape for other in kept):
+            kept.append(each)
+            if len(kept) == _MOST_PARTS:
+                break
+    return kept
+
+
+def _choose_known(parts: Mapping[str, Sequence[Region]]) -> dict[str, list[Region]]:
+    """Return regions of at most `KNOWN_HASHES` together, whole patterns and small ones first."""
+    every = [
+        (at > 0, count_hashes(each.shape) + 1, name, each)
+        for name, regions in parts.items()
+        for at, each in enumerate(regions)
+    ]
+    chosen: dict[str, list[Region]] = {}
+    left = KNOWN_HASHES
+    for _, size, name, each in sorted(every, key=itemgetter(0, 1)):
+        if size <= left:
+            left -= size
+            chosen.setdefault(name, []).append(each)
+    return chosen
 
 
 def read_state(view: ReadView) -> ExpiryState | None:
@@ -98,7 +190,16 @@ def write_state(transaction: Transaction, state: ExpiryState | None) -> None:
     if state is None:
         transaction.delete(STATE_KEY)
         return
-    json = {**attrs.asdict(state), "position": list(state.position)}
+    json: dict[str, Json] = {
+        "since": {**state.since},
+        "regions": {
+            name: [[shape_json(each.shape), each.since_ms] for each in found]
+            for name, found in state.regions.items()
+        },
+        "rules": state.rules,
+        "is_built": state.is_built,
+        "position": [*state.position],
+    }
     transaction.put(STATE_KEY, seal(STATE_KEY, orjson.dumps(json)))
 
 
@@ -262,7 +363,16 @@ def _decode_state(stored: bytes) -> ExpiryState:
     try:
         json: Any = orjson.loads(unseal(STATE_KEY, stored))
         since = {str(name): int(time) for name, time in json["since"].items()}
-        position = tuple(json["position"])
-        return ExpiryState(since, str(json["rules"]), bool(json["is_built"]), position)
+        regions = {
+            str(name): tuple(Region(parse_shape(shape), int(time)) for shape, time in found)
+            for name, found in json.get("regions", {}).items()
+        }
+        return ExpiryState(
+            since,
+            regions,
+            rules=str(json["rules"]),
+            is_built=bool(json["is_built"]),
+            position=tuple(json["position"]),
+        )
     except (ValueError, LookupError, TypeError, AttributeError):
         raise DamagedRow("The state of the index of expiry cannot be read.") from None

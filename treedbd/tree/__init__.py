@@ -3,6 +3,7 @@
 types       the words of the tree as types (paths, places, values, changes, views), and its errors
 path        the syntax of paths and keys, their order, that order as bytes; push ids
 pattern     patterns of paths, and the places of their shape that an edit may change
+shape       sets of paths of one depth, as rules apply to them, and what two have in common
 value       the normal form of values, their numbers, parsing and printing JSON
 edit        writes as lists of changes: parsed bodies, server values, and their effect on a value
 overlay     the tree after edits, as a view over the tree before them
