@@ -284,6 +284,44 @@ def test_a_shorter_time_is_kept_from_the_last_write_on() -> None:
     assert world.sweep() == 1
 
 
+def test_nodes_that_are_written_after_the_clock_was_set_back_count_from_then() -> None:
+    world = ExpiringWorld()
+    world.now_ms = 7200 * SECOND
+    world.do(put("chat/a", 1))
+    world.now_ms = 3600 * SECOND
+    world.do(put("chat/b", 1))
+    world.now_ms = 3605 * SECOND
+    world.declare(rules_of({"chat": {"$id": {".ttl": 10}, "lobby": {}}}))
+    world.do(put("chat/c", 1))
+    world.now_ms = 3610 * SECOND - 1
+    assert world.sweep() == 0
+    world.now_ms += 1
+    assert world.sweep() == 1
+    assert world.get("chat") == {"a": 1, "c": 1}
+    world.now_ms = 3615 * SECOND
+    assert world.sweep() == 1
+    world.now_ms = 7210 * SECOND - 1
+    assert world.sweep() == 0
+    world.now_ms += 1
+    assert world.sweep() == 1
+
+
+def test_a_last_write_before_a_gap_is_not_trusted_though_the_clock_was_set_back() -> None:
+    world = ExpiringWorld()
+    world.now_ms = 20 * SECOND
+    world.do(put("chat/a", 1))
+    world.now_ms = 12 * SECOND
+    world.do(put("chat/a", 2))
+    world.declare(rules_of({"other": {"$id": {".ttl": 10}}}))
+    world.now_ms = 20 * SECOND
+    world.do(put("chat/a", 3))
+    world.declare(CHAT)
+    world.now_ms = 30 * SECOND - 1
+    assert world.sweep() == 0
+    world.now_ms = 31 * SECOND
+    assert world.sweep() == 1
+
+
 def test_rows_that_cannot_be_read_are_made_again() -> None:
     world = ExpiringWorld()
     world.do(put("chat", {"a": 1, "b": 2}))

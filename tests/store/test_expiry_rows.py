@@ -15,6 +15,7 @@ from treedbd.store.expiry_rows import (
     STATE_KEY,
     ExpiryState,
     Region,
+    Since,
     Times,
     check_expiry,
     distrust,
@@ -83,24 +84,40 @@ def test_the_state_is_stored_and_distrust_removes_it() -> None:
     rows = begin()
     distrust(rows)
     assert read_state(rows) is None
-    region = Region((all_but(["a"]), hash_key("b")), 4)
-    state = ExpiryState({"one": 5}, {"one": (region,)}, position=("a", "b"))
+    region = Region((all_but(["a"]), hash_key("b")), Since(4, 9))
+    state = ExpiryState({"one": Since(5, 6)}, {"one": (region,)}, position=("a", "b"))
     write_state(rows, state)
     assert read_state(rows) == state
     distrust(rows)
     assert read_state(rows) is None
 
 
-def test_a_state_without_shapes_is_read() -> None:
+def test_a_damaged_state_is_found() -> None:
     rows = begin()
-    content = b'{"since":{"one":5},"rules":"r","is_built":true,"position":["a"]}'
-    rows.put(STATE_KEY, seal(STATE_KEY, content))
-    assert read_state(rows) == ExpiryState({"one": 5}, {}, "r", True, ("a",))
-    rows.put(
-        STATE_KEY, seal(STATE_KEY, content.replace(b'"rules"', b'"regions":{"one":1},"rules"'))
-    )
-    with pytest.raises(DamagedRow):
-        read_state(rows)
+    for content in (b'{"since":{"one":5}}', b'{"since":{},"regions":{"one":[1]}}', b"[]"):
+        rows.put(STATE_KEY, seal(STATE_KEY, content))
+        with pytest.raises(DamagedRow):
+            read_state(rows)
+
+
+def test_a_write_after_the_clock_was_set_back_is_known_by_its_number() -> None:
+    rows = begin()
+    put_times(rows, ("a",), 70, 60, number=7)
+    put_times(rows, ("a",), 90, 0, is_written=False)
+    times = read_times(rows, ("a",))
+    assert times == Times(90, 60, 7)
+    assert times.last_write(Since(6, 1000)) == 60
+    assert times.last_write(Since(7, 1000)) == 1000
+    assert times.last_write(Since(7, 50)) == 60
+    put_times(rows, ("a",), 91, 61)
+    assert read_times(rows, ("a",)) == Times(90, 61)
+    put_times(rows, LONG, 70, 60, number=7)
+    assert read_times(rows, LONG) == Times(70, 60, 7)
+    assert list(check_expiry(rows)) == []
+
+
+def at(ms: int) -> Since:
+    return Since(100, ms)  # no write comes between
 
 
 def shape_of(*others: str) -> Shape:
@@ -111,7 +128,8 @@ def test_places_keep_since_when_they_are_known_when_the_keys_beside_them_change(
     def ms(*keys: str) -> list[int | None]:
         assert state is not None
         (name,) = state.since
-        return [state.since_ms(name, ("m", key)) for key in keys]
+        found = [state.since_when(name, ("m", key)) for key in keys]
+        return [each and each.ms for each in found]
 
     state: ExpiryState | None = None
     for now, others, known in (
@@ -123,33 +141,33 @@ def test_places_keep_since_when_they_are_known_when_the_keys_beside_them_change(
         (6, ("z",), [4, 5, 1]),
         (7, ("y",), [4, 5, 1]),
     ):
-        state = follow(state, {f"p{now}": shape_of(*others)}, f"r{now}", now)
+        state = follow(state, {f"p{now}": shape_of(*others)}, f"r{now}", at(now))
         assert state.rules == f"r{now}"
         seen = [key for key in "abc" if key not in others]
         assert ms(*seen) == [known["abc".index(key)] for key in seen]
-    state = follow(state, {"p8": (hash_key("m"), hash_key("c"))}, "r8", 8)
+    state = follow(state, {"p8": (hash_key("m"), hash_key("c"))}, "r8", at(8))
     assert ms("c") == [1]
-    state = follow(state, {"p9": shape_of()}, "r9", 9)
+    state = follow(state, {"p9": shape_of()}, "r9", at(9))
     assert ms("c", "d") == [1, 9]
-    state = follow(state, {"p10": (*shape_of(), all_but(()))}, "r10", 10)
-    assert state.since == {"p10": 10}
+    state = follow(state, {"p10": (*shape_of(), all_but(()))}, "r10", at(10))
+    assert state.since == {"p10": at(10)}
 
 
 def test_as_many_shapes_are_kept_as_there_is_room_for_and_others_count_from_the_change() -> None:
     many = tuple(map(str, range(KNOWN_HASHES)))
     both = {"few": shape_of("x"), "many": (hash_key("n"), all_but(many))}
-    state = follow(None, both, "r1", 1)
-    assert state.since == {"few": 1, "many": 1}
+    state = follow(None, both, "r1", at(1))
+    assert state.since == {"few": at(1), "many": at(1)}
     assert list(state.regions) == ["few"]
-    assert follow(state, both, "r2", 2).since == {"few": 1, "many": 1}
+    assert follow(state, both, "r2", at(2)).since == {"few": at(1), "many": at(1)}
     changed = {"few+": shape_of("x", "y"), "many+": (hash_key("n"), all_but((*many, "y")))}
-    assert follow(state, changed, "r2", 2).since == {"few+": 1, "many+": 2}
+    assert follow(state, changed, "r2", at(2)).since == {"few+": at(1), "many+": at(2)}
     literals = {key: (hash_key("m"), hash_key(key)) for key in many}
-    state = follow(None, literals, "r1", 1)
+    state = follow(None, literals, "r1", at(1))
     assert sum(map(len, state.regions.values())) == KNOWN_HASHES // 3
     for now in range(2, 30):  # a state does not grow
         key = str(now % 3)
-        state = follow(state, {f"p{now}": shape_of(key)}, f"r{now}", now)
+        state = follow(state, {f"p{now}": shape_of(key)}, f"r{now}", at(now))
         assert len(state.regions[f"p{now}"]) <= 9
 
 

@@ -35,6 +35,7 @@ from treedbd.store.engine import DamagedRow, DiskFull, Engine, ReadView, StoreFa
 from treedbd.store.expiry_rows import (
     ExpiryState,
     ListedNode,
+    Since,
     drop_some,
     follow,
     list_due,
@@ -131,9 +132,10 @@ class ExpiryIndex:
     ) -> None:
         """Enter what changes have touched that were applied at `now`; pauses."""
         rules = self.rules
-        self._follow_rules(transaction, rules, now, is_first=transaction.sequence() == 1)
+        self._follow_rules(transaction, rules, now, is_write=True)
         if rules is None:
             return
+        state = _read_state(transaction)
         seen: set[Path] = set()
         for change in paused(changes):
             path, is_priority = change.place
@@ -142,10 +144,10 @@ class ExpiryIndex:
                     remove_times(transaction, path)  # nothing is left of it
                 elif instance.path not in seen:
                     seen.add(instance.path)
-                    self._enter(transaction, nodes, rules, instance, now)
+                    self._enter(transaction, nodes, rules, instance, now, state)
             if isinstance(change.value, dict) and not is_priority:
                 for instance in paused(rules.below(path, nodes, _KeysFrom(nodes))):
-                    self._enter(transaction, nodes, rules, instance, now)
+                    self._enter(transaction, nodes, rules, instance, now, state)
 
     def enter_again(self, transaction: Transaction, damaged: Sequence[bytes]) -> None:
         """Remove rows that cannot be read, and enter all nodes again in the background."""
@@ -176,14 +178,14 @@ class ExpiryIndex:
         """
         state = _read_state(view)
         name = rules.patterns[instance.lifetime]
-        since = None if state is None else state.since_ms(name, instance.path)
+        since = None if state is None else state.since_when(name, instance.path)
         if since is None:
             return None
         try:
             times = read_times(view, instance.path)
         except DamagedRow:
             return None
-        return since if times is None else max(since, times.written_ms)
+        return since.ms if times is None else times.last_write(since)
 
     def _enter(
         self,
@@ -192,21 +194,27 @@ class ExpiryIndex:
         rules: ExpiryRules,
         instance: Instance,
         now: int,
+        state: ExpiryState | None,
     ) -> None:
         due = None
         if nodes.type_at(instance.path) is not None:
             due = rules.due(instance, nodes, now)
         if due is None:
             remove_times(transaction, instance.path)
-        else:
-            put_times(transaction, instance.path, due, now)
+            return
+        name = rules.patterns[instance.lifetime]
+        since = None if state is None else state.since_when(name, instance.path)
+        was_set_back = since is not None and now < since.ms
+        number = transaction.sequence() if was_set_back else 0
+        put_times(transaction, instance.path, due, now, number=number)
 
     def _follow_rules(
-        self, transaction: Transaction, rules: ExpiryRules | None, now: int, *, is_first: bool
+        self, transaction: Transaction, rules: ExpiryRules | None, now: int, *, is_write: bool
     ) -> bool:
         """Store since when the patterns of the rules are kept; return whether that changed.
 
-        It `is_first` in the first write of a database, before which nothing was there.
+        If it `is_write` this is done for a write that was logged, to which the rules apply. Before
+        the first write of a database nothing was there.
         """
         state = _read_state(transaction)
         fingerprint = "" if rules is None else rules.fingerprint
@@ -217,8 +225,11 @@ class ExpiryIndex:
         if state is not None and state.rules == fingerprint:
             return False
         shapes = {} if rules is None else rules.shapes
-        is_built = is_first and state is None
-        followed = follow(state, shapes, fingerprint, now)
+        number = transaction.sequence() - is_write
+        is_built = is_write and not number and state is None
+        # A write may have been queued before others that did not know of these rules.
+        began = now if is_built else max(now, self._now_ms())
+        followed = follow(state, shapes, fingerprint, Since(number, began))
         write_state(transaction, attrs.evolve(followed, is_built=is_built))
         self._begin()
         return True
@@ -230,7 +241,7 @@ class ExpiryIndex:
     def _do_step(self, transaction: Transaction) -> bool:
         """Do one step in a transaction; return False if there was nothing left to do."""
         rules = self.rules
-        if self._follow_rules(transaction, rules, self._now_ms(), is_first=False):
+        if self._follow_rules(transaction, rules, self._now_ms(), is_write=False):
             return True
         state = _read_state(transaction)
         if state is None or (rules is not None and state.is_built):

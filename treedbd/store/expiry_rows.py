@@ -8,7 +8,8 @@ comes too early, does no harm, and rows of removed subtrees are left to the swee
 to go at all is a row; these are kept in the transaction of each write.
 
     EXPIRY_FIRST            two bytes: the row of the state
-    EXPIRY_FIRST + `p` …    the path, then `!`: JSON of the listed time and of the last write
+    EXPIRY_FIRST + `p` …    the path, then `!`: JSON of the listed time and of the last write; of
+                            this a list with its number if the clock was set back before
     EXPIRY_FIRST + `t` …    12 hexadecimal digits of milliseconds since 1970, the path, then `!`
 
 A long path is replaced by its beginning and a digest, and then both rows hold it.
@@ -67,10 +68,34 @@ _END: Final = b"!"
 
 
 class Times(NamedTuple):
-    """What is known of a node by its path: the time of its other row, and of its last write."""
+    """What is known of a node by its path: the time of its other row, and of its last write.
+
+    If the clock was set back, that may be before the time since when the place is known, though it
+    was later. Then the number of that write is kept, which says so; else it is 0.
+    """
 
     listed_ms: int
     written_ms: int
+    number: int = 0
+
+    def last_write(self, since: Since) -> int:
+        """Return when a node was written last whose place is known since then, at the latest."""
+        return self.written_ms if self.number > since.number else max(since.ms, self.written_ms)
+
+
+class Since(NamedTuple):
+    """Since when all writes to some places are in the rows.
+
+    The order is that in which writes were applied.
+
+    Attributes:
+        number: the number of the last write before it.
+        ms: the time, in milliseconds since 1970; by a clock that may have been set back since then.
+
+    """
+
+    number: int
+    ms: int
 
 
 class ListedNode(NamedTuple):
@@ -82,10 +107,10 @@ class ListedNode(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Places, with since when all writes there are in the rows, in milliseconds since 1970."""
+    """Places, with since when they are known."""
 
     shape: Shape
-    since_ms: int
+    since: Since
 
 
 @attrs.frozen
@@ -94,7 +119,7 @@ class ExpiryState:
 
     Attributes:
         since: for each pattern of places (`rules.expiry`) since when all writes there are in the
-            rows, in milliseconds since 1970.
+            rows.
         regions: for these patterns, the shape of all its places, with the same time, and of those
             of its places that are known since earlier; all that `KNOWN_HASHES` leaves room for.
         rules: the fingerprint of the rules by which nodes are listed.
@@ -103,25 +128,27 @@ class ExpiryState:
 
     """
 
-    since: Mapping[str, int]
+    since: Mapping[str, Since]
     regions: Mapping[str, Sequence[Region]] = attrs.field(factory=dict)
     rules: str = ""
     is_built: bool = False
     position: Path = ()
 
-    def since_ms(self, name: str, path: Path) -> int | None:
+    def since_when(self, name: str, path: Path) -> Since | None:
         """Return since when all writes are known of a path of a pattern; None if of none."""
         since = self.since.get(name)
         if since is None:
             return None
-        earlier = [each for each in self.regions.get(name, ()) if each.since_ms < since]
-        return min([since, *(each.since_ms for each in earlier if holds(each.shape, path))])
+        for each in self.regions.get(name, ()):
+            if each.since < since and holds(each.shape, path):
+                since = each.since
+        return since
 
 
 def follow(
-    state: ExpiryState | None, shapes: Mapping[str, Shape], rules: str, now_ms: int
+    state: ExpiryState | None, shapes: Mapping[str, Shape], rules: str, now: Since
 ) -> ExpiryState:
-    """Return the state for other rules, by which the patterns have these `shapes`.
+    """Return the state for other rules, which are used from `now` on; patterns have `shapes`.
 
     `rules` is their fingerprint. Patterns that are the same keep what is known. What is known of
     places of others is kept for those of their places that have a `.ttl` in seconds by these rules.
@@ -130,7 +157,7 @@ def follow(
     left = [each for name, found in regions.items() if name not in shapes for each in found]
     if len(left) * sum(name not in known for name in shapes) > _MOST_PAIRS:
         left = []
-    since: dict[str, int] = {}
+    since: dict[str, Since] = {}
     parts: dict[str, list[Region]] = {}
     for name, shape in paused(shapes.items()):
         if name in known:
@@ -138,8 +165,8 @@ def follow(
             since[name] = known[name]
         else:
             found = _find_common(left, shape)
-            since[name] = next((each.since_ms for each in found if each.shape == shape), now_ms)
-        earlier = [each for each in found if each.since_ms < since[name]]
+            since[name] = next((each.since for each in found if each.shape == shape), now)
+        earlier = [each for each in found if each.since < since[name]]
         parts[name] = [Region(shape, since[name]), *earlier]
     return ExpiryState(since, _choose_known(parts), rules)
 
@@ -153,9 +180,9 @@ def _find_common(regions: Sequence[Region], shape: Shape) -> list[Region]:
     for each in paused(regions):
         places = meet(each.shape, shape)
         if places is not None:
-            common.append(Region(places, each.since_ms))
+            common.append(Region(places, each.since))
     kept: list[Region] = []
-    for each in sorted(common, key=attrgetter("since_ms")):
+    for each in sorted(common, key=attrgetter("since")):
         if all(meet(each.shape, other.shape) != each.shape for other in kept):
             kept.append(each)
             if len(kept) == _MOST_PARTS:
@@ -191,9 +218,9 @@ def write_state(transaction: Transaction, state: ExpiryState | None) -> None:
         transaction.delete(STATE_KEY)
         return
     json: dict[str, Json] = {
-        "since": {**state.since},
+        "since": {name: [*since] for name, since in state.since.items()},
         "regions": {
-            name: [[shape_json(each.shape), each.since_ms] for each in found]
+            name: [[shape_json(each.shape), *each.since] for each in found]
             for name, found in state.regions.items()
         },
         "rules": state.rules,
@@ -220,9 +247,17 @@ def read_times(view: ReadView, path: Path) -> Times | None:
 
 
 def put_times(
-    transaction: Transaction, path: Path, due_ms: int, written_ms: int, *, is_written: bool = True
+    transaction: Transaction,
+    path: Path,
+    due_ms: int,
+    written_ms: int,
+    *,
+    is_written: bool = True,
+    number: int = 0,
 ) -> None:
     """Enter a node that goes at `due_ms` and was written at `written_ms`.
+
+    `number` is that of the write, if it is kept.
 
     If it `is_written` just now, and is listed already at or before that time, it stays there. If
     not, it is listed at that time, and what is known of its last write is kept. What is damaged is
@@ -233,9 +268,9 @@ def put_times(
     known = _find_known(transaction, key)
     is_cut = len(encoded) > _PATH_BYTES + len(_END)
     if known is not None and not is_written:
-        written_ms = known.written_ms
+        _, written_ms, number = known
     if known is not None and known.listed_ms <= due_ms and is_written:
-        if known.written_ms == written_ms:
+        if known[1:] == (written_ms, number):
             return
         due_ms = known.listed_ms
     else:
@@ -243,7 +278,8 @@ def put_times(
             transaction.delete(_time_key(known.listed_ms, encoded))
         time_key = _time_key(due_ms, encoded)
         transaction.put(time_key, seal(time_key, orjson.dumps(path) if is_cut else b""))
-    content = orjson.dumps([due_ms, written_ms, *(path if is_cut else ())])
+    written = [written_ms, number] if number else written_ms
+    content = orjson.dumps([due_ms, written, *(path if is_cut else ())])
     transaction.put(key, seal(key, content))
 
 
@@ -333,8 +369,9 @@ def _time_key(time_ms: int, encoded: bytes) -> bytes:
 
 def _decode_times(key: bytes, stored: bytes) -> Times:
     try:
-        listed_ms, written_ms = orjson.loads(unseal(key, stored))[:2]
-        return Times(int(listed_ms), int(written_ms))
+        listed_ms, written = orjson.loads(unseal(key, stored))[:2]
+        written_ms, number = written if isinstance(written, list) else (written, 0)
+        return Times(int(listed_ms), int(written_ms), int(number))
     except DamagedRow:
         raise
     except (ValueError, TypeError):
@@ -362,10 +399,12 @@ def _decode_listed(key: bytes, stored: bytes) -> ListedNode:
 def _decode_state(stored: bytes) -> ExpiryState:
     try:
         json: Any = orjson.loads(unseal(STATE_KEY, stored))
-        since = {str(name): int(time) for name, time in json["since"].items()}
+        since = {str(name): Since(int(at), int(ms)) for name, (at, ms) in json["since"].items()}
         regions = {
-            str(name): tuple(Region(parse_shape(shape), int(time)) for shape, time in found)
-            for name, found in json.get("regions", {}).items()
+            str(name): tuple(
+                Region(parse_shape(shape), Since(int(at), int(ms))) for shape, at, ms in found
+            )
+            for name, found in json["regions"].items()
         }
         return ExpiryState(
             since,
