@@ -237,11 +237,20 @@ def test_a_node_that_cannot_be_removed_delays_no_other(
     with capturedLogs() as events:
         world.pass_by(12 + RETRY_S)
     assert world.read() == {"chat": {"bad": 1}}
+    lag = world.expirer.lag_s()
+    assert lag > RETRY_S
+    world.put("a", "chat/later", 1)
+    world.pass_by(5)
+    assert lag + 4 <= world.expirer.lag_s() <= lag + 6
+    world.pass_by(POSTPONED_MS / 1000)
+    assert world.read() == {"chat": {"bad": 1}}
+    assert world.expirer.lag_s() > lag + POSTPONED_MS / 1000
     warned = [formatEvent(each) for each in events if each["log_level"] is LogLevel.warn]
     assert warned == ["a--p: nodes whose time is over are not removed yet: too much"]
     monkeypatch.undo()
     world.pass_by(POSTPONED_MS / 1000)
     assert world.read() is None
+    assert world.expirer.lag_s() == 0.0
 
 
 def test_nodes_with_too_many_events_for_hooks_go_in_smaller_writes(tmp_path: pathlib.Path) -> None:

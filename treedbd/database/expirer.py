@@ -97,6 +97,7 @@ class Expirer:
         self._written: set[DatabaseName] = set()
         self._due: dict[DatabaseName, int] = {}
         self._delayed: dict[DatabaseName, float] = {}
+        self._postponed: dict[DatabaseName, tuple[int, int]] = {}
         self._failures: dict[DatabaseName, str] = {}
         self._sizes: dict[DatabaseName, int] = {}
         self._sweeping: dict[DatabaseName, Deferred[None]] = {}
@@ -127,7 +128,8 @@ class Expirer:
 
     def lag_s(self) -> float:
         """Return how late the oldest node is that is due, as far as this process knows."""
-        first = min(self._due.values(), default=None)
+        postponed = (due for due, _ in self._postponed.values())
+        first = min((*self._due.values(), *postponed), default=None)
         return 0.0 if first is None else max(0.0, (self._runtime.now_ms() - first) / 1000)
 
     # What is known.
@@ -178,6 +180,7 @@ class Expirer:
             if not self._is_active:
                 self._written.clear()
                 self._due.clear()
+                self._postponed.clear()
                 self._must_look_at_all = True
                 return
             await self._find_databases()
@@ -215,12 +218,16 @@ class Expirer:
             self._failures.pop(name, None)
         except UnknownDatabase:
             self._due.pop(name, None)
+            self._postponed.pop(name, None)
         except Exception as error:
             self._fail(name, error)
             self._written.add(name)
 
     def _know_next(self, database: Database) -> None:
         due = database.expiry.next_due()
+        _, until = self._postponed.get(database.name, (0, 0))
+        if due is None or due > until:
+            self._postponed.pop(database.name, None)  # what was postponed is gone, or written again
         if due is None:
             self._due.pop(database.name, None)
         else:
@@ -276,6 +283,7 @@ class Expirer:
         except UnknownDatabase:
             self._due.pop(name, None)
             self._sizes.pop(name, None)
+            self._postponed.pop(name, None)
         except Exception as error:
             self._fail(name, error)
 
@@ -309,14 +317,20 @@ class Expirer:
                 await self._remove_without_events(database, error)
                 return
             self._fail(name, error)
-            later = self._runtime.now_ms() + POSTPONED_MS
-            await self._write(database, PostponeExpired(database.expiry, later))
+            await self._postpone(database, self._runtime.now_ms() - task.late_ms)
             return
         self._sizes[name] = _next_size(task)
         statistics = self._runtime.statistics
         statistics.expired_nodes += task.removed
         if task.removed:
             statistics.expiry_seconds.observe(task.late_ms / 1000)
+
+    async def _postpone(self, database: Database, due: int) -> None:
+        """Try the first node that is due again later; it was due at that time, or after it."""
+        later = self._runtime.now_ms() + POSTPONED_MS
+        await self._write(database, PostponeExpired(database.expiry, later))
+        earlier, _ = self._postponed.get(database.name, (due, 0))
+        self._postponed[database.name] = (min(earlier, due), later)
 
     async def _remove_without_events(self, database: Database, error: Exception) -> None:
         """Remove a node of which hooks would get too many events."""
