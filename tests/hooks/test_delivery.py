@@ -15,6 +15,7 @@ from twisted.logger import capturedLogs, eventAsText
 from tests.database.catalogs import problems
 from tests.hooks.network import Posted, reply
 from tests.hooks.world import LIMITS, NAME, URL, HookWorld, make_hook
+from treedbd.hooks import delivery
 from treedbd.hooks.delivery import AWAY_AFTER, WINDOW_EVENTS
 from treedbd.limits import HookLimits, ReaderLimits
 from treedbd.operating.metrics import METRICS
@@ -351,6 +352,27 @@ def test_events_that_wait_become_letters_when_they_hold_up_too_many(
     world.network.posted.clear()
     world.run(120)
     assert by_path(world.network.posted)["/orders/bad"] == [-1, -2]
+    assert world.letters() == []
+
+
+def test_a_path_that_fills_the_window_and_fails_does_not_hold_up_others(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "WINDOW_EVENTS", 20)
+    limits = attrs.evolve(LIMITS, attempts=50, dead_letters=100)
+    world = HookWorld(tmp_path, make_hook(), limits=limits)
+    world.network.respond = lambda posted: reply(
+        500 if posted.event["path"] == "/orders/bad" else 200
+    )
+    for number in range(100):
+        world.put(number, "orders", "bad")
+    world.put("good", "orders", "good")
+    world.run(1200)
+    assert "good" in world.values()
+    assert by_path(world.network.posted)["/orders/bad"] == [0]
+    world.network.respond = lambda _: reply()
+    world.run(120)
+    assert by_path(world.network.posted)["/orders/bad"] == [*range(100)]
     assert world.letters() == []
 
 

@@ -16,7 +16,9 @@ whether the receiver accepts others:
   after `attempts` of them the event is a dead letter. Its path goes on.
 
 So that one event that fails does not hold all later ones up, those whose paths wait become letters
-(`letters`) when the window is full: rows of the database, which are sent like the others.
+(`letters`) when the window is full: rows of the database, which are sent like the others. A full
+window of few paths that all fail looks as if the receiver was away; so when each of them was tried
+`AWAY_AFTER` times, they become letters as well, and others are read.
 
 Letters are bounded together. If as many as there may be are dead, an event that would be dead stops
 the delivery, until an admin replays or discards some; nothing is lost. While some of them wait, it
@@ -252,6 +254,15 @@ class PathQueues:
                 head.due = now
                 self._push(head)
 
+    def tried(self, attempts: int) -> list[Pending]:
+        """Return all events not under way, if the first one of each path was sent so often."""
+        heads = [queue[0] for queue in self._paths.values()]
+        if any(head.attempts < attempts for head in heads):
+            return []
+        return [
+            each for queue in self._paths.values() if not queue[0].is_under_way for each in queue
+        ]
+
     def blocked(self, failures: int) -> list[Pending]:
         """Return the events of paths whose first one has failed so often and is not under way."""
         found: list[Pending] = []
@@ -409,7 +420,7 @@ class HookDelivery:
 
     def _load_letters(self) -> Generator[None, None, None]:
         """Know the letters, and send those that wait."""
-        read, hook, now = self._database.read, self.hook.name, self._clock.seconds()
+        read, hook = self._database.read, self.hook.name
         places = read(lambda nodes: list(find_letters(nodes.rows.stored, hook)))
         present = frozenset(places)
         for at in [at for at, is_dead in self._letters.items() if is_dead and at not in present]:
@@ -424,22 +435,24 @@ class HookDelivery:
                 continue
             self._letters[at] = letter.is_dead
             if not letter.is_dead:
-                message = attrs.evolve(letter.message, body=b"")
-                self._queues.add(
-                    Pending(
-                        message,
-                        0,
-                        now,
-                        is_letter=True,
-                        attempts=letter.attempts,
-                        failures=letter.failures,
-                        first_ms=letter.first_ms,
-                        successes=self._successes,
-                    )
-                )
+                self._queue_letter(letter)
             yield
         self._is_full &= self._has_only_dead_letters() and not self._has_room_for_letters()
         self.pump()
+
+    def _queue_letter(self, letter: Letter) -> None:
+        """Send a letter that waits, when it is due; its event is read again then."""
+        pending = Pending(
+            attrs.evolve(letter.message, body=b""),
+            0,
+            self._clock.seconds(),
+            is_letter=True,
+            attempts=letter.attempts,
+            failures=letter.failures,
+            first_ms=letter.first_ms,
+            successes=self._successes,
+        )
+        self._queues.add(pending)
 
     def _read_letter(self, at: Order) -> Letter | None:
         hook = self.hook.name
@@ -674,6 +687,8 @@ class HookDelivery:
             Deferred.fromCoroutine(self._bury(pending, _describe_briefly(answer)))
         else:
             self._queues.give_back(pending)
+            if self.wants_more and pending.attempts >= LETTER_AFTER:
+                self._look()  # it may become a letter
         self._touch(STATE_S)
 
     def _be_away(self, error: str) -> None:
@@ -691,8 +706,8 @@ class HookDelivery:
 
     # Letters.
 
-    def _has_room_for_letters(self, more: int = 1) -> bool:
-        return len(self._letters) + more <= self._limits.dead_letters
+    def _has_room_for_letters(self) -> bool:
+        return len(self._letters) < self._limits.dead_letters
 
     def _has_only_dead_letters(self) -> bool:
         """Return whether no letter will make room unless an admin changes some."""
@@ -738,11 +753,14 @@ class HookDelivery:
 
         Raises what `Database.write` errbacks with.
         """
-        if not self.wants_more or self._is_away or self.is_over:
+        if not self.wants_more or self.is_over:
             return
-        found = [each for each in self._queues.blocked(LETTER_AFTER) if not each.is_letter]
-        found = found[:LETTERS_AT_ONCE]
-        if not found or not self._has_room_for_letters(len(found)):
+        queues = self._queues
+        held_up = queues.tried(AWAY_AFTER) if self._is_away else queues.blocked(LETTER_AFTER)
+        found = [each for each in held_up if not each.is_letter]
+        room = self._limits.dead_letters - len(self._letters)
+        found = found[: max(0, min(LETTERS_AT_ONCE, room))]
+        if not found:
             return
         await self._store(put=[each.as_letter(is_dead=False) for each in found])
         if self.is_over:
