@@ -466,7 +466,7 @@ def test_a_hook_of_the_configuration_replaces_a_stored_one() -> None:
     assert (world.stored(), world.cursors()) == ([], {"hook-all": 0})
 
 
-def test_a_hook_whose_cursor_was_dropped_begins_again() -> None:
+def test_a_hook_whose_cursor_was_dropped_begins_again_when_it_is_changed() -> None:
     world = HookWorld()
     world.add(make_hook())
     world.put("orders/a", 1)
@@ -477,10 +477,15 @@ def test_a_hook_whose_cursor_was_dropped_begins_again() -> None:
         put_cursor(transaction, attrs.evolve(cursor, dropped_ms=1))
         return Outcome(write.edit, None, None, None, has_changed_rows=True)
 
+    def shown() -> list[tuple[int, int | None]]:
+        cursors = world.database.read(lambda nodes: read_cursors(nodes.rows.stored))
+        return [(each.sequence, each.dropped_ms) for each in cursors]
+
     world.write(NOTHING, task=drop)
-    world.add()
-    cursors = world.database.read(lambda nodes: read_cursors(nodes.rows.stored))
-    assert [(each.sequence, each.dropped_ms) for each in cursors] == [(1, None)]
+    world.add(make_hook("other"))  # which must not hide that events of the first are lost
+    assert shown() == [(0, 1), (1, None)]
+    world.change_hooks(lambda _: [make_hook(on="/orders/$key")])
+    assert shown() == [(1, None)]
 
 
 def test_writes_go_on_if_the_hooks_are_damaged() -> None:

@@ -254,7 +254,8 @@ class ChangeHooks:
 
     `change` gets those that there are, and returns what is to be there; what it raises refuses the
     write. It may be called again, if the write is done again. Hooks that are new have a cursor at
-    the end of the log from then on, and those that are gone have none.
+    the end of the log from then on, and those that are gone have none. A cursor that was dropped
+    stays so, and says that events were lost, until its own hook is changed.
     """
 
     change: Callable[[list[Hook]], list[Hook]]
@@ -276,13 +277,14 @@ class ChangeHooks:
         of_others = {hook.cursor for hook in configured}
         names = {hook.cursor for hook in after} - of_others
         gone = {hook.cursor for hook in before} - names - of_others
+        changed = {hook.cursor for hook in after if hook not in before}
         if len((cursors.keys() - gone) | names) > max(MAX_CURSORS, len(cursors)):
             raise TooManyCursors
         applier.events.changed()
         for name in gone:
             remove_cursor(transaction, name)
         for name in sorted(names):
-            if name not in cursors or cursors[name].is_dropped:
+            if name not in cursors or (cursors[name].is_dropped and name in changed):
                 put_cursor(transaction, cursor_at_end(transaction, name, self.now_ms))
         write_hooks(transaction, after, self.stamp)
         return Outcome(write.edit, None, None, None, has_changed_rows=True)
