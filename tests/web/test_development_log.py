@@ -14,7 +14,7 @@ import jwt
 import pytest
 from twisted.logger import capturedLogs, eventAsText
 
-from tests.access import secret_of
+from tests.access import admin, secret_of
 from tests.web.tree_server import SETTINGS, TreeServer, make_verifier
 from treedbd.config.endpoints import LocalNetwork
 from treedbd.http1.registry import RequestLogging, ServerOptions
@@ -258,6 +258,20 @@ def test_a_read_that_its_connection_repeats_is_explained_when_it_is_denied(
     assert [reply.status for reply in peer.read(b"GET")] == [403]
     denied, _ = lines(log)
     assert denied.endswith("at /room: false; data at /gate is 2")
+
+
+def test_requests_for_events_of_hooks_are_no_streams_and_their_parameters_are_known(
+    server: TreeServer, log: list[Any]
+) -> None:
+    owner = (BEARER + admin("demo"),)
+    server.request("PUT", "/.settings/events.json", b'{"name":"a","on":"/a"}', owner)
+    server.request("GET", "/.settings/events.json?name=a&reader=x&limit=2&wait=0", b"", owner)
+    server.request("GET", "/.settings/webhooks/dead.json?name=a", b"", owner)
+    assert [line.partition(" ms")[0].rpartition(" ")[0] for line in lines(log)] == [
+        "info: PUT /.settings/events.json 200",
+        "info: GET /.settings/events.json 409",
+        "info: GET /.settings/webhooks/dead.json 200",
+    ]
 
 
 def test_a_stream_is_logged_when_it_begins_and_when_it_ends(

@@ -477,8 +477,13 @@ MAX_PARAMETERS: Final = 64
 """Parameters of a request that are examined."""
 MAX_UNKNOWN: Final = 4
 """Unknown parameters of a request that are named."""
+_FEED: Final = b"/.settings/events.json"
+"""It lasts as streams do, but is answered at once or after a wait."""
 _OTHER_PARAMETERS: Final = frozenset(
-    {b"/.health", b"/.ws", b"/.lp", b"/.inspect/requests.json", b"/.settings/audit.json"}
+    {
+        *(b"/.health", b"/.ws", b"/.lp", b"/.inspect/requests.json", b"/.settings/audit.json"),
+        *(_FEED, b"/.settings/webhooks.json", b"/.settings/webhooks/dead.json"),
+    }
 )
 """Paths whose requests have parameters of their own."""
 _ENDED: Final = {OK: "stream ended after", SWITCHING: "WebSocket closed after"}
@@ -519,7 +524,7 @@ class DevelopmentLog:
         for name in _unknown_parameters(request):
             _log.warn("{sentence}", sentence=_describe_unknown(name))
         is_stream = request.code == SWITCHING or (
-            request.code == OK and wanted is not None and wanted.accepts_events
+            request.code == OK and _asks_for_stream(request, wanted)
         )
         cut_off = f"{request.code} cut off: {request.cut_off}," if request.cut_off else request.code
         _log.info(
@@ -534,7 +539,7 @@ class DevelopmentLog:
     def stream_opened(self, request: IHttp1Request) -> None:
         """Log that a stream has begun, if the request opened one."""
         wanted = _wanted_of(request)
-        if wanted is not None and wanted.accepts_events:
+        if _asks_for_stream(request, wanted):
             self._log_opened(request, "stream", _caller_of(wanted, OK))
 
     def socket_opened(self, request: IHttp1Request) -> None:
@@ -588,6 +593,11 @@ class DevelopmentLog:
 def _wanted_of(request: Any) -> DataRequest | None:
     question = request.head_memory.question
     return question.wanted if isinstance(question, Question) else None
+
+
+def _asks_for_stream(request: IHttp1Request, wanted: DataRequest | None) -> bool:
+    is_feed = request.uri.partition(b"?")[0] == _FEED
+    return wanted is not None and wanted.accepts_events and not is_feed
 
 
 def _unknown_parameters(request: IHttp1Request) -> list[str]:
