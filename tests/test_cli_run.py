@@ -143,9 +143,7 @@ def test_an_event_that_always_fails_is_given_up(hooked: Hooked) -> None:
     command = hooked.appending("$TREEDB_PATH", failing)
     result = hooked.run(*ON, "--once", "--attempts", "1", *command)
     assert result.status == 1
-    assert result.errors.endswith(
-        "treedb: 2 events were given up: see " + f"{hooked.cursor}.dead.\n"
-    )
+    assert result.errors.endswith("treedb: Given up: 2 events, see " + f"{hooked.cursor}.dead.\n")
     assert hooked.lines() == ["/orders/b"] * 2
     lines = pathlib.Path(f"{hooked.cursor}.dead").read_text().splitlines()
     dead = [json.loads(line) for line in lines]

@@ -149,12 +149,12 @@ def test_dead_letters_are_listed_replayed_and_discarded(daemon: Daemon, receiver
     )
     receiver.respond = lambda received: 200
     begin = len(receiver.received)
-    assert command(daemon, "replay", ids[1]).text == "orders: 1 events are delivered again"
+    assert command(daemon, "replay", ids[1]).text == "orders: 1 event delivered again"
     receiver.wait(lambda: len(receiver.received) > begin)
     assert receiver.received[-1].headers["X-TreeDB-Event-Id"] == ids[1]
     assert receiver.received[-1].headers["X-TreeDB-Attempt"] == "4"
-    assert command(daemon, "discard", ids[0]).text == "orders: 1 events are discarded"
-    assert command(daemon, "discard", "--all").text == "orders: 1 events are discarded"
+    assert command(daemon, "discard", ids[0]).text == "orders: 1 event discarded"
+    assert command(daemon, "discard", "--all").text == "orders: 1 event discarded"
     assert dead(daemon)["letters"] == []
     assert command(daemon, "replay").status == 1
 

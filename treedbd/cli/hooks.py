@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from treedbd.cli.data import JSON_HEADERS
-from treedbd.cli.exit import CommandFailed, make_printable, print_line, warn
+from treedbd.cli.exit import CommandFailed, counted, make_printable, print_line, warn
 from treedbd.cli.http_client import (
     Body,
     HttpClient,
@@ -119,7 +119,7 @@ def _line_of(hook: dict[str, Any]) -> str:
     if hook["configured"]:
         line += ", in the configuration"
     if state.get("dead"):
-        line += f", {state['dead']} dead letters"
+        line += f", {counted(state['dead'], 'dead letter')}"
     if state.get("paused"):
         line += f". {state['paused']}"
     if state["dropped"] is not None:
@@ -217,7 +217,7 @@ def _replay(client: HttpClient, arguments: Namespace) -> None:
     answer = client.request("POST", url, JSON_HEADERS, Body((sent,), len(sent))).content()
     with reading_answer(url):
         count = int(parse_json(answer, url)["replayed"])
-    print_line(make_printable(f"{arguments.name}: {count} events are delivered again"))
+    print_line(make_printable(f"{arguments.name}: {counted(count, 'event')} delivered again"))
 
 
 def _discard(client: HttpClient, arguments: Namespace) -> None:
@@ -228,7 +228,7 @@ def _discard(client: HttpClient, arguments: Namespace) -> None:
         answer = client.request("DELETE", url).content()
         with reading_answer(url):
             count += int(parse_json(answer, url)["discarded"])
-    print_line(make_printable(f"{arguments.name}: {count} events are discarded"))
+    print_line(make_printable(f"{arguments.name}: {counted(count, 'event')} discarded"))
 
 
 def _test(client: HttpClient, arguments: Namespace) -> None:

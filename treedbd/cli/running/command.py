@@ -215,7 +215,7 @@ class Runner:
             self._note(f"What is done could not be reported: {problem}")
         if self._given_up and self._is_once:
             raise CommandFailed(
-                f"{counted(self._given_up, 'event')} were given up: see {self._file.dead}."
+                f"Given up: {counted(self._given_up, 'event')}, see {self._file.dead}."
             )
         return DONE
 
