@@ -376,6 +376,17 @@ def test_a_path_that_fills_the_window_and_fails_does_not_hold_up_others(
     assert world.letters() == []
 
 
+def test_the_events_of_one_write_are_printed_in_steps(world: HookWorld) -> None:
+    world.put(0, "orders", "a")
+    world.run(2)
+    world.network.respond = lambda _: None
+    world.patch({f"k{at}": at for at in range(5 * delivery.PRINTED_AT_ONCE)}, "orders")
+    assert len(list(world.delivery().fill())) >= 5
+    world.network.respond = lambda _: reply()
+    world.run(30)
+    assert len(world.values()) >= 5 * delivery.PRINTED_AT_ONCE
+
+
 def test_a_database_is_looked_at_once_at_a_time(world: HookWorld) -> None:
     world.put(1, "orders", "a")
     world.run(2)

@@ -74,6 +74,8 @@ AWAY_AFTER: Final = 10
 LETTER_AFTER: Final = 3
 """Failures that count after which an event may be a letter that waits."""
 LETTERS_AT_ONCE: Final = 50
+PRINTED_AT_ONCE: Final = 16
+"""Events that are printed in one step."""
 REFUSALS: Final = frozenset({400, 405, 406, 409, 411, 413, 414, 415, 422, 431})
 """Statuses by which a receiver that is there refuses one event."""
 GONE: Final = 410
@@ -498,7 +500,9 @@ class HookDelivery:
             if not entries:
                 break
             for entry in entries:
-                self._take(entry)
+                yield from self._take(entry)
+                if self.is_over:
+                    return
             self._advance()
             yield
         self.pump()
@@ -510,18 +514,23 @@ class HookDelivery:
         may_hold = self._counts.window_bytes < WINDOWS_BYTES or not window.events
         return is_small and may_hold and window.entries < WINDOW_ENTRIES and not self._is_full
 
-    def _take(self, entry: LogEntry) -> None:
-        """Put the events of an entry into the queues."""
+    def _take(self, entry: LogEntry) -> Generator[None, None, None]:
+        """Put the events of an entry into the queues, all in the last step."""
         found: list[Message] = []
         try:
-            messages = messages_of(self.hook, self._database.name, entry, self._host)
-            found += [each for each in messages if each.order not in self._letters]
+            for message in messages_of(self.hook, self._database.name, entry, self._host):
+                if message.order not in self._letters:
+                    found.append(message)
+                if message.number % PRINTED_AT_ONCE == 0:
+                    yield
         except ValueError:
             self._log.error(
                 "{label}: the events of the write {sequence} cannot be read.",
                 label=self._database.name.label,
                 sequence=entry.sequence,
             )
+        if self.is_over:
+            return
         size, now = 0, self._clock.seconds()
         for message in found:
             pending = Pending(message, len(message.body), now, successes=self._successes)
