@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+import pytest
 
 from tests.database.world import ADMIN, Disk, World, logged_failures
+from treedbd.database import event_capture
 from treedbd.database.apply import WriteApplier
 from treedbd.database.event_capture import ChangeHooks, EventCapture, cursor_at_end
 from treedbd.database.requests import (
@@ -234,6 +236,18 @@ def test_a_write_with_too_many_events_changes_nothing() -> None:
     assert world.get("orders") == {"a": 1, "b": 1, "c": 1}
     world.put("orders", {}, has_events=False)
     assert world.get("orders") is None
+
+
+def test_the_paths_of_the_events_of_one_write_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_capture, "PATHS_CHARACTERS", 3 * len("orders") + 3 * 10)
+    world = HookWorld(CONFIGURED)
+    world.put("orders", {f"{number:010}": 1 for number in range(3)})
+    refused = world.put("orders", {f"{number:010}": 2 for number in range(4)})
+    assert isinstance(refused, TooManyEvents)
+    assert "events whose paths have more than 48 characters" in str(refused)
+    assert len(world.logged()) == 1
 
 
 def test_a_refused_write_of_a_batch_leaves_the_others() -> None:

@@ -29,7 +29,7 @@ from treedbd.database.requests import (
     TooManyHooks,
     Write,
 )
-from treedbd.limits import MAX_CURSORS, MAX_FUNCTIONS, MAX_HOOKS, HookLimits
+from treedbd.limits import MAX_CURSORS, MAX_FUNCTIONS, MAX_HOOKS, MIB, HookLimits
 from treedbd.loop import pause
 from treedbd.names import DatabaseName
 from treedbd.store import changelog
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from treedbd.database.runtime import Runtime
 
 _UNKNOWN: Final = b""
+PATHS_CHARACTERS: Final = 4 * MIB
+"""Characters of the paths of all events of one write: who reads the log parses them at once."""
 _PLACES_PER_EVENT: Final = 100
 """Places that a write may touch without an event, for each event that it may have."""
 
@@ -205,6 +207,7 @@ class _Events:
         self.printed: list[bytes] = []
         self._limits = limits
         self._room = limits.write_value_bytes
+        self._characters = 0
         self._compared: tuple[Path, _Shown, _Shown] = ((), _ABSENT, _ABSENT)
 
     def compare(self, path: Path, before: View, after: View) -> Kind | None:
@@ -223,6 +226,9 @@ class _Events:
         if len(self.printed) >= self._limits.events_per_write:
             raise TooManyEvents(self._limits.events_per_write)
         path, old, new = self._compared
+        self._characters += sum(map(len, path))
+        if self._characters > PATHS_CHARACTERS:
+            raise TooManyEvents(PATHS_CHARACTERS, has_long_paths=True)
         old, new = self._fit(old), self._fit(new)
         shown = (("before", old), ("after", new))
         cut = [name for name, value in shown if value.is_cut]

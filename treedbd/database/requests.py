@@ -273,12 +273,15 @@ class TooManyHooks(Exception):
 
 
 class TooManyEvents(Exception):
-    """A write has more events for hooks than one may have."""
+    """A write has more events for hooks than one may have, or such with too long paths."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, has_long_paths: bool = False) -> None:
+        events = f"more than {limit} events (events_per_write)"
+        if has_long_paths:
+            events = f"events whose paths have more than {limit} characters"
         super().__init__(
-            f"This write would have more than {limit} events (events_per_write): write less at "
-            "once, or, as an admin, with disableTriggers=true, so that it has none."
+            f"This write would have {events}: write less at once, or, as an admin, with "
+            "disableTriggers=true, so that it has none."
         )
 
 
