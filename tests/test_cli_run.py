@@ -242,6 +242,19 @@ def test_a_place_that_is_lost_ends_a_run(hooked: Hooked) -> None:
     assert hooked.lines() == ["/orders/b"]
 
 
+def test_a_run_leaves_no_hook_in_a_database_that_was_made_anew(hooked: Hooked) -> None:
+    request, log = hooked.daemon.request, hooked.log
+    hooked.put("a", 1)
+    with hooked.start(*ON, *hooked.appending("$TREEDB_PATH")) as running:
+        wait_until(log.exists)
+        where = at("/.settings/database.json", ADMIN, ns=hooked.ns, confirm=hooked.ns)
+        assert request("DELETE", where).status == 200
+        hooked.put("b", 1)
+        assert running.wait() == 1
+    hooks = request("GET", at("/.settings/webhooks.json", ADMIN, ns=hooked.ns))
+    assert json.loads(hooks.body) == {"webhooks": []}
+
+
 def test_a_hook_that_was_removed_is_made_again_and_that_is_said(hooked: Hooked) -> None:
     removed = hooked.daemon.request("DELETE", at(EVENTS, ADMIN, ns=hooked.ns, name="run-orders-id"))
     assert removed.status == 200

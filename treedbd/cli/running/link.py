@@ -145,6 +145,11 @@ class HookFeed:
         """Say up to where all is done; raise `CommandFailed`."""
         self._send("POST", {"name": self.hook.name, "reader": self.reader, "done": at})
 
+    def remove(self) -> None:
+        """Remove the hook; raise `CommandFailed`."""
+        url = self._url.with_parameters({"name": self.hook.name})
+        self._check(self._client.send("DELETE", url))
+
     def _send(self, method: str, json: dict[str, Any]) -> dict[str, Any]:
         content = orjson.dumps(json)
         response = self._client.send(method, self._url, body=Body([content], len(content)))
@@ -282,13 +287,23 @@ class Link:
         try:
             return self._feed.read(self._at, limit, self._wait_s)
         except HookGone:
-            made = self._feed.register()
+            return self._read_again(limit)
+
+    def _read_again(self, limit: int) -> Batch:
+        """Make the hook again, and read; a hook of another database is not left there."""
+        made = self._feed.register()
+        try:
+            batch = self._feed.read(self._at, limit, 0)
+        except PlaceLost:
             if made.has_created:
-                self._note(
-                    f"The hook {self._feed.hook.name} was not there any more, and is made again: "
-                    "events of writes in between are missing."
-                )
-            return self._feed.read(self._at, limit, self._wait_s)
+                self._feed.remove()
+            raise
+        if made.has_created:
+            self._note(
+                f"The hook {self._feed.hook.name} was not there any more, and is made again: "
+                "events of writes in between are missing."
+            )
+        return batch
 
     def _wait_for_room(self) -> int | None:
         """Wait until there is room for events; return how many, None once it is stopped."""
