@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+from collections.abc import Callable
 
 import orjson
 import pytest
@@ -65,6 +66,10 @@ def test_each_prefix_of_the_file_is_a_place(
     assert found[-1][0] == "5"
 
 
+def _link_to_zeros(path: pathlib.Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
 def test_a_file_that_does_not_exist_says_nothing(path: pathlib.Path) -> None:
     file = CursorFile(path)
     assert file.load() is None
@@ -83,12 +88,34 @@ def test_another_file_is_refused(path: pathlib.Path, content: bytes) -> None:
     assert path.read_bytes() == content
 
 
-def test_a_pipe_or_a_device_is_refused_without_reading_it(path: pathlib.Path) -> None:
-    os.mkfifo(path)
-    for each in (path, pathlib.Path("/dev/full")):
-        with pytest.raises(CommandFailed, match="is not a file: choose another one"):
-            CursorFile(each)
-    assert list(path.parent.iterdir()) == [path]  # no lock either
+@pytest.mark.parametrize("make", [os.mkfifo, pathlib.Path.mkdir, _link_to_zeros])
+def test_what_is_not_a_file_is_refused_before_anything_is_made(
+    path: pathlib.Path, make: Callable[[pathlib.Path], None]
+) -> None:
+    make(path)
+    with pytest.raises(CommandFailed, match=r"a\.cursor is not a regular file: choose another"):
+        CursorFile(path)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_file_that_is_too_long_is_not_read(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "MOST_BYTES", 1000)
+    file, _ = begin(path)
+    assert file.load() is not None
+    path.write_bytes(path.read_bytes().ljust(1001, b"\n"))
+    with pytest.raises(CommandFailed, match="is not a cursor file"):
+        file.load()
+    file.close()
+
+
+def test_a_pipe_for_what_is_given_up_is_refused(path: pathlib.Path) -> None:
+    file, window = begin(path)
+    os.mkfifo(file.dead)
+    with pytest.raises(CommandFailed, match=r"dead cannot be written"):
+        file.give_up(take_all(window)[0], "exit status 1")
+    file.close()
 
 
 def test_a_file_is_used_by_one_run(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pathlib
+import stat
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -32,6 +33,8 @@ LONGEST_BYTES: Final = 256 * 1024
 """What is added to the file before it is replaced."""
 LOCKED_S: Final = 3.0
 """Seconds until a run that was killed has let go of the file, with what it had started."""
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""The longest file that is read; what is written is far below."""
 _LOOK_S: Final = 0.05
 
 
@@ -49,10 +52,12 @@ class CursorFile:
     """The file with what is done, locked by this process."""
 
     def __init__(self, path: pathlib.Path) -> None:
-        """Lock it; raise `CommandFailed`, also if another process has."""
+        """Lock it; raise `CommandFailed`, also if another process has, or it is not a file."""
         self.path: Final = path
-        _check_regular(path)
         self.dead: Final = path.with_name(path.name + ".dead")
+        descriptor = _open(path)  # first: no file is made beside what is not one
+        if descriptor is not None:
+            os.close(descriptor)
         lock = path.with_name(path.name + ".lock")
         with reported(lock, "opened"):
             self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -75,11 +80,13 @@ class CursorFile:
 
     def load(self) -> SavedPlace | None:
         """Return what it says, None if it does not exist; raise `CommandFailed`."""
-        if not self.path.exists():
+        content = self._read()
+        if content is None:
             return None
-        with reported(self.path, "read"):
-            first, *lines = self.path.read_bytes().split(b"\n")
+        first, *lines = content.split(b"\n")
         try:
+            if len(content) > MOST_BYTES:
+                raise ValueError
             json: Any = orjson.loads(first)
             if json["version"] != VERSION:
                 raise ValueError
@@ -93,6 +100,14 @@ class CursorFile:
                 f"{self.path} is not a cursor file of treedb run: choose another file by --cursor."
             ) from None
         return SavedPlace(hook, database, at, done)
+
+    def _read(self) -> bytes | None:
+        """Return its bytes, up to one more than it may have; None if it does not exist."""
+        descriptor = _open(self.path)
+        if descriptor is None:
+            return None
+        with reported(self.path, "read"), open(descriptor, "rb") as opened:
+            return opened.read(MOST_BYTES + 1)
 
     def begin(self, hook: str, database: str, window: Window) -> None:
         """Replace what it says; it is durable when this returns. Raises `CommandFailed`."""
@@ -125,7 +140,7 @@ class CursorFile:
         head = orjson.dumps({"time": now, "attempts": event.failures + 1, "end": how})
         line = head[:-1] + b',"event":' + event.json + b"}\n"
         is_new = not self.dead.exists()
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         with reported(self.dead, "written"):
             descriptor = os.open(self.dead, flags, 0o600)
             try:
@@ -137,12 +152,20 @@ class CursorFile:
                 sync_directory(self.dead.parent)
 
 
-def _check_regular(path: pathlib.Path) -> None:
-    """Raise `CommandFailed` for what is not a file, such as a pipe that has no end."""
+def _open(path: pathlib.Path) -> int | None:
+    """Open a regular file to be read, without waiting; return None if it does not exist.
+
+    Raises `CommandFailed`, also for a file of another kind, which could be read without an end.
+    """
     with reported(path, "read"):
-        is_other = path.exists() and not path.is_file()
-    if is_other:
-        raise CommandFailed(f"{path} is not a file: choose another one by --cursor.")
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+    os.close(descriptor)
+    raise CommandFailed(f"{path} is not a regular file: choose another file by --cursor.")
 
 
 def _lock(descriptor: int) -> None:
