@@ -187,10 +187,13 @@ def test_a_cursor_file_is_used_by_one_run(hooked: Hooked) -> None:
         )
 
 
-def test_a_run_on_another_machine_replaces_the_first(hooked: Hooked) -> None:
+@pytest.mark.parametrize("options", [(), ("--from-now",)])
+def test_a_run_on_another_machine_replaces_the_first(
+    hooked: Hooked, options: tuple[str, ...]
+) -> None:
     with hooked.start(*ON, *hooked.appending("$TREEDB_PATH")) as first:
         assert "are run that follow" in first.errors.next()
-        other = ("--cursor", str(hooked.folder / "other"), *ON, "--once")
+        other = ("--cursor", str(hooked.folder / "other"), *ON, "--once", *options)
         assert hooked.run(*other, "--", "true").status == 0
         assert first.wait() == 1
         assert first.errors.rest() == [

@@ -229,6 +229,21 @@ def test_the_newest_program_reads(server: FeedServer) -> None:
     assert server.move(done=last, reader="new")["at"] == last
 
 
+def test_another_program_cannot_say_what_is_done_or_begin_at_the_end(server: FeedServer) -> None:
+    server.order("a")
+    for reader in ("first", "second"):  # of none yet, and of another
+        for body in ({"end": True}, {"done": server.read()["next"]}):
+            refused = server.error("POST", body={"name": "orders", "reader": reader, **body})
+            assert refused == (409, "reader_replaced")
+        server.move(reader="first")
+    assert ids(server.read("&reader=first")) == ["a"]
+    assert server.move(reader="first", end=True)["reader"] == "first"
+    assert server.read("&reader=first")["entries"] == []
+    server.order("b")
+    assert server.move(end=True)["reader"] == "first"
+    assert server.read("&reader=first")["entries"] == []
+
+
 def test_a_hook_is_made_once(server: FeedServer) -> None:
     server.order("a")
     again = server.hook(events=["deleted", "created", "updated"])
@@ -261,7 +276,8 @@ def test_a_place_is_lost_with_its_cursor(server: FeedServer) -> None:
     assert removed.status == 200
     assert server.error("GET", "&name=orders") == (410, "place_lost")
     assert server.error("POST", body={"name": "orders", "reader": "a"}) == (410, "place_lost")
-    assert server.move(end=True, reader="a")["reader"] == "a"
+    assert server.move(end=True)["reader"] is None
+    assert server.move(reader="a")["reader"] == "a"
     server.order("b")
     assert ids(server.read()) == ["b"]
 

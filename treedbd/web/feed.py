@@ -230,7 +230,8 @@ class FeedHandlers:
             raise InvalidData("There must be reader, done or end.")
         if done is not None and end:
             raise InvalidData("done and end are not possible together.")
-        change = ChangeFeed(name, reader, self._data.now_ms(), claims=done is None, end=end)
+        claims = done is None and not end
+        change = ChangeFeed(name, reader, self._data.now_ms(), claims=claims, end=end)
         feed = Feed(database, name)
         if done is not None:
             async with self._catalog.opened(database, wanted.timeout_s):
@@ -240,7 +241,7 @@ class FeedHandlers:
                 cursor = await self._slices.run(feed.count_bytes(place, done))
             change = attrs.evolve(change, done=cursor)
         await self._write(wanted, database, change)
-        if change.claims:
+        if claims or end:
             self._wake(database, name, reader)
         async with self._catalog.opened(database, wanted.timeout_s):
             return json_response(wanted, _describe(database.name, feed.look()))

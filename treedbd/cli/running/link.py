@@ -119,8 +119,9 @@ class HookFeed:
             if not at_end:
                 raise
             has_created = False
-        claim = {"name": hook.name, "reader": self.reader, **({"end": True} if at_end else {})}
-        answer = self._send("POST", claim)
+        if at_end:  # whichever program reads: it is replaced next
+            self._send("POST", {"name": hook.name, "end": True})
+        answer = self._send("POST", {"name": hook.name, "reader": self.reader})
         with reading_answer(self._url):
             database = f"{answer['project']}/{answer['database']}"
             return Registration(database, str(answer["at"]), has_created)
