@@ -24,6 +24,7 @@ from treedbd.database.copied_entries import (
 from treedbd.database.event_capture import ChangeHooks
 from treedbd.database.log_reader import LogReader
 from treedbd.database.requests import EntryRefused, WrittenElsewhere
+from treedbd.limits import MAX_CURSORS
 from treedbd.store.changelog import MAX_DECODED_NODES, events_of
 from treedbd.store.cursors import read_cursors
 from treedbd.store.disconnect_rows import DisconnectRow
@@ -225,7 +226,7 @@ def test_where_the_log_begins_later_a_hook_begins_there() -> None:
         ([(HOOK_FIRST, b"not sealed")], {}),
         ([], {"archive": 1}),
         ([], {"hook-A": 1}),
-        ([], {f"hook-{number}": 1 for number in range(100)}),
+        ([], {f"hook-{number}": 1 for number in range(MAX_CURSORS + 1)}),
     ],
 )
 def test_what_is_not_of_hooks_is_refused(rows: Any, reached: dict[str, int]) -> None:
