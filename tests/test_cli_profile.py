@@ -174,6 +174,24 @@ def test_only_an_admin_is_shown_a_profile(daemon: Daemon, tmp_path: pathlib.Path
 
 
 @pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("http://localhost:1/a/b", "--profile"), "URL: must name a database, not a path in it"),
+        (
+            ("http://localhost:1/a.json?ns=b", "--profile"),
+            "URL: must name a database, not a path in it",
+        ),
+        (("http://localhost:1/", "--by", "bytes"), "argument --by: only with --profile"),
+        (("http://localhost:1/", "--by", "time"), "argument --by: only with --profile"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(words: tuple[str, ...], why: str) -> None:
+    result = run_command("top", *words)
+    assert (result.status, result.output) == (2, b"")
+    assert why in result.errors
+
+
+@pytest.mark.parametrize(
     ("frames", "sentence"),
     [
         (b"event: log\ndata: [1]\n\n", "did not send operations."),
@@ -189,7 +207,7 @@ def test_what_a_daemon_does_not_send_is_one_sentence(
     serve: Serve, frames: bytes, sentence: str
 ) -> None:
     answer = response_of(frames).replace(b"ETag", b"Content-Type: text/event-stream\r\nETag")
-    done = run_command("top", "--profile", serve(answer))
+    done = run_command("top", "--profile", serve(answer).removesuffix("/a"))
     assert done.error.endswith(sentence), done.error
-    done = run_command("top", "--profile", serve(response_of(frames)))
+    done = run_command("top", "--profile", serve(response_of(frames)).removesuffix("/a"))
     assert done.error.endswith("is not a stream."), done.error

@@ -143,7 +143,7 @@ def test_an_event_that_always_fails_is_given_up(hooked: Hooked) -> None:
     command = hooked.appending("$TREEDB_PATH", failing)
     result = hooked.run(*ON, "--once", "--attempts", "1", *command)
     assert result.status == 1
-    assert result.errors.endswith("treedb: Given up: 2 events, see " + f"{hooked.cursor}.dead.\n")
+    assert result.errors.endswith(f"treedb: 2 events were given up: see {hooked.cursor}.dead.\n")
     assert hooked.lines() == ["/orders/b"] * 2
     lines = pathlib.Path(f"{hooked.cursor}.dead").read_text().splitlines()
     dead = [json.loads(line) for line in lines]
@@ -160,6 +160,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_has_started(
     command = ("--", "sh", "-c", 'sleep 300 & echo $! > "$0"; wait', str(hooked.log))
     result = hooked.run(*ON, "--once", "--attempts", "1", "--timeout", "0.3", *command)
     assert "not done after 0.3 s (--timeout); given up" in result.errors
+    assert result.errors.endswith(f"treedb: 1 event was given up: see {hooked.cursor}.dead.\n")
     (pid,) = hooked.lines()
     wait_until(lambda: not is_running(int(pid)))
 
@@ -283,12 +284,38 @@ def test_a_file_of_another_database_is_refused(hooked: Hooked, daemon: Daemon) -
         ((*ON, "--concurrency", "0", "--", "true"), "--concurrency"),
         ((*ON, "--timeout", "0", "--", "true"), "--timeout"),
         ((*ON, "--name", "A", "--", "true"), "--name"),
+        (
+            (*ON, "--url", "http://localhost:1/orders", "--", "true"),
+            "argument --url: must name a database, not a path in it",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_refused(words: tuple[str, ...], why: str) -> None:
     result = run_command("run", "--url", "http://localhost:1/", *words)
     assert result.status == 2
     assert why in result.errors
+
+
+@pytest.mark.parametrize(
+    ("on", "hint"),
+    [
+        ("/orders/{id}", "{id} in --on is a key of just that name: $id is any key."),
+        ("/orders/*", "* in --on is a key of just that name: $key is any key."),
+        ("/{a}/:b/c", "{a} in --on is a key of just that name: $a is any key."),
+        ("/orders/$id/lines", ""),
+        ("/orders/a:b{c}", ""),
+    ],
+)
+def test_a_key_that_looks_like_a_capture_is_noted(hooked: Hooked, on: str, hint: str) -> None:
+    result = hooked.run("--cursor", str(hooked.folder / "b"), "--on", on, "--once", "--", "true")
+    assert result.status == 0
+    assert result.errors == (f"treedb: {hint}\n" if hint else "")
+
+
+def test_a_message_has_no_control_characters(hooked: Hooked) -> None:
+    hooked.put("a%C2%85b%C2%9B31m", 1)
+    result = hooked.run(*ON, "--once", "--attempts", "1", "--", "false")
+    assert "treedb: /orders/a\ufffdb\ufffd31m created (" in result.errors
 
 
 def test_a_command_that_does_not_exist_is_refused(hooked: Hooked) -> None:

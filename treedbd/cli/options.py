@@ -697,6 +697,12 @@ def resolve(arguments: Namespace) -> None:
         setattr(arguments, name, in_project(address, project))
 
 
+def require_database(arguments: Namespace, argument: str) -> None:
+    """End with the error of the parser of a command line whose URL names a path in a database."""
+    if arguments.url.has_path:
+        arguments.parser.error(f"argument {argument}: must name a database, not a path in it")
+
+
 def default_project() -> str | None:
     """Return the project that the variable names; raise `InvalidUrl` if it is not one."""
     name = os.environ.get(PROJECT_VARIABLE) or None

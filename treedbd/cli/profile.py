@@ -223,7 +223,7 @@ def show_profile(
         left = due - time.monotonic()
         if left <= 0:
             if not arguments.json:
-                show(format_profile(profile, time.monotonic() - began, arguments.by))
+                show(format_profile(profile, time.monotonic() - began, arguments.by or BY[0]))
             if arguments.once:
                 return
             due += arguments.interval

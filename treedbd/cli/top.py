@@ -24,7 +24,7 @@ from treedbd.cli.exit import (
     write_out,
 )
 from treedbd.cli.http_client import HttpClient, add_online_options
-from treedbd.cli.options import add_flag, add_optional_address, seconds_from
+from treedbd.cli.options import add_flag, add_optional_address, require_database, seconds_from
 from treedbd.cli.profile import BY, show_profile
 
 INTERVAL_S: Final = 2.0
@@ -55,13 +55,17 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument(
         "--by",
         choices=BY,
-        default=BY[0],
-        help="what the rows of a profile are ordered by (default: time)",
+        help=f"what the rows of a profile are ordered by (default: {BY[0]})",
     )
     add_online_options(parser, _top)
+    parser.set_defaults(parser=parser)
 
 
 def _top(client: HttpClient, arguments: Namespace) -> None:
+    if arguments.profile:
+        require_database(arguments, "URL")
+    elif arguments.by is not None:
+        arguments.parser.error("argument --by: only with --profile")
     signal.signal(signal.SIGINT, _end)
     if arguments.profile:
         show_profile(client, arguments, lambda lines: _print(lines, arguments))

@@ -30,12 +30,12 @@ import orjson
 from treedbd.cli.exit import DONE, CommandFailed, Status, counted, make_printable, warn
 from treedbd.cli.http_client import add_online_options, make_http_client, reading_answer
 from treedbd.cli.options import (
-    ADDRESS_HELP,
     Url,
     add_flag,
     in_options,
     number_from,
     parse_address,
+    require_database,
     seconds_from,
 )
 from treedbd.cli.running.children import Children
@@ -53,6 +53,7 @@ USUAL_TIMEOUT_S: Final = 600.0
 RESOURCE: Final = "events.json"
 _WEEK_S: Final = 604_800
 _NAME_BYTES: Final = 40
+_LIKE_CAPTURE: Final = re.compile(r"\{([A-Za-z_]\w*)\}|:([A-Za-z_]\w*)|\*+", re.ASCII)
 _DESCRIPTION: Final = (
     "Run a command for each event of the places that a pattern matches: a value that was created, "
     "updated or deleted. The command gets the event as JSON on its standard input, and its path "
@@ -81,7 +82,12 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         add_flag(parser, f"--{kind}", f"if a value was {kind}")
     add_flag(parser, "--written", "if any of that has happened (the default)")
     parser.add_argument(
-        "--url", metavar="URL", type=parse_address, default="/", help=f"{ADDRESS_HELP} (default: /)"
+        "--url",
+        metavar="URL",
+        type=parse_address,
+        default="/",
+        help="the database, as in https://shop.localhost:8443 (default: that of TREEDB_URL, or of "
+        "the daemon of --data)",
     )
     _add_names(parser)
     _add_limits(parser)
@@ -94,7 +100,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         "command", metavar="COMMAND", nargs="+", help="the command and its arguments, after --"
     )
     add_online_options(parser, _never)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, parser=parser)
 
 
 def _add_names(parser: ArgumentParser) -> None:
@@ -166,7 +172,18 @@ def _name(text: str) -> str:
     return text
 
 
+def _note_keys(on: PathPattern) -> None:
+    """Warn of a key that looks like a capture as others write it: `{id}`, `:id` or `*`."""
+    for key in on.keys:
+        found = _LIKE_CAPTURE.fullmatch(key or "")
+        if found is not None:
+            name = found[1] or found[2] or "key"
+            warn(f"{key} in --on is a key of just that name: ${name} is any key.")
+            return
+
+
 def _run(arguments: Namespace) -> Status:
+    require_database(arguments, "--url")
     command: list[str] = arguments.command
     if shutil.which(command[0]) is None:
         raise CommandFailed(f"{make_printable(command[0])} is not a command that can be run.")
@@ -174,6 +191,8 @@ def _run(arguments: Namespace) -> Status:
     if arguments.written:
         kinds = KINDS
     name = arguments.name or default_name(arguments.on, kinds)
+    if not arguments.quiet:
+        _note_keys(arguments.on)
     url: Url = arguments.url.to_settings(RESOURCE)
     hook = Hook(name, arguments.on.text, kinds)
     file = CursorFile(arguments.cursor or pathlib.Path(f"{name}.cursor"))
@@ -214,9 +233,9 @@ class Runner:
         if problem is not None:
             self._note(f"What is done could not be reported: {problem}")
         if self._given_up and self._is_once:
-            raise CommandFailed(
-                f"Given up: {counted(self._given_up, 'event')}, see {self._file.dead}."
-            )
+            were = "was" if self._given_up == 1 else "were"
+            count = counted(self._given_up, "event")
+            raise CommandFailed(f"{count} {were} given up: see {self._file.dead}.")
         return DONE
 
     def _begin(self) -> bool:
