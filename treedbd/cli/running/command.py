@@ -81,14 +81,6 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     for kind in KINDS:
         add_flag(parser, f"--{kind}", f"if a value was {kind}")
     add_flag(parser, "--written", "if any of that has happened (the default)")
-    parser.add_argument(
-        "--url",
-        metavar="URL",
-        type=parse_address,
-        default="/",
-        help="the database, as in https://shop.localhost:8443 (default: that of TREEDB_URL, or of "
-        "the daemon of --data)",
-    )
     _add_names(parser)
     _add_limits(parser)
     add_flag(parser, "--once", "end when no event is left")
@@ -104,7 +96,15 @@ def add_options(parser: ArgumentParser, _: str) -> None:
 
 
 def _add_names(parser: ArgumentParser) -> None:
-    """Add the options that name the hook and the file."""
+    """Add the options that name the database, the hook and the file."""
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        type=parse_address,
+        default="/",
+        help="the database, as in https://shop.localhost:8443 (default: that of TREEDB_URL, or of "
+        "the daemon of --data)",
+    )
     parser.add_argument(
         "--name",
         type=_name,
