@@ -78,7 +78,7 @@ def test_every_line_does_what_the_page_says(reader: Reader) -> None:
 def test_the_figures_of_the_page_are_those_of_the_code() -> None:
     assert f"more than {HookLimits().value_bytes // KIB} KiB" in PAGE
     assert f"until {window.MOST_EVENTS} events wait" in PAGE
-    assert f"that it has started ({USUAL_TIMEOUT_S:.0f})" in PAGE
+    assert f"of its group ({USUAL_TIMEOUT_S:.0f})" in PAGE
     assert (GRACE_S, link.REPORT_S) == (10.0, 1.0)
 
 

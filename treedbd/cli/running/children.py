@@ -1,8 +1,8 @@
 """The commands under way: environment, input, time-out, and their process groups.
 
-Each command leads a session of its own, so that a signal reaches all that it has started, and
-Ctrl-C reaches none of it. Its input is a file that is removed already: a command that does not read
-it keeps nothing waiting.
+Each command leads a session and process group of its own, so that a signal reaches all that it has
+started and that has not left the group, and Ctrl-C reaches none of it. Its input is a file that is
+removed already: a command that does not read it keeps nothing waiting.
 
 A run that is killed cannot end what it has started. So a process beside it, the `Guard`, knows the
 groups that are under way, and kills them when the pipe from the run is closed. It has the lock of
@@ -174,7 +174,8 @@ def _guard(read: int) -> None:
 def environment(event: Event) -> Mapping[bytes, bytes]:
     """Return the environment of a command, with variables for its event.
 
-    Values are in UTF-8. No key has a control character of ASCII; one with a NUL would be left out.
+    Values are in UTF-8. No key has an ASCII control character; one that had a NUL would be left
+    out.
     """
     own = {
         "TREEDB_EVENT_ID": event.id,

@@ -133,7 +133,7 @@ def _add_limits(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         type=seconds_from(0.001, _WEEK_S, f"must be a number of seconds up to {_WEEK_S}"),
         default=USUAL_TIMEOUT_S,
-        help="after which a command is ended, with all that it has started (default: 600)",
+        help="after which a command is ended, with its process group (default: 600)",
     )
     parser.add_argument(
         "--attempts",

@@ -5,7 +5,7 @@ above it; then what was done since, a line each time, up to a length at which th
 as a whole. A line is synced after each event that is done, before another one of its path begins: a
 run that is killed repeats at most what was under way. A line that is cut off was not written.
 
-`FILE.lock` is locked as long as the run lasts, and what it has started: however it ends.
+`FILE.lock` is locked as long as the run lasts, and the groups that it has started: however it ends.
 `FILE.dead` has the events that were given up, one a line.
 """
 
