@@ -2,13 +2,13 @@
 "use strict";
 
 const { initializeApp } = require("firebase-admin/app");
-const v1 = require("firebase-functions/v1");
+const v1 = require("firebase-functions/v1/database");
 const v2 = require("firebase-functions/v2/database");
 
 initializeApp();
 
 const note = (snapshot, name, order, seen) => snapshot.ref.root.child(`seen/${name}/${order}`).push(seen);
-const orders = v1.database.ref("/orders/{id}");
+const orders = v1.ref("/orders/{id}");
 
 const who = ({ authType, authId }) => ({ authType, authId: authId ?? null });
 const whoFirst = ({ authType, auth }) => ({ authType, authId: auth?.uid ?? null });
