@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from treedbd.database.log_reader import end_of
 from treedbd.database.requests import (
     HookConflict,
     Outcome,
@@ -187,12 +188,11 @@ def join_hooks(configured: Sequence[Hook], stored: Sequence[Hook]) -> tuple[Hook
 
 def cursor_at_end(transaction: Transaction, name: str, now_ms: int) -> Cursor:
     """Return a cursor at the end of the log, which does not need whole entries."""
-    last = transaction.sequence()
-    entry = next(transaction.entries(last - 1), None) if last else None
+    at = end_of(transaction)
     return Cursor(
         name=name,
-        sequence=last,
-        op_id=b"" if entry is None else entry.op_id,
+        sequence=at.sequence,
+        op_id=at.op_id,
         is_whole=False,
         bytes_read=0,  # put_cursor counts it from the count at the end of the log
         created_ms=now_ms,
