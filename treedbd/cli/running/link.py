@@ -11,6 +11,7 @@ import random
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -274,7 +275,7 @@ class Link:
         repeater = Repeater(self._note, self._stopped)
         while (room := self._wait_for_room()) is not None:
             limit = min(READ_AT_ONCE, room)
-            batch = repeater.run(lambda limit=limit: self._read(limit))  # type: ignore[misc]
+            batch = repeater.run(partial(self._read, limit))
             if batch is None:
                 return
             self._at = batch.reached
@@ -319,7 +320,7 @@ class Link:
         while not self._stopped.wait(REPORT_S):
             done = self._done
             if done != self._reported:
-                repeater.run(lambda done=done: self._report(feed, done))  # type: ignore[misc]
+                repeater.run(partial(self._report, feed, done))
 
     def _report(self, feed: HookFeed, done: str) -> None:
         try:
