@@ -50,6 +50,12 @@ async def test_valid_rules_are_reported_as_ok(tmp_path: pathlib.Path) -> None:
     file.write_text(RULES)
     assert await output_of("rules", "check", file) == f"{file}: ok"
     assert await output_of("rules", "check", "-", stdin=OPEN.encode()) == "-: ok"
+    volatile = b'{"rules": {"a": {".volatile": true}, "b": {"$c": {".volatile": {"hz": 7}}}}}'
+    assert (await output_of("rules", "check", "-", stdin=volatile)).splitlines() == [
+        "-: /a is volatile: in memory alone",
+        "-: /b/$c is volatile: in memory alone, at most 7 events a second",
+        "-: ok",
+    ]
 
 
 @pytest_twisted.ensureDeferred

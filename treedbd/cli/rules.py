@@ -114,6 +114,9 @@ def _check(arguments: Namespace) -> Status:
     rules = parse_rules_of(file, raw, limits)
     for (line, column), warning, _ in rules.warnings:
         warn(f"{file}:{line}:{column}: warning: {warning}", *excerpt(text, line, column))
+    for location, hz in rules.volatile_nodes():
+        rate = f", at most {hz:g} events a second" if hz else ""
+        print_line(f"{file}: {location} is volatile: in memory alone{rate}")
     print_line(f"{file}: ok")
     return DONE
 

@@ -426,6 +426,11 @@ class KeptReads:
         for read in [read for read in self.reads if _concern(paths, read[1])]:
             self.drop(read)
 
+    def drop_concerned(self, path: Path) -> None:
+        """Drop what a change concerns that belongs to no transaction."""
+        for read in [read for read in self.reads if _concern((path,), read[1])]:
+            self.drop(read)
+
     def end_transaction(self) -> None:
         """Record that no transaction is open."""
         self._transaction = None

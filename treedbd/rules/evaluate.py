@@ -31,6 +31,7 @@ from treedbd.rules.context import (
     TracedRead,
 )
 from treedbd.rules.document import TextPosition
+from treedbd.rules.volatile import Volatile
 from treedbd.tree.path import format_path
 from treedbd.tree.types import PRIORITY, STORED, Change, Container, Json, Path, Value
 from treedbd.tree.value import container_of
@@ -121,8 +122,9 @@ class RuleNode:
     """The rules for one node, and the rule nodes below it.
 
     It applies to one path of the data or, at and below a capture, to every path that matches.
-    `validates_below`, `writes_below` and `expires_below` say whether there is a `.validate`, a
-    `.write` or a `.ttl` anywhere below.
+    `validates_below`, `writes_below`, `expires_below` and `volatile_below` say whether there is a
+    `.validate`, a `.write`, a `.ttl` or a `.volatile` anywhere below. `volatile` is how what is at
+    the node is kept in memory alone, None if it is stored.
     """
 
     rules: Mapping[str, Rule]
@@ -131,12 +133,14 @@ class RuleNode:
     capture: RuleNode | None
     capture_name: str = ""
     lifetime: Lifetime | None = None
+    volatile: Volatile | None = None
     read: Rule | None = attrs.field(init=False)
     write: Rule | None = attrs.field(init=False)
     validate: Rule | None = attrs.field(init=False)
     validates_below: bool = attrs.field(init=False)
     writes_below: bool = attrs.field(init=False)
     expires_below: bool = attrs.field(init=False)
+    volatile_below: bool = attrs.field(init=False)
 
     @read.default
     def _find_read(self) -> Rule | None:
@@ -161,6 +165,10 @@ class RuleNode:
     @expires_below.default
     def _find_expires_below(self) -> bool:
         return any(node.lifetime or node.expires_below for _, node in self.below())
+
+    @volatile_below.default
+    def _find_volatile_below(self) -> bool:
+        return any(node.volatile or node.volatile_below for _, node in self.below())
 
     def child(self, key: str) -> RuleNode | None:
         """Return the rule node for a child: its own if there is one, else the capture's."""

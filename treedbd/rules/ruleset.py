@@ -79,6 +79,7 @@ from treedbd.rules.expiry import ExpiryRules
 from treedbd.rules.grammar import Binary, Literal, Member, Pattern, Type, Variable, parse_expression
 from treedbd.rules.partial import compile_partial
 from treedbd.rules.typecheck import TypeTable, typecheck_rule, typecheck_ttl
+from treedbd.rules.volatile import MAX_HZ, Volatile, VolatileBranch, VolatilePaths
 from treedbd.tree.overlay import Overlay
 from treedbd.tree.path import check_key
 from treedbd.tree.types import Change, InvalidPath, Json, Path, View
@@ -286,6 +287,24 @@ class RuleSet:
                 pending.append(((*path, None), node.capture))
         return frozenset(found)
 
+    def volatile_nodes(self) -> list[tuple[str, float]]:
+        """Return where in the document the volatile nodes are, each with its events a second."""
+        found: list[tuple[str, float]] = []
+        pending: list[tuple[str, RuleNode]] = [("", self._root)]
+        while pending:
+            location, node = pending.pop()
+            if node.volatile is not None:
+                found.append((location, node.volatile.hz))
+            elif node.volatile_below:
+                pending += [(f"{location}/{name}", below) for name, below in node.below()]
+        return sorted(found)
+
+    @cached_property
+    def volatile(self) -> VolatilePaths | None:
+        """The nodes that are kept in memory alone, None if the rules have none."""
+        branch = _find_volatile(self._root)
+        return None if branch is None else VolatilePaths(branch)
+
 
 def parse_rules(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> RuleSet:
     """Parse, type-check and compile a rules document; raise `InvalidRules`, the first error."""
@@ -428,9 +447,10 @@ def _find_result(
 
 _TOP: Final = "rules"
 _INDEX_ON: Final = ".indexOn"
+_VOLATILE: Final = ".volatile"
 
 _RULE_KINDS: Final = frozenset({READ, WRITE, VALIDATE})
-_DOTTED: Final = (READ, WRITE, VALIDATE, _INDEX_ON, TTL)
+_DOTTED: Final = (READ, WRITE, VALIDATE, _INDEX_ON, TTL, _VOLATILE)
 _FORBIDDEN = re.compile(r"[.#$/\[\]]")
 _BAD_KEY: Final = 'String can\'t contain ".", "#", "$", "/", "[", or "]"'
 _BAD_RULE: Final = "Invalid rule expression.  Expected 'true', 'false', or an expression string."
@@ -443,6 +463,12 @@ _BAD_SECONDS: Final = f"The seconds of a .ttl are more than 0 and at most {MAX_T
 _ROOT_TTL: Final = "The root of a database cannot have a .ttl."
 _BAD_INDEX: Final = "Invalid indexOn expression. Must be either a string or an array of strings"
 
+
+_BAD_VOLATILE: Final = 'Invalid volatile expression. Must be true, false or {"hz": <number>}'
+_HZ: Final = f"hz is how many events a second a node may have: a number from 1 to {MAX_HZ}."
+_VOLATILE_ROOT: Final = "The root cannot be volatile: write it at a node below."
+_VOLATILE_TWICE: Final = "A node within a volatile one is volatile already: keep one of them."
+_VOLATILE_TTL: Final = "What is volatile cannot have a .ttl: only what is stored expires."
 
 _AROUND: Final = 'Put the rules into {"rules": {…}}.'
 _NESTED: Final = "Write a path as nodes within each other."
@@ -504,6 +530,18 @@ def _build_rules(
     return root, tuple(builder.warnings)
 
 
+@attrs.define
+class _Members:
+    """What the members of a node say, as far as they are read."""
+
+    rules: dict[str, Rule | None] = attrs.Factory(dict)
+    index_on: frozenset[str] = _NO_INDEX
+    children: dict[str, RuleNode] = attrs.Factory(dict)
+    lifetime: Lifetime | None = None
+    volatile: Volatile | None = None
+    volatile_at: int = 0
+
+
 class _Builder:
     """The build of one document; `names` are the keys and captures from the root to a node."""
 
@@ -532,32 +570,43 @@ class _Builder:
         if not isinstance(item, ObjectItem):
             self.fail(item.offset, "Expected '{'.")
             return RuleNode({}, _NO_INDEX, {}, None)
-        rules: dict[str, Rule | None] = {}
-        children: dict[str, RuleNode] = {}
-        lifetime, index_on = None, _NO_INDEX
+        found = _Members()
+        yield from self.read_members(found, item, names, captures)
+        children = found.children
+        name = next((name for name in children if name.startswith("$")), "")
+        capture = children.pop(name, None)
+        node = RuleNode(
+            rules={kind: rule for kind, rule in found.rules.items() if rule is not None},
+            index_on=found.index_on,
+            literals=children,
+            capture=capture,
+            capture_name=name,
+            lifetime=found.lifetime,
+            volatile=found.volatile,
+        )
+        self.check_volatile(node, found.volatile_at)
+        return node
+
+    def read_members(
+        self, found: _Members, item: ObjectItem, names: Path, captures: _Captures
+    ) -> Steps[None]:
+        """Add what the members of an item say to `found`."""
         for key, value in item.members:
             if self.ends_step():
                 yield
             name = key.value
             if name in _RULE_KINDS:
-                rules[name] = yield from self.rule(name, value, names, captures)
+                found.rules[name] = yield from self.rule(name, value, names, captures)
             elif name == _INDEX_ON:
-                index_on = self.index_on(value)
+                found.index_on = self.index_on(value)
             elif name == TTL:
-                lifetime = yield from self.lifetime(key, value, names, captures)
-            elif self.check_child(key, value, names, children):
+                found.lifetime = yield from self.lifetime(key, value, names, captures)
+            elif name == _VOLATILE:
+                found.volatile, found.volatile_at = self.volatile(value, names), value.offset
+            elif self.check_child(key, value, names, found.children):
                 bound = ((name, len(names)),) if name.startswith("$") else ()
-                children[name] = yield from self.node(value, (*names, name), captures + bound)
-        name = next((name for name in children if name.startswith("$")), "")
-        capture = children.pop(name, None)
-        return RuleNode(
-            rules={kind: rule for kind, rule in rules.items() if rule is not None},
-            index_on=index_on,
-            literals=children,
-            capture=capture,
-            capture_name=name,
-            lifetime=lifetime,
-        )
+                below = yield from self.node(value, (*names, name), captures + bound)
+                found.children[name] = below
 
     def ends_step(self) -> bool:
         """Count a member; return whether a step ends with it."""
@@ -676,6 +725,35 @@ class _Builder:
         if len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(RulesWarning(self.source.position(offset), text, is_advice))
 
+    def volatile(self, value: Item, names: Path) -> Volatile | None:
+        """Return how a node is volatile; None if it is not, or after an error."""
+        if isinstance(value, ScalarItem) and isinstance(value.value, bool):
+            found = Volatile() if value.value else None
+        elif isinstance(value, ObjectItem) and [key.value for key in value.keys] == ["hz"]:
+            found = self.rate(value.values[0])
+        else:
+            self.fail(value.offset, _BAD_VOLATILE)
+            return None
+        if found is not None and not names:
+            self.fail(value.offset, _VOLATILE_ROOT)
+        return found
+
+    def check_volatile(self, node: RuleNode, offset: int) -> None:
+        """Record that a node within a volatile one is volatile too, or that one has a `.ttl`."""
+        if node.volatile is None:
+            return
+        if node.volatile_below:
+            self.fail(offset, _VOLATILE_TWICE)
+        if node.lifetime or node.expires_below:
+            self.fail(offset, _VOLATILE_TTL)
+
+    def rate(self, value: Item) -> Volatile | None:
+        hz = value.value if isinstance(value, ScalarItem) else None
+        if isinstance(hz, bool) or not isinstance(hz, int | float) or not 1 <= hz <= MAX_HZ:
+            self.fail(value.offset, _BAD_VOLATILE, _HZ)
+            return None
+        return Volatile(hz)
+
     def index_on(self, value: Item) -> frozenset[str]:
         items = value.items if isinstance(value, ArrayItem) else (value,)
         for item in items:
@@ -687,6 +765,21 @@ class _Builder:
             for item in items
             if isinstance(item, TextItem)
         )
+
+
+def _has_volatile(node: RuleNode) -> bool:
+    return node.volatile is not None or node.volatile_below
+
+
+def _find_volatile(node: RuleNode) -> VolatileBranch | None:
+    """Return the branch of a rule node, None if nothing at or below it is volatile."""
+    if not _has_volatile(node):
+        return None
+    return VolatileBranch(
+        literals={key: _find_volatile(child) for key, child in node.literals.items()},
+        capture=None if node.capture is None else _find_volatile(node.capture),
+        volatile=node.volatile,
+    )
 
 
 def _find_unequal(types: TypeTable) -> Iterator[tuple[int, str]]:

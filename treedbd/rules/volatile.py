@@ -1,0 +1,136 @@
+"""Volatile nodes: those that the rules keep in memory alone (`.volatile`), and how writes divide.
+
+`VolatilePaths` is made of the rules that are in force. It finds whether a path is at or below a
+volatile node, above one, or neither, and cuts the volatile parts out of what a write sets. It reads
+no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
+
+import attrs
+
+from treedbd.tree.types import PRIORITY, VALUE, Path, Value
+
+MAX_HZ: Final = 1000
+"""Events a second of one volatile node that the rules may allow."""
+BESIDE: Final = 0
+ABOVE: Final = -1
+
+
+@attrs.frozen
+class Volatile:
+    """How a volatile node is kept: with at most `hz` events a second, 0 for no such bound."""
+
+    hz: float = 0.0
+
+
+@attrs.frozen(eq=False)
+class VolatileBranch:
+    """A node on the way to volatile ones, or one of them (`volatile`).
+
+    A key that is not among the `literals` is one of the `capture`; a literal may be None: then
+    neither it nor what is below it is volatile.
+    """
+
+    literals: Mapping[str, VolatileBranch | None]
+    capture: VolatileBranch | None
+    volatile: Volatile | None = None
+
+    def child(self, key: str) -> VolatileBranch | None:
+        """Return the branch of a child, None if nothing there is volatile."""
+        return self.literals.get(key, self.capture)
+
+
+Part: TypeAlias = "tuple[Path, Value]"
+
+
+class VolatilePaths:
+    """The volatile nodes of one set of rules, of which there is at least one."""
+
+    def __init__(self, root: VolatileBranch) -> None:
+        self._root: Final = root
+
+    def depth(self, path: Path) -> int:
+        """Return how many keys of a path lead to a volatile node that is at or above it.
+
+        `ABOVE` if volatile nodes may only be below the path, `BESIDE` if none is on its way.
+        """
+        node = self._root
+        for depth, key in enumerate(path, 1):
+            below = node.literals.get(key, node.capture)
+            if below is None:
+                return BESIDE
+            node = below
+            if node.volatile is not None:
+                return depth
+        return ABOVE
+
+    def rate(self, path: Path) -> float:
+        """Return how many events a second a volatile node may have, 0 for any number."""
+        node = self._at(path)
+        return 0.0 if node is None or node.volatile is None else node.volatile.hz
+
+    def iterate(self, path: Path, keys: Callable[[Path], Iterable[str]]) -> Iterator[Path]:
+        """Iterate over the volatile nodes at, above or below a path, which may have no value.
+
+        `keys` returns those of the children of a path.
+        """
+        depth = self.depth(path)
+        node = self._at(path)
+        if depth > 0:
+            yield path[:depth]
+        elif depth == ABOVE and node is not None:
+            yield from _iterate(node, path, keys)
+
+    def cut(self, path: Path, value: Value) -> tuple[Value, list[Part]]:
+        """Return a value that is set above volatile nodes without them, and what it has of them."""
+        node = self._at(path)
+        parts: list[Part] = []
+        rest = value if node is None else _cut(value, node, path, parts)
+        return rest, parts
+
+    def _at(self, path: Path) -> VolatileBranch | None:
+        node: VolatileBranch | None = self._root
+        for key in path:
+            if node is None or node.volatile is not None:
+                return node
+            node = node.child(key)
+        return node
+
+
+def _iterate(
+    node: VolatileBranch, path: Path, keys: Callable[[Path], Iterable[str]]
+) -> Iterator[Path]:
+    if node.volatile is not None:
+        yield path
+        return
+    for key in list(node.literals) if node.capture is None else keys(path):
+        below = node.child(key)
+        if below is not None:
+            yield from _iterate(below, (*path, key), keys)
+
+
+def _cut(value: Value, node: VolatileBranch, path: Path, parts: list[Part]) -> Value:
+    if not isinstance(value, dict) or VALUE in value:
+        return value
+    kept: dict[str, Value] = {}
+    is_cut = False
+    for key, child in value.items():
+        below = None if key.startswith(".") else node.child(key)
+        if below is None:
+            kept[key] = child
+            continue
+        if below.volatile is not None:
+            parts.append(((*path, key), child))
+            rest: Value = None
+        else:
+            rest = _cut(child, below, (*path, key), parts)
+        is_cut = is_cut or rest is not child
+        if rest is not None:
+            kept[key] = rest
+    if not is_cut:
+        return value
+    return kept if kept.keys() - {PRIORITY} else None
