@@ -6,6 +6,7 @@ on_demand         engines whose file is created at the first write, closed when 
 rows              one row: its key, how a value is encoded in it, check sums, the format of a page
 pages             rows put together to pages, and changed in them
 nodes             which rows a node is stored in; values, children, printed JSON, tags and hashes
+volatile          values in memory, merged over the rows of a store
 select            the children that a query selects, in its order: by key, index, rank or `where`
 outline           how many children a large container has, and which is at a position; kept
 indexes           indexes as rows: keys, how far each is built, kept by writes; ranks of children

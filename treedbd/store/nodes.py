@@ -304,8 +304,9 @@ class Nodes:
 class PresentNodes(Nodes):
     """The tree at the present moment; `view` is its view of the engine."""
 
-    def __init__(self, view: PresentView) -> None:
-        super().__init__(view)
+    def __init__(self, view: PresentView, rows: PagedRows | None = None) -> None:
+        """Read the rows of `view`, or `rows` that are made of them."""
+        super().__init__(view if rows is None else rows)
         self.view: Final = view
 
     def hold(self) -> HeldNodes | None:
@@ -320,10 +321,11 @@ class PresentNodes(Nodes):
 class HeldNodes(Nodes):
     """The tree at one moment that is held until `close`; `sequence` is its number."""
 
-    def __init__(self, snapshot: EngineSnapshot) -> None:
-        super().__init__(snapshot)
+    def __init__(self, snapshot: EngineSnapshot, rows: PagedRows | None = None) -> None:
+        """Read the rows of `snapshot`, or `rows` that are made of them."""
+        super().__init__(snapshot if rows is None else rows)
         self._snapshot = snapshot
-        self.sequence: Final = snapshot.sequence()
+        self.sequence: Final = self.rows.sequence()
 
     def close(self) -> None:
         """Release the moment."""

@@ -915,6 +915,10 @@ class PagedRows:
         for key, stored in self.stored.scan(low, high):
             yield key, unseal(key, stored)
 
+    def is_merged(self, encoded: bytes) -> bool:
+        """Return whether anything at, above or below a path is not from the store."""
+        return False
+
     def sequence(self) -> int:
         """Return the number of the last entry that was ever appended, 0 before the first."""
         return self.stored.sequence()

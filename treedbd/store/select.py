@@ -200,6 +200,8 @@ def find_index(nodes: Nodes, path: Path, query: Query) -> ChildIndex | None:
     index = read_states(nodes.rows.stored).find(path, query.order)
     if index is None or index.collection(path) is None or not nodes.is_spread(path):
         return None
+    if nodes.rows.is_merged(encode_path(path)):
+        return None  # it has no entries of what is volatile
     return index
 
 

@@ -79,11 +79,59 @@ class Event:
         return (b'{"path":%s,"data":' % path, *self.printed, b"}")
 
 
+class Moment(int):
+    """The number of a state between two writes: that of the last write, and a `turn`.
+
+    Volatile nodes change without a write that has a number. Each time they do, the turn grows. A
+    moment is after the number that it has and before the next one; as an `int` it is the number.
+    """
+
+    turn: int
+
+    def __new__(cls, sequence: int, turn: int) -> Moment:
+        """Return the moment after the write `sequence` with a `turn` of at least 1."""
+        made = super().__new__(cls, sequence)
+        made.turn = turn
+        return made
+
+    def __lt__(self, other: int) -> bool:
+        """Return whether this is the earlier state."""
+        return _pair(self) < _pair(other)
+
+    def __le__(self, other: int) -> bool:
+        """Return whether this is the same state or an earlier one."""
+        return _pair(self) <= _pair(other)
+
+    def __gt__(self, other: int) -> bool:
+        """Return whether this is the later state."""
+        return _pair(self) > _pair(other)
+
+    def __ge__(self, other: int) -> bool:
+        """Return whether this is the same state or a later one."""
+        return _pair(self) >= _pair(other)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether this is the same state."""
+        return isinstance(other, int) and _pair(self) == _pair(other)
+
+    def __ne__(self, other: object) -> bool:
+        """Return whether this is another state."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Return a hash of the number and the turn."""
+        return hash(_pair(self))
+
+
+def _pair(sequence: int) -> tuple[int, int]:
+    return int(sequence), sequence.turn if isinstance(sequence, Moment) else 0
+
+
 class Position(NamedTuple):
     """What a client has received: every write up to `sequence`.
 
     `op_id`, or its first bytes, identifies the last one, since another history of the database has
-    the same numbers.
+    the same numbers. For what is not in the change log the number is a `Moment`.
     """
 
     sequence: int

@@ -1,0 +1,135 @@
+"""Values in memory, merged over the rows of a store: read as if they were stored with the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.examples import examples
+from treedbd.store.indexes import WriterMaker
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.nodes import etag_in_steps, hash_at
+from treedbd.store.rows import Span
+from treedbd.store.volatile import MergedPresentNodes, Top, Tops
+from treedbd.tree.edit import make_put, set_value
+from treedbd.tree.event import Moment
+from treedbd.tree.hashes import data_hash, etag
+from treedbd.tree.path import encode_path
+from treedbd.tree.types import Container, Path, Place, Value
+from treedbd.tree.value import as_json, compact, members, plain, value_at
+
+KEYS = st.sampled_from(["a", "b", "0", "1", "10", "z"])
+LEAVES = st.sampled_from([1, 2.5, True, "x", "y" * 700])
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.dictionaries(KEYS, inner, min_size=1, max_size=5), max_leaves=12
+)
+STORED = st.lists(st.tuples(st.lists(KEYS, max_size=4).map(tuple), st.none() | VALUES), max_size=6)
+TOPS = st.dictionaries(
+    st.one_of(
+        st.tuples(KEYS, st.just("v")),
+        st.tuples(KEYS, KEYS, st.just("v")),
+        st.tuples(st.just("v"), KEYS),
+        st.tuples(st.just("b"), KEYS, st.just("w"), KEYS),
+    ),
+    VALUES,
+    max_size=5,
+)
+
+
+def normal(value: Any) -> Value:
+    """Return a value in normal form."""
+    return make_put(Place(()), value).changes[0].value
+
+
+def store(writes: list[tuple[Path, Any]]) -> tuple[MemoryEngine, Value]:
+    """Return an engine that has what was written, and the same as a value."""
+    engine, root = MemoryEngine(), None
+    transaction = engine.begin()
+    maker = WriterMaker(list)
+    writer = maker.make(transaction)
+    for path, value in writes:
+        edit = make_put(Place(path), value)
+        writer.apply(edit.changes)
+        root = set_value(root, path, edit.changes[0].value)
+    maker.finish()
+    transaction.commit()
+    return engine, root
+
+
+def paths_of(value: Value, path: Path = ()) -> list[Path]:
+    """Return the paths of all nodes of a value."""
+    found = [path]
+    for key, child in members(value):
+        found += paths_of(child, (*path, key))
+    return found
+
+
+def check(nodes: MergedPresentNodes, root: Value, path: Path) -> None:
+    """Compare all that can be read of a node with a value."""
+    value = value_at(root, path)
+    keys = [key for key, _ in members(value)]
+    assert nodes.get(path) == value
+    assert b"".join(nodes.chunks(path)) == compact(plain(value))
+    assert b"".join(nodes.chunks(path, export=True)) == compact(as_json(value))
+    kind = Container if isinstance(value, dict) else type(value)
+    assert nodes.type_at(path) is (None if value is None else kind)
+    assert list(nodes.keys(path)) == keys
+    for at, key in enumerate(keys):
+        assert list(nodes.keys(path, Span(after=key))) == keys[at + 1 :]
+    assert [child.key for child in nodes.children(path, Span(reverse=True))] == keys[::-1]
+    assert {child.key: child.value() for child in nodes.children(path)} == dict(members(value))
+    assert [tag for tag in etag_in_steps(nodes, path) if tag] == [etag(plain(value))]
+    assert hash_at(nodes, Place(path)) == data_hash(value)
+
+
+@settings(deadline=None, max_examples=examples(150))
+@given(STORED, TOPS)
+def test_all_reads_show_both(writes: list[tuple[Path, Any]], values: dict[Path, Any]) -> None:
+    engine, root = store(writes)
+    tops = Tops()
+    for path, value in values.items():
+        above = [value_at(root, path[:depth]) for depth in range(len(path))]
+        if value_at(root, path) is None and all(isinstance(each, dict | None) for each in above):
+            tops.put(Top(path, encode_path(path), normal(value), 0))
+            root = set_value(root, path, normal(value))
+
+    def read(view: Any) -> None:
+        nodes = MergedPresentNodes(view, tops.freeze(), 7)
+        for path in [*paths_of(root), ("q",), ("a", "v"), ("b", "w"), ("z", "z", "z")]:
+            check(nodes, root, path)
+        assert nodes.rows.sequence() == Moment(view.sequence(), 7)
+
+    engine.read(read)
+
+
+def test_frozen_tops_stay_as_they_were() -> None:
+    tops = Tops()
+    first, second = (Top((key,), encode_path((key,)), key, 0) for key in "ab")
+    tops.put(first)
+    frozen = tops.freeze()
+    tops.put(second)
+    tops.remove(first)
+    assert [top.path for top in frozen] == [("a",)]
+    assert [top.path for top in tops] == [("b",)]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (4, Moment(4, 1)),
+        (Moment(4, 1), Moment(4, 2)),
+        (Moment(4, 9), 5),
+        (Moment(4, 9), Moment(5, 1)),
+    ],
+)
+def test_a_moment_is_after_its_number_and_before_the_next(earlier: int, later: int) -> None:
+    assert earlier < later
+    assert later > earlier
+    assert earlier <= later
+    assert not later <= earlier
+    assert earlier != later
+    assert {earlier: 1}.get(later) is None
+    assert max(earlier, later) is later

@@ -1,0 +1,356 @@
+"""Volatile nodes: values in memory that are merged over the rows of a store.
+
+Theory of operation. A *top* is a volatile node that has a value (`Top`): its place, its value in
+normal form, and the row that it would have. `Tops` are those of one database; they are changed by
+their owner, and frozen for readers, who see one moment. `MergedRows` shows rows as if each top were
+a row of its own. Where a stored row holds a container above tops, their values are put into it, so
+a merged row may be of any size; readers conclude nothing from that (`nodes`). So reads, queries,
+hashes and tags need not know of volatile nodes.
+
+What is stored at or below a top is not shown. The path of a top has at most `TOP_KEY_BYTES` bytes,
+encoded, so that no bucket is on its way.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+from typing import Any, Final
+
+from treedbd.store.engine import EngineSnapshot, PresentView, Row
+from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
+from treedbd.store.rows import (
+    SPREAD_BYTES,
+    PagedRows,
+    decode_key,
+    encode_row,
+    end_of_key,
+    is_priority_row,
+    load_part,
+    load_row,
+)
+from treedbd.tree.edit import Draft
+from treedbd.tree.event import Moment
+from treedbd.tree.path import BEYOND
+from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, free
+from treedbd.tree.value import compact, leaf_of, members, priority_of, value_at
+
+TOP_KEY_BYTES: Final = SPREAD_BYTES
+"""The most bytes of the encoded path of a volatile node."""
+
+
+class Top:
+    """A volatile node that has a value; `size` are about the bytes that it takes as JSON."""
+
+    __slots__ = ("_row", "key", "path", "size", "value")
+
+    def __init__(self, path: Path, key: bytes, value: Value, size: int) -> None:
+        self.path: Final = path
+        self.key: Final = key
+        self.value: Final = value
+        self.size: Final = size
+        self._row: bytes | None = None
+
+    @property
+    def row(self) -> bytes:
+        """The row that it would have in a store."""
+        if self._row is None:
+            self._row = encode_row(self.value)
+        return self._row
+
+
+class Tops:
+    """The volatile nodes of one database that have values."""
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._by_key: dict[bytes, Top] = {}
+        self._by_path: dict[Path, Top] = {}
+        self._frozen: Tops | None = None
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[Top]:
+        """Iterate over them in the order of their keys."""
+        return iter([self._by_key[key] for key in self._keys])
+
+    def at(self, path: Path) -> Top | None:
+        """Return the top at a path."""
+        return self._by_path.get(path)
+
+    def over(self, encoded: bytes) -> Top | None:
+        """Return the top at or above an encoded path."""
+        at = bisect_right(self._keys, encoded)
+        if at and encoded.startswith(self._keys[at - 1]):
+            return self._by_key[self._keys[at - 1]]
+        return None
+
+    def within(self, low: bytes, high: bytes) -> list[Top]:
+        """Return those whose keys are in a range, in the order of their keys."""
+        keys = self._keys
+        start = bisect_left(keys, low)
+        if start == len(keys) or keys[start] >= high:
+            return []
+        return [self._by_key[key] for key in keys[start : bisect_left(keys, high, start)]]
+
+    def below(self, encoded: bytes) -> list[Top]:
+        """Return those at or below an encoded path."""
+        return self.within(encoded, encoded + BEYOND) if encoded else list(self)
+
+    def put(self, top: Top) -> None:
+        """Add a top, or replace the one at its place."""
+        self._frozen = None
+        if top.key not in self._by_key:
+            insort(self._keys, top.key)
+        self._by_key[top.key] = self._by_path[top.path] = top
+
+    def remove(self, top: Top) -> None:
+        """Remove a top."""
+        self._frozen = None
+        del self._keys[bisect_left(self._keys, top.key)]
+        del self._by_key[top.key], self._by_path[top.path]
+
+    def copy(self) -> Tops:
+        """Return the same tops, to be changed by themselves."""
+        copied = Tops()
+        copied._keys = self._keys.copy()
+        copied._by_key = self._by_key.copy()
+        copied._by_path = self._by_path.copy()
+        return copied
+
+    def freeze(self) -> Tops:
+        """Return these tops as they are now; the result must not be changed."""
+        if self._frozen is None:
+            self._frozen = self.copy()
+        return self._frozen
+
+
+class MergedRows(PagedRows):
+    """The rows of a store with those of volatile nodes; `turn` is that of the moment."""
+
+    __slots__ = ("_base", "_merged", "_tops", "_turn")
+
+    def __init__(self, base: PagedRows, tops: Tops, turn: int) -> None:
+        """Merge `tops`, which must not be changed, over the rows of `base`."""
+        super().__init__(base.stored)
+        self._base: Final = base
+        self._tops: Final = tops
+        self._turn: Final = turn
+        self._merged: Final[dict[bytes, Row]] = {}
+
+    def find(self, key: bytes) -> Row | None:
+        """Return the row whose key is `key` or begins it; None if there is none."""
+        tops = self._tops
+        if not tops:
+            return self._base.find(key)
+        over = tops.over(key)
+        if over is not None:
+            return over.key, over.row
+        row = self._base.find(key)
+        if row is None or is_priority_row(row[1]) or not tops.below(key):
+            return row
+        return self._merge(key, row)
+
+    def find_children(self, container: bytes, segments: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return the rows of children of a spread container, by their encoded keys."""
+        found = self._base.find_children(container, segments)
+        for top in self._tops.below(container):
+            for segment in [each for each in found if top.key.startswith(container + each)]:
+                del found[segment]
+        return found
+
+    def floor(self, key: bytes) -> Row | None:
+        """Return the row with the greatest key that is at most `key`."""
+        row = self.find(key)
+        if row is not None and row[0] != key:
+            return row
+        return next(self.scan(b"", key + b"\0", reverse=True), None)
+
+    def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        """Iterate over the rows with `low <= key < high` in key order, or backwards."""
+        tops = self._tops.within(low, high)
+        if not tops:
+            return self._base.scan(low, high, reverse=reverse)
+        rows = self._base.scan(low, high, reverse=reverse)
+        return self._backwards(rows, tops) if reverse else self._forwards(rows, tops)
+
+    def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
+        """Iterate over keys, of volatile nodes also those within another row."""
+        keys = self._base.scan_keys(low, high, reverse=reverse)
+        tops = [top.key for top in self._tops.within(low, high)]
+        if not tops:
+            return keys
+        return merge(keys, tops[::-1] if reverse else tops, reverse=reverse)
+
+    def scan_whole(self, low: bytes, high: bytes) -> Iterator[Row]:
+        """Iterate as `scan_stored` does; of pages that are partly outside come single rows."""
+        if self._tops.within(low, high):
+            return self.scan(low, high)
+        return self._base.scan_whole(low, high)
+
+    def scan_stored(self, low: bytes, high: bytes) -> Iterator[Row]:
+        """Iterate over rows and pages; where volatile nodes are, over rows alone."""
+        if self._tops.within(low, high):
+            return self.scan(low, high)
+        return self._base.scan_stored(low, high)
+
+    def is_merged(self, encoded: bytes) -> bool:
+        """Return whether a volatile node is at, above or below a path."""
+        return bool(self._tops.below(encoded)) or self._tops.over(encoded) is not None
+
+    def sequence(self) -> int:
+        """Return the moment that is shown."""
+        return Moment(self._base.sequence(), self._turn)
+
+    def _merge(self, key: bytes, row: Row) -> Row:
+        """Return the row at `key`, which `row` covers, with the values of the tops below it."""
+        found = self._merged.get(key)
+        if found is None:
+            inside = _keys_between(row[0], key)
+            draft = Draft(load_part(row[1], inside) if inside else load_row(row[1]))
+            depth = len(_keys_between(b"", key))
+            for top in self._tops.below(key):
+                draft.set(top.path[depth:], top.value)
+            found = self._merged[key] = key, encode_row(draft.finish())
+        return found
+
+    def _forwards(self, rows: Iterator[Row], tops: list[Top]) -> Iterator[Row]:
+        waiting, over = deque(tops), b""
+        for key, raw in rows:
+            while waiting and waiting[0].key < key:
+                over = waiting[0].key
+                yield over, waiting.popleft().row
+            if over and key.startswith(over):
+                continue  # what is stored there is not shown
+            if not waiting or is_priority_row(raw) or not waiting[0].key.startswith(key):
+                yield key, raw
+                continue
+            over = waiting[0].key if waiting[0].key == key else b""
+            yield (key, waiting[0].row) if over else self._merge(key, (key, raw))
+            while waiting and waiting[0].key.startswith(key):
+                waiting.popleft()
+        for top in waiting:
+            yield top.key, top.row
+
+    def _backwards(self, rows: Iterator[Row], tops: list[Top]) -> Iterator[Row]:
+        waiting = deque(reversed(tops))
+        for key, raw in rows:
+            is_priority, covered = is_priority_row(raw), None
+            while waiting and waiting[0].key >= key:
+                top = waiting.popleft()
+                if is_priority or not top.key.startswith(key):
+                    yield top.key, top.row
+                else:
+                    covered = top
+            if covered is not None:
+                yield (key, covered.row) if covered.key == key else self._merge(key, (key, raw))
+            elif not (waiting and key.startswith(waiting[0].key)):
+                yield key, raw
+        for top in waiting:
+            yield top.key, top.row
+
+
+def _keys_between(container: bytes, key: bytes) -> Path:
+    """Return the keys that lead from one encoded path to another one at or below it."""
+    found, start = [], len(container)
+    while start < len(key):
+        end = end_of_key(key, start)
+        found.append(decode_key(key[start:end]))
+        start = end
+    return tuple(found)
+
+
+class MergedNodes(Nodes):
+    """The tree of a transaction, or of another moment in one turn, with volatile nodes."""
+
+    def __init__(self, base: PagedRows, tops: Tops, turn: int) -> None:
+        super().__init__(MergedRows(base, tops, turn))
+
+
+class MergedPresentNodes(PresentNodes):
+    """The tree at the present moment, with volatile nodes."""
+
+    def __init__(self, view: PresentView, tops: Tops, turn: int) -> None:
+        super().__init__(view, MergedRows(PagedRows(view), tops, turn))
+        self._tops, self._turn = tops, turn
+
+    def hold(self) -> HeldNodes | None:
+        """Hold this moment; None if it cannot be held now."""
+        snapshot = self.view.hold()
+        return None if snapshot is None else MergedHeldNodes(snapshot, self._tops, self._turn)
+
+
+class MergedHeldNodes(HeldNodes):
+    """The tree at one moment that is held, with volatile nodes."""
+
+    def __init__(self, snapshot: EngineSnapshot, tops: Tops, turn: int) -> None:
+        super().__init__(snapshot, MergedRows(PagedRows(snapshot), tops, turn))
+
+
+class VolatileView:
+    """A `View` of the present moment, whose volatile nodes are read where they are.
+
+    The nodes of a whole moment take as long to make as there are volatile nodes. A write of a
+    volatile node mostly needs that node alone.
+    """
+
+    def __init__(
+        self,
+        tops: Tops,
+        depth: Callable[[Path], int],
+        read: Callable[[Callable[[Nodes], Any]], Any],
+    ) -> None:
+        """Find how many keys of a path lead to a top by `depth`, and `read` all else."""
+        self._tops: Final = tops
+        self._depth: Final = depth
+        self._read: Final = read
+
+    def find(self, path: Path) -> Value:
+        """Return the value at a path, at or below a volatile node."""
+        depth = self._depth(path)
+        top = self._tops.at(path[:depth])
+        return None if top is None else value_at(top.value, path[depth:])
+
+    def get(self, path: Path) -> Value:
+        """Return the whole subtree at `path` with its priorities."""
+        if self._depth(path) > 0:
+            return self.find(path)
+        value: Value = self._read(lambda nodes: nodes.get(path))
+        return value
+
+    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
+        """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
+        if self._depth(path) > 0:
+            return leaf_of(self.find(path))
+        found: Leaf | Container | None = self._read(lambda nodes: nodes.peek(path, charge))
+        return found
+
+    def type_at(self, path: Path, charge: Charge = free) -> type[Leaf] | type[Container] | None:
+        """Return the type of what `peek` returns."""
+        found = self.peek(path, charge)
+        return None if found is None else type(found)
+
+    def size(self, path: Path, limit: int) -> int:
+        """Return the approximate bytes of the subtree at `path`."""
+        if self._depth(path) > 0:
+            return len(compact(self.find(path)))
+        size: int = self._read(lambda nodes: nodes.size(path, limit))
+        return size
+
+    def priority(self, path: Path, charge: Charge = free) -> Priority | None:
+        """Return the priority of the node at `path`."""
+        if self._depth(path) > 0:
+            return priority_of(self.find(path))
+        found: Priority | None = self._read(lambda nodes: nodes.priority(path, charge))
+        return found
+
+    def keys(self, path: Path) -> Iterator[str]:
+        """Iterate over the keys of the children of `path` in key order."""
+        if self._depth(path) > 0:
+            return iter([key for key, _ in members(self.find(path))])
+        keys: list[str] = self._read(lambda nodes: list(nodes.keys(path)))
+        return iter(keys)
