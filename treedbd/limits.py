@@ -109,6 +109,10 @@ MAX_MADE_TOKEN_S: Final = 30 * 86_400
 """The longest life of a token that an admin requests for a user, in seconds."""
 MAX_RENEWED_S: Final = 12 * 3600
 """Seconds from when an admin signed in to the end of the last token that replaces the first."""
+MAX_VOLATILE_BYTES: Final = 32 * KIB
+"""Bytes of JSON that one write sets at one volatile place."""
+MAX_VOLATILE_CHANGES: Final = 1000
+"""Volatile places that one write sets."""
 MAX_RESUMED_WRITES: Final = 10_000
 MAX_RESUMED_BYTES: Final = 16 * MIB
 MAX_RESUMED_PATHS: Final = 50_000
@@ -221,6 +225,8 @@ class Limits:
         where_children: children that one request with `where` looks through; beyond it 400.
         watched_fields_per_path: fields by which the streams and listens of the children of one path
             order and select, together: a write there reads each of them; beyond it 503.
+        volatile_bytes: what the volatile nodes of one database take as JSON, with
+            256 bytes for each; beyond it 507.
         disconnect_writes_per_connection: places that one connection or stream has pending to be
             written when it ends; beyond it 400.
         streams: open streams; beyond it 503.
@@ -265,6 +271,7 @@ class Limits:
     kept_answer_bytes: int = limit(64 * MIB, 0, 2**40, "bytes")
     where_children: int = limit(100_000, 1, 100_000_000)
     watched_fields_per_path: int = limit(4096, 1, 1_000_000)
+    volatile_bytes: int = limit(4 * MIB, KIB, 2**40, "bytes")
     disconnect_writes_per_connection: int = limit(100, 1, 10_000)
     streams: int = limit(16_000, 1, 10_000_000)
     streams_per_database: int = limit(16_000, 1, 10_000_000)

@@ -13,6 +13,8 @@ event_capture    the events of hooks, captured in the transaction of a write
 expiry           when nodes go (`.ttl`): the index of times, kept by writes; expired nodes removed
 expirer          which process removes expired nodes, and when
 first_hooks      hooks that databases have from their first write on
+volatile         values in memory alone: written at once, flushed to watchers at a bounded rate
+volatile_exchange  values in memory alone, sent to the other processes that serve a database
 rights           what rules allow callers, at a request; trials of rules, without a daemon
 watchers         watchers by path; their rights, judged again; what a commit means to each
 watched_queries  the events of each watched query, found once for all its streams

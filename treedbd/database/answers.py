@@ -222,6 +222,10 @@ class Answers:
                 for change in commit.changes:
                     self._drop_at(change.path, sequence)
 
+    def drop(self, path: Path, sequence: int) -> None:
+        """Drop all answers that a change of a path concerns; the state after it has a number."""
+        self._drop_at(path, sequence)
+
     def clear(self) -> None:
         """Drop all answers."""
         self._drop_at(ROOT, 0)

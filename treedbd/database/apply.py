@@ -49,7 +49,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.limits import KIB, MAX_SHOWN_BYTES
 from treedbd.loop import pause, paused
 from treedbd.names import DatabaseName
-from treedbd.rules.context import KeptReads
+from treedbd.rules.context import KeptReads, ReadPool
 from treedbd.store import changelog
 from treedbd.store.bulk import BulkPatch, BulkWriter
 from treedbd.store.cursors import Cursor, CursorKeeper, put_cursor
@@ -85,12 +85,13 @@ from treedbd.tree.fragments import Fragment, InvalidFragment, Splitter, find_lin
 from treedbd.tree.hashes import etag
 from treedbd.tree.path import format_path, is_later
 from treedbd.tree.query import Order
-from treedbd.tree.types import Change, Chunks, InvalidData, Path, Place, View
+from treedbd.tree.types import Change, Chunks, InvalidData, Json, Path, Place, View
 from treedbd.tree.value import compact
 
 if TYPE_CHECKING:
     from treedbd.database.active_rules import ActiveRules
     from treedbd.database.database import Database
+    from treedbd.database.volatile import VolatileData
 
 MAX_INDEXES: Final = 1000
 """Indexes that rules may declare; what is beyond is not built."""
@@ -159,7 +160,9 @@ class WriteApplier:
 
     def judge(self, transaction: Transaction, write: Write) -> None:
         """Raise what would refuse a write by its rules or its server values; apply nothing."""
-        nodes = self._writers.make(transaction)
+        nodes: Nodes = self._writers.make(transaction)
+        if self._database.volatile is not None:
+            nodes = self._database.volatile.over(nodes.rows, transaction)
         self._database.rights.check_write(nodes, write, resolve(write.edit, write.now, nodes), None)
         self._check_time(write)
 
@@ -170,21 +173,16 @@ class WriteApplier:
         database = self._database
         counted = None if database.quotas is None else database.quotas.begin(transaction)
         nodes = self._writers.make(transaction if counted is None else counted.rows)
-        edit = write.edit
-        if edit.has_placeholders:
-            edit = resolve(edit, write.now, nodes)
+        if database.volatile is not None:
+            return self._apply_divided(transaction, write, nodes, database.volatile, counted)
+        edit = resolve(write.edit, write.now, nodes)
         may_read = database.rights.check_write(nodes, write, edit, None)
-        self._check(write, edit, nodes)
+        self._check(write, edit, nodes, database.kept_reads)
         wants_etag = write.wants_etag and may_read
         etag = etag_before_write(edit) if wants_etag else None
         commit = echo = None
         if has_effect(edit, nodes):
-            nodes.check_room([each.place.path for each in edit.changes if each.value is not None])
-            database.kept_reads.note_changes(transaction, edit.changes)
-            captures = self.events.is_used
-            events = self.events.capture(transaction, write, edit, nodes) if captures else ""
-            (nodes.change if counted is None else nodes.apply)(edit.changes)
-            sequence, op_id, size = self._log(transaction, nodes, write, edit, events, counted)
+            sequence, op_id, size = self._store(transaction, write, nodes, edit, counted)
             commit = changelog.commit_of(sequence, edit, op_id, size)
         if write.wants_echo:
             echo = echo_of(edit, nodes) if may_read else echo_without_reading(write.edit, write.now)
@@ -192,13 +190,55 @@ class WriteApplier:
             etag = etag_after_write(nodes, edit)
         return Outcome(edit, commit, echo, etag)
 
+    def _apply_divided(
+        self,
+        transaction: Transaction,
+        write: Write,
+        nodes: NodeWriter,
+        volatile: VolatileData,
+        counted: CountedWrite | None,
+    ) -> Outcome:
+        """Do a write where the rules know volatile nodes; what is volatile of it is not stored."""
+        database, seen = self._database, volatile.over(nodes.rows, transaction)
+        edit = resolve(write.edit, write.now, seen)
+        may_read = database.rights.check_write(seen, write, edit, None)
+        self._check(write, edit, seen, KeptReads(ReadPool()))
+        stored, changes, part = volatile.divide(edit, nodes)
+        commit = None
+        if stored is not None and has_effect(stored, seen):
+            sequence, op_id, size = self._store(transaction, write, nodes, stored, counted)
+            commit = changelog.commit_of(sequence, edit, op_id, size)
+        outcome = Outcome(edit, commit, None, None, volatile=changes, volatile_part=part)
+        after = volatile.over(nodes.rows, transaction, changes)
+        if write.wants_echo:
+            outcome.echo = _echo_of(write, edit, after, may_read=may_read)
+        if write.wants_etag and may_read:
+            outcome.etag = etag_before_write(edit) or etag_after_write(after, edit)
+        volatile.applied(changes)
+        outcome.has_changed_rows = bool(changes) and not transaction.sequence()
+        return outcome
+
+    def _store(
+        self,
+        transaction: Transaction,
+        write: Write,
+        nodes: NodeWriter,
+        edit: Edit,
+        counted: CountedWrite | None,
+    ) -> tuple[int, bytes, int]:
+        """Store an edit, and log it; return its number, its id, and the bytes of its entry."""
+        nodes.check_room([each.place.path for each in edit.changes if each.value is not None])
+        self._database.kept_reads.note_changes(transaction, edit.changes)
+        captures = self.events.is_used
+        events = self.events.capture(transaction, write, edit, nodes) if captures else ""
+        (nodes.change if counted is None else nodes.apply)(edit.changes)
+        return self._log(transaction, nodes, write, edit, events, counted)
+
     def _apply_large(self, transaction: Transaction, write: Write, body: LargeBody) -> Outcome:
         """Do a write whose body is applied before the rules are evaluated; it pauses."""
-        database, quotas = self._database, self._database.quotas
-        counted = None if quotas is None else quotas.begin(transaction, is_large=True)
-        nodes = self._writers.make(transaction if counted is None else counted.rows)
-        nodes.checks_room = True
-        with closing(database.hold()) as before:
+        database, volatile = self._database, self._database.volatile
+        nodes, counted = self._begin_large(transaction, write)
+        with closing(database.hold()) as before, closing(database.hold_stored()) as stored:
             applied = AppliedBody(
                 writer=nodes,
                 write=write,
@@ -213,8 +253,9 @@ class WriteApplier:
                 by_member=applied.changes,
             )
             may_read = database.rights.check_write(before, write, edit, nodes)
-            self._check(write, edit, before)
-            events = self.events.capture(transaction, write, edit, before, nodes)
+            self._check(write, edit, before, database.kept_reads)
+            events = self.events.capture(transaction, write, edit, stored, nodes)
+        changes = () if volatile is None else volatile.divide_large(edit.changes, nodes)
         etag = etag_after_write(nodes, edit) if write.wants_etag and may_read else None
         self._check_time(write)
         database.kept_reads.note_changes(transaction, edit.changes)
@@ -222,7 +263,20 @@ class WriteApplier:
             transaction, nodes, write, write.edit, events, counted, applied
         )
         commit = changelog.large_commit_of(sequence, edit, op_id, applied.printed, size)
-        return Outcome(edit, commit, None, etag, may_read=may_read, sent=applied.echo)
+        sent = applied.echo
+        return Outcome(edit, commit, None, etag, may_read=may_read, sent=sent, volatile=changes)
+
+    def _begin_large(
+        self, transaction: Transaction, write: Write
+    ) -> tuple[NodeWriter, CountedWrite | None]:
+        """Return what a large write is written by, and counted by if there are quotas."""
+        volatile, quotas = self._database.volatile, self._database.quotas
+        if volatile is not None:
+            volatile.check_large(write.edit.place.path)
+        counted = None if quotas is None else quotas.begin(transaction, is_large=True)
+        nodes = self._writers.make(transaction if counted is None else counted.rows)
+        nodes.checks_room = True
+        return nodes, counted
 
     def _after_others(self, write: Write) -> Write:
         """Make a write later than those of other processes, whose clocks may be ahead.
@@ -240,26 +294,13 @@ class WriteApplier:
             write = attrs.evolve(write, edit=rename_child(write.edit, key))
         return write
 
-    def _check(self, write: Write, edit: Edit, before: Nodes) -> None:
+    def _check(self, write: Write, edit: Edit, before: Nodes, reads: KeptReads) -> None:
         """Raise what refuses a write that its rules allow."""
         if write.condition is not None:
-            check_condition(before, write.condition, self._database.kept_reads)
+            check_condition(before, write.condition, reads)
         if write.refuses_lone_priority:
-            self._check_priorities(write, edit, before)
+            check_lone_priority(self._database, write, edit, before)
         self._check_time(write)  # evaluating rules may take long
-
-    def _check_priorities(self, write: Write, edit: Edit, before: Nodes) -> None:
-        """Raise `InvalidData` if an edit sets the priority of nothing.
-
-        For a caller who may not read there it has no effect, so that no error reveals anything.
-        """
-        path = find_lone_priority(edit, before)
-        if path is not None and self._database.rights.evaluate_read(
-            path, write.caller, write.now, before
-        ):
-            raise InvalidData(
-                f"There is nothing at {format_path(path)} that could have a priority."
-            )
 
     def _check_time(self, write: Write) -> None:
         if write.deadline is not None and self._runtime.clock.seconds() >= write.deadline:
@@ -374,6 +415,20 @@ def _writer_of(caller: Caller) -> changelog.Writer:
         return changelog.ANONYMOUS
     uid = caller.auth.get("uid") if isinstance(caller.auth, dict) else None
     return changelog.Writer(uid if isinstance(uid, str) else None, caller.is_admin, caller.origin)
+
+
+def _echo_of(write: Write, edit: Edit, after: View, *, may_read: bool) -> Json:
+    return echo_of(edit, after) if may_read else echo_without_reading(write.edit, write.now)
+
+
+def check_lone_priority(database: Database, write: Write, edit: Edit, before: Nodes) -> None:
+    """Raise `InvalidData` if an edit sets the priority of nothing.
+
+    For a caller who may not read there it has no effect, so that no error reveals anything.
+    """
+    path = find_lone_priority(edit, before)
+    if path is not None and database.rights.evaluate_read(path, write.caller, write.now, before):
+        raise InvalidData(f"There is nothing at {format_path(path)} that could have a priority.")
 
 
 def check_condition(nodes: Nodes, condition: Condition | HashCondition, kept: KeptReads) -> None:

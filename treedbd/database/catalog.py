@@ -16,6 +16,7 @@ from collections.abc import (
     Callable,
     Generator,
     Iterable,
+    Iterator,
     Mapping,
     MutableMapping,
 )
@@ -45,6 +46,7 @@ from treedbd.database.requests import (
 )
 from treedbd.database.runtime import Look, OtherProcesses, Problem, ProblemSearch, Runtime
 from treedbd.database.slices import Steps
+from treedbd.database.volatile_exchange import encode_changes
 from treedbd.database.write_lock import MakeWriteLock
 from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
@@ -325,6 +327,20 @@ class Catalog:
         if database is not None:
             self._files.follow(database)
             database.hinted()
+
+    def receive_volatile(self, name: DatabaseName, content: bytes, *, is_state: bool) -> None:
+        """Apply volatile changes of another process, if the database is in use here."""
+        database = self._used.get(name)
+        if database is not None and database.volatile is not None:
+            exchange = database.volatile.exchange
+            if exchange is not None:
+                exchange.receive(content, is_state=is_state)
+
+    def volatile_state(self, name: DatabaseName) -> Iterator[bytes]:
+        """Iterate over the parts of what is volatile in a database, as others receive it."""
+        database = self._used.get(name)
+        if database is not None and database.volatile is not None:
+            yield from encode_changes(database.volatile.state())
 
     def poll(self) -> None:
         """Look for writes of other processes to all databases in use, in slices."""

@@ -34,10 +34,11 @@ from treedbd.database.requests import (
     Write,
     WrittenElsewhere,
 )
-from treedbd.database.resume import Moments, Resumptions
+from treedbd.database.resume import FlushMoments, Moments, Resumptions
 from treedbd.database.rights import Authorisation, ReadRequest, trace_rules
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
+from treedbd.database.volatile import VolatileData
 from treedbd.database.watched_queries import QueryStream, QuerySubscription
 from treedbd.database.watchers import (
     NodeSubscription,
@@ -51,14 +52,21 @@ from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.expiry import show_expiry
+from treedbd.rules.ruleset import DENY
 from treedbd.store import changelog
-from treedbd.store.engine import Engine, PresentView, StoreDamaged, Transaction
+from treedbd.store.engine import (
+    Engine,
+    EngineSnapshot,
+    PresentView,
+    StoreDamaged,
+    Transaction,
+)
 from treedbd.store.hooks import Hook, read_hooks
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.store.on_demand import WrappedEngine
 from treedbd.store.outline import Outline
 from treedbd.store.select import SortedChildren, sort_children
-from treedbd.tree.edit import make_remove, resolve
+from treedbd.tree.edit import Edit, make_remove, resolve
 from treedbd.tree.event import Commit
 from treedbd.tree.path import PushIds
 from treedbd.tree.query import Query
@@ -82,6 +90,7 @@ class Database:
         name: its name.
         project: the project it belongs to.
         rules: the rules in force of that project.
+        volatile: what it keeps in memory alone, None if the rules have never called that for.
         push_ids: makes the keys of its pushed children.
         rights: what callers may do in it.
         kept_reads: what its rules have read.
@@ -125,31 +134,50 @@ class Database:
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
         self.rights: Final = self._make_rights(runtime)
         self._grants = ReadGrants(self)
-        maintenance, self._moments = MaintenanceList(), Moments(engine)
+        self.volatile: VolatileData | None = None
+        self._volatile_rules = DENY
+        maintenance, self._moments = MaintenanceList(), Moments(engine, self._hold_shown)
         self.quotas: Final = make_quotas(name, project, maintenance)
         self.shared_lock: Final = None if make_lock is None else make_lock(engine, self)
         self.indexes: Final = Indexes(name, engine, rules, maintenance, runtime=runtime)
         self.expiry: Final = ExpiryIndex(name, engine, rules, maintenance, runtime=runtime)
-        self._group_commit = GroupCommit(
-            database=self,
-            engine=engine,
-            applier=WriteApplier(self, runtime, retain_events),
-            runtime=runtime,
-            lock=self.shared_lock,
-            maintenance=maintenance,
-        )
+        applier = WriteApplier(self, runtime, retain_events)
+        self._group_commit = self._make_group_commit(applier, maintenance)
         self.watching: Final = self._make_watching(runtime)
         self._watchers = self.watching.watchers
-        self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)
+        self._resumptions = self._make_resumptions(retain_events)
         self.resume: Final = self._resumptions.add
         self.disconnect_writes: Final = DisconnectWrites(
             name, self.write, runtime, project.database_bytes
+        )
+        self._apply_volatile_rules()
+
+    def _make_group_commit(
+        self, applier: WriteApplier, maintenance: MaintenanceList
+    ) -> GroupCommit:
+        return GroupCommit(
+            database=self,
+            engine=self._engine,
+            applier=applier,
+            runtime=self._runtime,
+            lock=self.shared_lock,
+            maintenance=maintenance,
+        )
+
+    def _make_resumptions(self, retained: int) -> Resumptions:
+        return Resumptions(
+            engine=self._engine,
+            nodes_of=self._nodes_of,
+            watchers=self._watchers,
+            runtime=self._runtime,
+            retained=retained,
         )
 
     def _make_watching(self, runtime: Runtime) -> Watching:
         return Watching(
             engine=self._engine,
             moments=self._moments,
+            nodes_of=self._nodes_of,
             grants=self._grants,
             rounds=self._group_commit.rounds,
             slices=runtime.slices,
@@ -189,6 +217,7 @@ class Database:
         is_used = self.requests or self._watchers.count or self._grants.held or self.is_writing
         is_used = is_used or self.disconnect_writes.is_needed
         is_used = is_used or (self.shared_lock is not None and self.shared_lock.is_in_use)
+        is_used = is_used or (self.volatile is not None and len(self.volatile) > 0)
         # A file that is elsewhere stays open: it holds what was acknowledged.
         return not is_used and self._engine.find_misplaced() is None
 
@@ -228,12 +257,26 @@ class Database:
         """Run `work` on the last durable state and return its result."""
 
         def read_nodes(view: PresentView) -> T:
+            if self.volatile is not None:
+                return work(self.volatile.nodes_of(view))
             nodes = self._nodes
             if nodes is None or nodes.view is not view:  # an engine may keep its view
                 nodes = self._nodes = PresentNodes(view)
             return work(nodes)
 
         return self._engine.read(read_nodes)
+
+    def read_stored(self, work: Callable[[Nodes], T]) -> T:
+        """Run `work` on the last durable state without its volatile nodes; return its result."""
+        return self._engine.read(lambda view: work(PresentNodes(view)))
+
+    def _nodes_of(self, view: PresentView) -> PresentNodes:
+        """Return the nodes of the present moment."""
+        return PresentNodes(view) if self.volatile is None else self.volatile.nodes_of(view)
+
+    def _hold_shown(self, snapshot: EngineSnapshot) -> HeldNodes:
+        """Return the nodes of a moment that is held, as watchers know them."""
+        return HeldNodes(snapshot) if self.volatile is None else self.volatile.hold_shown(snapshot)
 
     def check_read(self, read: ReadRequest, nodes: Nodes | None = None) -> bool:
         """Raise `PermissionDenied` unless the rules allow a read of the state that `nodes` show.
@@ -316,6 +359,11 @@ class Database:
 
     def hold(self) -> HeldNodes:
         """Hold the last durable state open for a reader that works in slices."""
+        snapshot = self._engine.snapshot()
+        return HeldNodes(snapshot) if self.volatile is None else self.volatile.hold(snapshot)
+
+    def hold_stored(self) -> HeldNodes:
+        """Hold the same state open without its volatile nodes."""
         return HeldNodes(self._engine.snapshot())
 
     def write(self, write: Write) -> Deferred[Outcome]:
@@ -335,7 +383,14 @@ class Database:
                 return fail(refusal)
             except StoreDamaged:
                 pass  # which is why the write is refused
-        return self._group_commit.submit(write)
+        if self._volatile_rules is not self.rules.current:  # their first reading changes nothing
+            self._apply_volatile_rules()
+        if self.volatile is None:
+            return self._group_commit.submit(write)
+        written = self.volatile.write(write)
+        if written is not None:
+            return written
+        return self.volatile.note_queued(write, self._group_commit.submit(write))
 
     def create(self, caller: Caller, now: int, deadline: float) -> Deferred[Outcome]:
         """Create the database without data; fires, and errbacks, as `write`."""
@@ -380,12 +435,22 @@ class Database:
 
         Those that are not checked in this turn are checked before anything is sent to them.
         """
+        self._apply_volatile_rules()
         self._runtime.slices.start(self._grants.recheck())
         self.indexes.rules_changed()
         if self.is_open:
             self.indexes.check()
             if self.has_expiry:
                 self.expiry.check()
+
+    def _apply_volatile_rules(self) -> None:
+        """Keep in memory what the rules in force call volatile, and drop what no longer is."""
+        rules = self._volatile_rules = self.rules.current
+        paths = rules.volatile
+        if self.volatile is None and paths is not None and not self.is_absent:
+            self.volatile = VolatileData(self, self._runtime)
+        if self.volatile is not None:
+            self.volatile.rules_changed(paths)
 
     def subscribe(
         self,
@@ -406,6 +471,10 @@ class Database:
         return QuerySubscription(
             self.watching, path, query, stream, is_export=is_export, group=group, account=account
         )
+
+    def may_resume(self, path: Path) -> bool:
+        """Return whether the change log has all events of a path: not where it is volatile."""
+        return self.volatile is None or not self.volatile.is_near(path)
 
     def subscribe_to_changes(self, path: Path, stream: QueryStream) -> Subscription:
         """Return what a stream shows of a path if it names the places that change, and no values.
@@ -443,6 +512,8 @@ class Database:
         self.kept_reads.clear()
         self.disconnect_writes.stop()
         self.indexes.stop_waiting()
+        if self.volatile is not None:
+            self.volatile.close()
         closing = self._group_commit.close()
         if self.shared_lock is not None:
             shared = self.shared_lock
@@ -456,13 +527,15 @@ class Database:
         """
         self.disconnect_writes.abandon()
         self.indexes.stop_waiting()
+        if self.volatile is not None:
+            self.volatile.close()
         await self._group_commit.close(str(DatabaseDeleted()))
         if self.shared_lock is not None and (ending := self.shared_lock.end()) is not None:
             await ending
         self.is_open = False
         if isinstance(self._engine, WrappedEngine):  # as a catalog gives it
             self._engine.retire(DatabaseDeleted)
-        self._nodes = None
+        self._nodes = self.volatile = None
         self.answers.clear()
         self.kept_reads.clear()
         await self._runtime.run_in_thread(self._engine.close)
@@ -491,6 +564,8 @@ class Database:
         self.tell_readers()
         self.kept_reads.clear()
         self.push_ids.pass_over(news.pushed)
+        if self.volatile is not None:
+            self.volatile.others_wrote()
         if news.commits is None:
             self.answers.clear()
         else:
@@ -527,6 +602,40 @@ class Database:
         elif self._moments.are_held:
             self._moments.close()
         self.watching.followed_through = commits[-1].position.sequence
+
+    @property
+    def end_reason(self) -> str | None:
+        """Why writes are refused until the end, in one sentence; None if they are not."""
+        return self._group_commit.end_reason
+
+    def show_volatile(self, outcome: Outcome) -> None:
+        """Show the volatile part of a write whose stored part is durable."""
+        if self.volatile is not None:
+            self.volatile.committed(outcome)
+
+    def when_shown(self, edit: Edit, call: Callable[[], None]) -> None:
+        """Call this when watchers know what is volatile at the places of an edit; now if they do.
+
+        What was committed they may not know yet (`Watching.call_when_notified`).
+        """
+        if self.volatile is None:
+            call()
+        else:
+            self.volatile.when_shown(edit, call)
+
+    def notify_volatile(
+        self, commit: Commit, before: Callable[[EngineSnapshot], HeldNodes]
+    ) -> Steps:
+        """Notify all watchers, if there are any, of a flush; `before` makes nodes of the state."""
+        if self._is_watched():
+            is_needed = self._watchers.collections > 0
+            moments = FlushMoments(self._engine, before, is_needed=is_needed)
+            yield from self.watching.notify((commit,), moments)
+        self.watching.followed_through = commit.position.sequence
+
+    def run_beside_batches(self, steps: Steps) -> None:
+        """Run this when all watchers have been notified of what is durable."""
+        self._group_commit.rounds.run_beside(steps)
 
     def _is_watched(self) -> bool:
         return bool(self._watchers.count or self._grants.held)

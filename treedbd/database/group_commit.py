@@ -235,6 +235,11 @@ class GroupCommit:
         return of_store or self._engine.find_misplaced()
 
     @property
+    def end_reason(self) -> str | None:
+        """Why writes are refused until the end, in one sentence; None if they are not."""
+        return self._end_reason if self._is_ending else self._damage
+
+    @property
     def is_busy(self) -> bool:
         """Whether a write waits, is made durable or notified, or the store is being recovered."""
         is_waiting = len(self._queue) or self._maintenance.waiting or self._compactions
@@ -563,8 +568,11 @@ class GroupCommit:
         commits: list[Commit] = []
         conditional: list[QueuedWrite] = []
         for queued in batch:
-            if isinstance(queued.result, Outcome) and queued.result.commit is not None:
-                commits.append(queued.result.commit)
+            if isinstance(queued.result, Outcome):
+                if queued.result.commit is not None:
+                    commits.append(queued.result.commit)
+                if queued.result.volatile:
+                    self._database.show_volatile(queued.result)
             if queued.write.condition is not None:
                 conditional.append(queued)
         if conditional:
@@ -1092,7 +1100,8 @@ class Rounds:
     each further piece of such work, so that neither can hold up the other for ever.
 
     Attributes:
-        is_held: set while a batch is being committed and answered; nothing is run then.
+        is_held: set while a batch is being committed and answered; only what was added by
+            `run_beside` begins then.
         is_busy: whether a round is under way.
 
     """
@@ -1129,6 +1138,16 @@ class Rounds:
         self._later.append(steps)
         if not self._are_writes_waiting():
             self.start()
+
+    def run_beside(self, steps: Steps) -> None:
+        """Run this as `run_later` does, but also while a batch is applied or committed.
+
+        For what needs no state that the batch leaves: what the batch adds comes after it.
+        """
+        self._later.append(steps)
+        if not (self._round or self.is_busy):
+            self.is_busy = True
+            self._slices.start(self._run())
 
     def start(self) -> None:
         """Begin what waits, unless something is under way; a little is done before this returns."""

@@ -7,9 +7,9 @@ done raises one of the errors; nothing of it was applied then, unless it is `Out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, TypeAlias
 
 import attrs
 
@@ -28,7 +28,7 @@ from treedbd.traces import Trace
 from treedbd.tree.edit import Edit
 from treedbd.tree.event import Commit
 from treedbd.tree.hashes import ETagSet
-from treedbd.tree.types import Chunks, Json, Place
+from treedbd.tree.types import Change, Chunks, Json, Place
 from treedbd.tree.value import parse
 
 if TYPE_CHECKING:  # rules are judged without Twisted, too (`RulesTrial`)
@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # rules are judged without Twisted, too (`RulesTrial`)
 
 SHUTTING_DOWN: Final = "The server is shutting down."
 
+VolatilePart: TypeAlias = Literal["", "all", "part"]
 Task: TypeAlias = "Callable[[WriteApplier, Transaction, Write], Outcome]"
 """What a write does in its transaction in place of its edit; it may be done again from the start.
 
@@ -440,7 +441,9 @@ class Outcome:
     without members) has no `commit`. A write with a large body has no echo; `sent` is what
     a PATCH sent, as JSON, None if that is too long, and `may_read` says whether its caller may be
     shown what it wrote as it is stored. A task that has changed rows which are not of the tree
-    `has_changed_rows`.
+    `has_changed_rows`. `volatile` are the changes that are not stored; with a commit they become
+    visible with it, without one all of the write is volatile. `volatile_part` says which part of
+    what was sent that is: all, a part, or nothing (empty).
     """
 
     edit: Edit
@@ -450,3 +453,5 @@ class Outcome:
     may_read: bool = True
     sent: Chunks | None = None
     has_changed_rows: bool = False
+    volatile: Sequence[Change] = ()
+    volatile_part: VolatilePart = ""

@@ -93,9 +93,20 @@ class Resumptions:
 
     _log = Logger()
 
-    def __init__(self, engine: Engine, watchers: Watchers, runtime: Runtime, retained: int) -> None:
-        """Use the `retained` newest entries of the log, which may hold some more."""
+    def __init__(
+        self,
+        engine: Engine,
+        nodes_of: Callable[[PresentView], Nodes],
+        watchers: Watchers,
+        runtime: Runtime,
+        retained: int,
+    ) -> None:
+        """Use the `retained` newest entries of the log, which may hold some more.
+
+        The rights of clients are judged by the nodes that `nodes_of` makes.
+        """
         self._engine = engine
+        self._nodes_of = nodes_of
         self._watchers = watchers
         self._limit = min(retained, MAX_RESUMED_WRITES)
         self._queue = StepQueue(runtime.slices)
@@ -135,14 +146,14 @@ class Resumptions:
         That is decided in the moment whose number is the last that was added.
         """
 
-        def work(view: ReadView) -> bool | None:
+        def work(view: PresentView) -> bool | None:
             present = view.sequence()
             missed.is_known &= 0 <= present - client.after.sequence <= self._limit
             if missed.is_known and missed.next <= present:
                 self._add_some(missed, view)
                 return None
             return missed.is_known and client.may_continue(
-                Nodes(view), missed.written, missed.rules
+                self._nodes_of(view), missed.written, missed.rules
             )
 
         try:
@@ -410,10 +421,13 @@ class Moments:
 
     """
 
-    def __init__(self, engine: Engine) -> None:
-        """Hold none yet of `engine`."""
+    def __init__(
+        self, engine: Engine, nodes_of: Callable[[EngineSnapshot], HeldNodes] = HeldNodes
+    ) -> None:
+        """Hold none yet of `engine`; `nodes_of` makes the nodes of one that is held."""
         self.are_held = False
         self._engine = engine
+        self._nodes_of = nodes_of
         self._left: deque[HeldNodes] = deque()
         self._replay: Replay | None = None
 
@@ -421,21 +435,22 @@ class Moments:
         """Show reads what has been committed, and hold the moment before it."""
         left = self._engine.advance(holds=True)
         if left is not None:
-            self._left.append(HeldNodes(left))
+            self._left.append(self._nodes_of(left))
             self.are_held = True
 
     def replay_to(self, sequence: int) -> Replay | None:
         """Return the replay of the state with a number, None if that is no longer known."""
-        while self._left and self._left[0].sequence <= sequence:
+        # With volatile nodes, states are moments: their numbers are those of the writes before.
+        while self._left and int(self._left[0].sequence) <= sequence:
             moment = self._left.popleft()
             if self._replay is not None and self._replay.through > moment.sequence:
                 moment.close()
                 continue
             self._begin(moment)
         if self._replay is None and sequence == 0:
-            self._begin(_nothing())
+            self._begin(self._nodes_of(MemoryEngine().snapshot()))
         replay = self._replay
-        return replay if replay is not None and replay.through == sequence else None
+        return replay if replay is not None and int(replay.through) == sequence else None
 
     def add(self, commit: Commit) -> Replay | None:
         """Return the replay of the state after a write, None if that is not known."""
@@ -450,7 +465,9 @@ class Moments:
     def release_unneeded(self) -> None:
         """Release what is no longer needed: watchers were notified of all that reads show."""
         replay = self._replay
-        if replay is not None and replay.through == self._engine.read(lambda view: view.sequence()):
+        if replay is None:
+            return
+        if int(replay.through) == self._engine.read(lambda view: view.sequence()):
             self.close()
 
     def close(self) -> None:
@@ -470,7 +487,7 @@ class Moments:
 
         held = self._engine.read(hold)
         if held is not None:
-            self._begin(HeldNodes(held))
+            self._begin(self._nodes_of(held))
         return held is not None
 
     def _begin(self, moment: HeldNodes) -> None:
@@ -480,9 +497,39 @@ class Moments:
         self._replay = Replay(SharedMoment(moment))
 
 
-def _nothing() -> HeldNodes:
-    """Return the state before the first write."""
-    return HeldNodes(MemoryEngine().snapshot())
+class FlushMoments:
+    """The replay of one flush of volatile nodes, which queries compare with the state before."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        before: Callable[[EngineSnapshot], HeldNodes],
+        *,
+        is_needed: bool,
+    ) -> None:
+        """Begin with the present moment of `engine`, of which `before` makes nodes."""
+        self._engine = engine
+        self._before = before
+        self._is_needed = is_needed
+        self._replay: Replay | None = None
+
+    def replay_to(self, _: int) -> Replay | None:
+        """Return the replay of the state before the flush, None if it is not needed."""
+        if self._replay is None and self._is_needed:
+            self._replay = Replay(SharedMoment(self._before(self._engine.snapshot())))
+        return self._replay
+
+    def add(self, commit: Commit) -> Replay | None:
+        """Return the replay of the state after it, None if none was needed before."""
+        if self._replay is not None:
+            self._replay.add(commit)
+        return self._replay
+
+    def release_unneeded(self) -> None:
+        """Release the moment."""
+        if self._replay is not None:
+            self._replay.close()
+            self._replay = None
 
 
 def _apply(commit: Commit, edited: EditedTree) -> None:

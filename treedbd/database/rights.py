@@ -35,6 +35,7 @@ from treedbd.rules.ruleset import RuleSet
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
+from treedbd.store.volatile import MergedNodes, VolatileView
 from treedbd.traces import Trace, now_ns
 from treedbd.tree.edit import Edit, make_put, resolve
 from treedbd.tree.overlay import Overlay
@@ -42,6 +43,8 @@ from treedbd.tree.types import ROOT, Json, Path, Place, View
 
 T = TypeVar("T")
 
+_UNKEPT: Final = (HeldNodes, Overlay, MergedNodes, VolatileView)
+"""Views of states that may not be the present one, or may change while rules are evaluated."""
 IS_ALLOWED: Final = "treedb.rules.allowed"
 
 
@@ -116,7 +119,7 @@ class Authorisation:
             raise PermissionDenied("this write")
 
     def check_write(
-        self, nodes: Nodes, write: Write, edit: Edit, after: View | None = None
+        self, nodes: Nodes | VolatileView, write: Write, edit: Edit, after: View | None = None
     ) -> bool:
         """Return whether the caller may read what its response shows.
 
@@ -130,7 +133,9 @@ class Authorisation:
             return self._check_write(nodes, write, edit, after)
         return trace_rules(write.trace, lambda: self._check_write(nodes, write, edit, after))
 
-    def _check_write(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
+    def _check_write(
+        self, nodes: Nodes | VolatileView, write: Write, edit: Edit, after: View | None
+    ) -> bool:
         caller, requested = write.caller, write.edit
         if caller.is_admin:
             return True
@@ -143,13 +148,14 @@ class Authorisation:
         may_read = may_read or rules.find_write(edit.changes, caller.auth)
         if not may_read or is_read or write.condition is not None:
             may_read = self._evaluate_write(nodes, write, edit, after, may_read, is_read=is_read)
-        if self._admins_own is not None and nodes.rows.sequence() == 0:
-            raise UnknownDatabase(self._admins_own, is_project_known=True)
+        owned = self._admins_own
+        if owned is not None and isinstance(nodes, Nodes) and nodes.rows.sequence() == 0:
+            raise UnknownDatabase(owned, is_project_known=True)
         return may_read
 
     def _evaluate_write(
         self,
-        nodes: Nodes,
+        nodes: View,
         write: Write,
         edit: Edit,
         after: View | None,
@@ -217,7 +223,7 @@ class Authorisation:
             query,
             check=None if at_once else check,
             exceeded=self._exceeded,
-            kept=None if isinstance(view, HeldNodes | Overlay) else self._kept_reads,
+            kept=None if isinstance(view, _UNKEPT) else self._kept_reads,
             slow_rules=self._slow_rules,
             at_once=at_once,
         )

@@ -27,6 +27,7 @@ from treedbd.database.first_hooks import FirstHooks
 from treedbd.database.requests import WrittenElsewhere
 from treedbd.database.session_owners import MemoryOwner, SessionOwner
 from treedbd.database.slices import Slices, StepQueue, Steps
+from treedbd.database.volatile_exchange import VolatileLink
 from treedbd.errors import LineBudget
 from treedbd.limits import HookLimits, Limits, ReaderLimits, StreamLimits
 from treedbd.names import DatabaseName
@@ -349,6 +350,8 @@ class Runtime:
         rules_news: called with each project whose rules this process has read, or replaced.
         first_hooks: the hooks that databases have from their first write on.
         watched_fields: the most fields by which the watched queries of one path order and select.
+        volatile_link: sends other processes that share databases what is volatile; None if none do.
+        volatile_bytes: the most bytes of the volatile nodes of one database.
         send_hint: sends the other processes that share a database the hint that it was written.
         measure_rules: finds slow rules; None if they are not logged.
         statistics: count what all databases do.
@@ -377,6 +380,8 @@ class Runtime:
     rules_news: list[Callable[[str], None]] = attrs.field(factory=list)
     first_hooks: FirstHooks = attrs.field(factory=FirstHooks)
     watched_fields: int = Limits().watched_fields_per_path
+    volatile_link: VolatileLink | None = None
+    volatile_bytes: int = Limits().volatile_bytes
     send_hint: Callable[[DatabaseName], None] = _send_no_hint
     measure_rules: MeasureRules | None = None
     statistics: Statistics = attrs.field(factory=Statistics)

@@ -42,7 +42,7 @@ from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.limits import KIB
 from treedbd.rules.context import Dependencies, WrittenPaths
 from treedbd.rules.ruleset import RuleSet
-from treedbd.store.engine import Engine
+from treedbd.store.engine import Engine, PresentView
 from treedbd.store.nodes import Nodes, PresentNodes, spell_chunks
 from treedbd.store.rows import may_be_shown_otherwise
 from treedbd.tree.event import EVENT_BYTES, Commit, CommittedChange, Event, Position, complete
@@ -54,7 +54,7 @@ from treedbd.tree.window import Facts
 if TYPE_CHECKING:
     from treedbd.database.database import Database
     from treedbd.database.group_commit import Rounds
-    from treedbd.database.resume import Moments, Replay
+    from treedbd.database.resume import FlushMoments, Moments, Replay
     from treedbd.database.watched_queries import SharedWindow, WatchedCollection
 
 
@@ -124,12 +124,13 @@ class Watching:
         self,
         engine: Engine,
         moments: Moments,
+        nodes_of: Callable[[PresentView], PresentNodes],
         grants: ReadGrants,
         rounds: Rounds,
         slices: Slices,
         most_fields: int,
     ) -> None:
-        """Read the durable state from `engine`; watchers have `grants`."""
+        """Read the durable state from `engine`, by `nodes_of`; watchers have `grants`."""
         self.watchers: Final = Watchers()
         self.rounds: Final = rounds
         self.background: Final = StepQueue(slices)
@@ -137,13 +138,14 @@ class Watching:
         self.followed_through = 0
         self._engine = engine
         self._moments = moments
+        self._nodes_of = nodes_of
         self._grants = grants
         self._calls: _Calls = {}
         self._calling = _call_each(self._calls)
 
     def read(self, work: Callable[[PresentNodes], T]) -> T:
         """Run `work` on the last durable state and return its result."""
-        return self._engine.read(lambda view: work(PresentNodes(view)))
+        return self._engine.read(lambda view: work(self._nodes_of(view)))
 
     def watch(
         self,
@@ -160,21 +162,27 @@ class Watching:
         state, and its sequence number: the watcher is notified of every later write and no earlier
         one. A second call replaces the first.
         """
-        result, sequence = self._engine.read(
-            lambda view: (work(PresentNodes(view)), view.sequence())
-        )
+
+        def read(view: PresentView) -> tuple[T, int]:
+            nodes = self._nodes_of(view)
+            return work(nodes), nodes.rows.sequence()
+
+        result, sequence = self._engine.read(read)
         self.watchers.add(path, watcher, sequence, group, of_changes=of_changes)
         return result, sequence
 
-    def notify(self, commits: Sequence[Commit]) -> Steps:
-        """Notify of the writes of one batch, in their order; no other may be notified of yet."""
-        delivery = Delivery()
+    def notify(self, commits: Sequence[Commit], of_flush: FlushMoments | None = None) -> Steps:
+        """Notify of the writes of one batch, in their order; no other may be notified of yet.
+
+        Or of a flush of volatile nodes, with the moments that it has.
+        """
+        delivery, moments = Delivery(), self._moments if of_flush is None else of_flush
         try:
             for commit in commits:
-                yield from self._follow(commit, delivery, is_last=commit is commits[-1])
+                yield from self._follow(commit, delivery, moments, is_last=commit is commits[-1])
             yield from delivery.finish()
         finally:
-            self._moments.release_unneeded()
+            moments.release_unneeded()
 
     def call_when_notified(
         self,
@@ -197,14 +205,17 @@ class Watching:
 
     def position(self, sequence: int) -> Position:
         """Return the position of a client that has received everything up to a number."""
+        sequence = int(sequence)  # of a moment, that of the write before
         entry = self._engine.read(lambda view: next(view.entries(sequence - 1), None))
         is_known = entry is not None and entry.sequence == sequence
         return Position(sequence, entry.op_id if entry is not None and is_known else b"")
 
-    def _follow(self, commit: Commit, delivery: Delivery, *, is_last: bool) -> Steps:
+    def _follow(
+        self, commit: Commit, delivery: Delivery, moments: Moments | FlushMoments, *, is_last: bool
+    ) -> Steps:
         """Find what one write means to the watchers that it concerns."""
         sequence = commit.position.sequence
-        replay = self._moments.replay_to(sequence - 1)
+        replay = moments.replay_to(sequence - 1)
         concerned, events = yield from self._concerned(commit)
         before: list[dict[str, Facts] | None] = []
         for each in concerned:
@@ -212,7 +223,7 @@ class Watching:
             before.append(
                 None if collection is None else (yield from collection.look(each.commit, replay))
             )
-        replay = self._moments.add(commit)
+        replay = moments.add(commit)
         yield from self._grants.follow(commit, replay, delivery.finish, is_last=is_last)
         completed = yield from self._completed(commit, replay)
         for number, (each, facts) in enumerate(zip(concerned, before, strict=True), 1):
@@ -355,6 +366,8 @@ class NodeSubscription:
 class Watchers:
     """The watchers of one database, and its watched queries; `count` is how many there are.
 
+    `collections` is how many paths have watched queries.
+
     They are kept in a tree of nodes, one for each watched path and its ancestors. A write is
     followed from the root down to its own path: the nodes on the way watch the path or an ancestor
     of it. Then the nodes below the path are visited, which watch a descendant. Unrelated nodes are
@@ -362,7 +375,7 @@ class Watchers:
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.collections = 0
         self._dropped = self._count_down
         self._root = _Node(self._dropped)
 
@@ -407,7 +420,9 @@ class Watchers:
     def set_collection(self, path: Path, collection: WatchedCollection | None) -> None:
         """Set the watched queries of the children of `path`; None removes them."""
         node = self._make_node(path)
-        self.count += (collection is not None) - (node.collection is not None)
+        added = (collection is not None) - (node.collection is not None)
+        self.count += added
+        self.collections += added
         node.collection = collection
         _prune(self._trail(path), path)
 

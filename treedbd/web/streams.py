@@ -67,7 +67,7 @@ from treedbd.limits import Limits
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, make_patch
-from treedbd.tree.event import Event, Position
+from treedbd.tree.event import Event, Moment, Position
 from treedbd.tree.query import bytes_of
 from treedbd.tree.types import InvalidData, InvalidQuery, Path
 from treedbd.tree.value import parse
@@ -123,7 +123,8 @@ def _chunks(events: Iterable[tuple[Position, Event]], *, with_ids: bool) -> Iter
     for position, event in events:
         yield b"event: %b\ndata: " % event.kind.encode()
         yield from event.chunks()
-        yield b"\n" + frame_end(position if with_ids else None)
+        is_numbered = with_ids and not isinstance(position.sequence, Moment)
+        yield b"\n" + frame_end(position if is_numbered else None)
 
 
 def print_in_pieces(notification: Notification) -> Iterator[bytes]:
@@ -661,7 +662,12 @@ class Stream:
             self._database.read(self._judge)
             request.start(200, headers, closes_connection=True)
             request.finish()
-        elif self._with_ids and self._query is None and last_received is not None:
+        elif (
+            self._with_ids
+            and self._query is None
+            and last_received is not None
+            and self._database.may_resume(wanted.place.path)
+        ):
             judged = self._database.read(self._judge)
             self._start_sending(headers)
             self._queue.is_held = True

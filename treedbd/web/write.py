@@ -529,6 +529,9 @@ class WriteHandlers:
                 auth=identity.auth,
                 refusal=None if may_write else str(ReadOnlyToken()),
             )
+            volatile = begun.database.volatile
+            if volatile is not None and (part := volatile.part_of(edit)):
+                shown["volatile"] = part
             return json_response(wanted, with_expiry(shown, begun.database, edit.place.path))
         return write_response(wanted, await begun.database.write(write))
 
@@ -689,7 +692,10 @@ def write_response(request: DataRequest, outcome: Outcome) -> Response:
     tag = outcome.etag
     is_push = request.method == b"POST"
     shown: Json = {"name": outcome.edit.place.path[-1]} if is_push else outcome.echo
-    if tag is None and request.print == "compact":
+    part = outcome.volatile_part
+    if tag is None and not part and request.print == "compact":
         return Response(200, compact(shown))
     headers = () if tag is None else ((b"ETag", request.dialect.etag(tag)),)
+    if part:
+        headers = (*headers, (b"X-TreeDB-Volatile", part.encode()))
     return json_response(request, shown, *headers)

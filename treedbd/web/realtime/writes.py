@@ -14,6 +14,7 @@ server too, with the identity of the time of the request.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -191,10 +192,15 @@ class SessionWrites:
         def done(outcome: Outcome) -> None:
             commit = outcome.commit
             sequence = None if commit is None else commit.position.sequence
-            session.answer_when_notified(number, sequence, pending.end)
+            answer = partial(session.answer_when_notified, number, sequence, pending.end)
+            if commit is None and outcome.volatile:
+                session.database.when_shown(write.edit, answer)
+            else:
+                answer()
 
         def failed(failure: Failure) -> None:
-            session.fail_when_notified(number, failure.value, write, pending.end)
+            answer = partial(session.fail_when_notified, number, failure.value, write, pending.end)
+            session.database.when_shown(write.edit, answer)
 
         return session.database.write(write).addCallbacks(done, failed)
 

@@ -1,0 +1,520 @@
+"""Volatile nodes: in memory alone, and otherwise as all others are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from twisted.python.failure import Failure
+
+from tests.database.world import Disk, Recorder, TurnClock, World
+from tests.examples import examples
+from tests.replica import Replica
+from treedbd.database.requests import Caller, Condition, ConditionFailed, PermissionDenied
+from treedbd.database.volatile import VolatileFull
+from treedbd.database.watchers import Notification, Subscription
+from treedbd.rules.ruleset import parse_rules
+from treedbd.store.nodes import Nodes
+from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
+from treedbd.tree.hashes import etag, parse_etags
+from treedbd.tree.query import Query, parse_query
+from treedbd.tree.types import InvalidData, Json, Path, Place
+from treedbd.tree.value import plain
+
+RULES = parse_rules(
+    """{"rules": {".read": true, ".write": true, "boards": {"$board": {
+        "cursors": {"$user": {".volatile": true, "x": {".validate": "newData.isNumber()"}}},
+        "typing": {".volatile": {"hz": 10}}}}}}"""
+)
+
+
+def keys_of(path: str) -> Path:
+    """Return the keys of a path."""
+    return tuple(key for key in path.split("/") if key)
+
+
+def put(path: str, value: Any) -> Edit:
+    """Return the edit that sets a path."""
+    return make_put(Place(keys_of(path)), value)
+
+
+def make_world(rules: Any = RULES, **options: Any) -> World:
+    """Return a database that exists, with rules that have volatile nodes."""
+    world = World(rules=rules, **options)
+    world.begin(put("exists", True))
+    world.clock.run()
+    world.disk.finish_all()
+    world.clock.run()
+    return world
+
+
+def watch(world: World, path: str = "") -> Recorder:
+    """Watch a path from now on."""
+    recorder = Recorder()
+    world.database.watching.watch(keys_of(path), recorder, lambda _: None)
+    return recorder
+
+
+def logged(world: World) -> int:
+    """Return how many writes are in the change log."""
+    return world.engine.read(lambda view: view.sequence())
+
+
+def test_a_volatile_write_is_read_at_once_and_stored_nowhere() -> None:
+    world = make_world(disk=Disk())
+    outcome: list[Any] = []
+    world.begin(put("boards/a/cursors/ada", {"x": 1})).addCallback(outcome.append)
+    assert outcome[0].echo == {"x": 1}
+    assert outcome[0].commit is None
+    assert world.get("boards", "a", "cursors", "ada", "x") == 1
+    assert world.get() == {"exists": True, "boards": {"a": {"cursors": {"ada": {"x": 1}}}}}
+    assert not world.disk.waiting
+    assert logged(world) == 1
+    rows = world.engine.read(lambda view: list(view.scan(b"", b"\xff" * 8)))
+    assert b"ada" not in repr(rows).encode()
+
+
+def test_watchers_are_notified_of_the_last_value_in_the_next_turn() -> None:
+    world = make_world()
+    at_root, at_node = watch(world), watch(world, "boards/a/cursors/ada")
+    for x in range(5):
+        world.begin(put("boards/a/cursors/ada/x", x))
+    world.clock.run()
+    assert [(event.kind, event.path, event.data) for event in at_node.events] == [
+        ("put", ("x",), 4)
+    ]
+    assert [event.data for event in at_root.events] == [4]
+
+
+def test_watchers_do_not_wait_for_a_commit_under_way() -> None:
+    world = make_world(disk=Disk())
+    recorder = watch(world)
+    world.begin(put("boards/a/title", "A"))
+    world.clock.run()
+    assert world.disk.waiting
+    world.begin(put("boards/a/cursors/ada/x", 1))
+    world.clock.run()
+    assert recorder.data == [1]
+    world.disk.finish_all()
+    world.clock.run()
+    assert recorder.data == [1, "A"]
+    assert world.get("boards", "a") == {"title": "A", "cursors": {"ada": {"x": 1}}}
+
+
+def test_several_nodes_are_one_event() -> None:
+    world = make_world()
+    recorder = watch(world, "boards/a")
+    world.begin(put("boards/a/cursors/ada", {"x": 1}))
+    world.begin(put("boards/a/cursors/bob/x", 2))
+    world.clock.run()
+    (event,) = recorder.events
+    assert (event.kind, event.path) == ("patch", ("cursors",))
+    assert event.data == {"ada": {"x": 1}, "bob/x": 2}
+
+
+def test_a_node_with_a_rate_has_at_most_so_many_events() -> None:
+    world = make_world()
+    recorder = watch(world, "boards/a/typing")
+    for number in range(100):
+        world.begin(put("boards/a/typing/ada", number))
+        world.clock.run()
+        world.clock.advance(0.01)
+    world.clock.advance(1)
+    world.clock.run()
+    assert recorder.data[0] == 0
+    assert recorder.data[-1] == 99
+    assert len(recorder.data) in (10, 11)
+
+
+def test_a_write_above_is_divided_and_one_event() -> None:
+    world = make_world(disk=Disk())
+    recorder = watch(world, "boards/a")
+    world.begin(put("boards/a/cursors/old", {"x": 0}))
+    world.clock.run()
+    world.begin(put("boards/a", {"title": "A", "cursors": {"ada": {"x": 1}}}))
+    world.clock.run()
+    assert world.get("boards", "a") == {"cursors": {"old": {"x": 0}}}
+    world.disk.finish_all()
+    assert world.get("boards", "a") == {"title": "A", "cursors": {"ada": {"x": 1}}}
+    world.clock.run()
+    assert recorder.data[1:] == [{"title": "A", "cursors": {"ada": {"x": 1}}}]
+    entries = world.engine.read(lambda view: list(view.entries(0)))
+    assert b"ada" not in b"".join(entry.content for entry in entries)
+    stored = world.database.read_stored(lambda nodes: plain(nodes.get(("boards",))))
+    assert stored == {"a": {"title": "A"}}
+
+
+def test_a_removal_above_removes_both_kinds() -> None:
+    world = make_world()
+    world.write(put("boards/a/title", "A"))
+    world.write(put("boards/a/cursors/ada/x", 1))
+    recorder = watch(world)
+    world.write(make_remove(Place(("boards",))))
+    assert world.get() == {"exists": True}
+    assert recorder.data == [None]
+
+
+def test_a_patch_of_both_kinds_is_applied_or_refused_as_a_whole() -> None:
+    world = make_world()
+    anyone = Caller(None)
+    edit = make_patch(
+        keys_of("boards/a"), {"title": "A", "cursors/ada": {"x": "no"}, "typing": {"ada": True}}
+    )
+    assert isinstance(world.write(edit, caller=anyone), PermissionDenied)
+    assert world.get("boards") is None
+    edit = make_patch(keys_of("boards/a"), {"title": "A", "cursors/ada": {"x": 1}})
+    outcome = world.write(edit, caller=anyone)
+    assert [change.place.path[-1] for change in outcome.volatile] == ["ada"]
+    assert world.get("boards", "a") == {"title": "A", "cursors": {"ada": {"x": 1}}}
+    entry = world.engine.read(lambda view: list(view.entries(0)))[-1]
+    assert json.loads(entry.content)["sent"] == {"title": "A"}
+
+
+def test_the_writes_of_one_client_are_applied_in_their_order() -> None:
+    world = make_world(disk=Disk())
+    world.begin(put("boards/a", {"title": "A"}))
+    world.begin(put("boards/a/cursors/ada/x", 1))  # waits for the write above it
+    world.begin(put("boards/b/cursors/ada/x", 1))  # does not
+    assert world.get("boards") == {"b": {"cursors": {"ada": {"x": 1}}}}
+    world.clock.run()
+    world.disk.finish_all()
+    world.clock.run()
+    assert world.get("boards", "a") == {"title": "A", "cursors": {"ada": {"x": 1}}}
+
+
+def test_rules_see_volatile_values() -> None:
+    rules = parse_rules(
+        """{"rules": {".read": true, "locks": {"$key": {".volatile": true,
+            ".write": "!data.exists() || data.val() === newData.val()"}},
+            "pages": {"$key": {".write": "root.child('locks').child($key).exists()"}}}}"""
+    )
+    world = make_world(rules)
+    anyone = Caller(None)
+    assert isinstance(world.write(put("pages/a", 1), caller=anyone), PermissionDenied)
+    world.write(put("locks/a", "ada"), caller=anyone)
+    assert isinstance(world.write(put("locks/a", "bob"), caller=anyone), PermissionDenied)
+    world.write(put("pages/a", 1), caller=anyone)
+    assert world.get("pages", "a") == 1
+
+
+def test_conditions_hold_and_tags_are_those_of_what_is_read() -> None:
+    world = make_world()
+    place = Place(keys_of("boards/a/cursors/ada"))
+    outcome = world.write(make_put(place, {"x": 1}), wants_etag=True)
+    assert outcome.etag == etag({"x": 1})
+    condition = Condition(place, parse_etags(outcome.etag))
+    assert world.write(make_put(place, {"x": 2}), condition).echo == {"x": 2}
+    assert isinstance(world.write(make_put(place, {"x": 3}), condition), ConditionFailed)
+    above = Place(("boards", "a"))
+    condition = Condition(above, parse_etags(etag({"cursors": {"ada": {"x": 2}}})))
+    world.write(make_put(above, {"title": "A"}), condition)
+    assert world.get("boards", "a") == {"title": "A"}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"orderBy": '"typing/who"', "equalTo": '"ada"'},
+        {"orderBy": '"typing/who"', "startAt": '"a"', "endAt": '"b"'},
+        {"orderBy": '"typing/who"', "startAt": '"a"', "endAt": '"b"', "limitToLast": "2"},
+    ],
+)
+def test_children_enter_and_leave_queries_by_volatile_values(parameters: dict[str, str]) -> None:
+    world = make_world()
+    for board in "abc":
+        world.write(put(f"boards/{board}/title", board))
+    world.write(put("boards/a/typing/who", "ada"))
+    reader = Reader(world, ("boards",), parse_query(parameters))
+    reader.start()
+    assert reader.replica.tree == {"a": {"title": "a", "typing": {"who": "ada"}}}
+    for board, who in [("b", "ada"), ("a", "zoe"), ("c", "zoe"), ("b", None), ("c", "ada")]:
+        world.clock.advance(0.2)
+        world.write(put(f"boards/{board}/typing/who", who))
+        world.clock.advance(0.2)
+        world.clock.run()
+        fresh = Reader(world, reader.path, reader.query)
+        fresh.start()
+        assert reader.replica.tree == fresh.replica.tree
+    world.write(put("boards", {"d": {"typing": {"who": "ada"}}}))
+    assert reader.replica.tree == {"d": {"typing": {"who": "ada"}}}
+
+
+@pytest.mark.parametrize(
+    ("edit", "part"),
+    [
+        (put("boards/a/typing", 1), "all"),
+        (put("boards/a", {"typing": 1}), "part"),
+        (put("boards/a", {"title": 1}), ""),
+        (put("others", 1), ""),
+        (make_patch(("boards", "a"), {"typing": 1, "title": 2}), "part"),
+        (make_patch(("boards", "a"), {"typing": 1, "cursors/ada": 2}), "all"),
+        (make_patch((), {}), ""),
+    ],
+)
+def test_what_is_volatile_of_a_write_is_known_before_it(edit: Edit, part: str) -> None:
+    volatile = make_world().database.volatile
+    assert volatile is not None
+    assert volatile.part_of(edit) == part
+
+
+def test_increments_count_on() -> None:
+    world = make_world()
+    for _ in range(3):
+        world.write(put("boards/a/typing/count", {".sv": {"increment": 2}}))
+    assert world.get("boards", "a", "typing", "count") == 6
+
+
+def test_stored_data_stays_stored_until_it_is_removed() -> None:
+    world = World()
+    world.write(put("boards/a/cursors/ada", {"x": 1, "y": 2}))
+    world.wait(world.rules.put(RULES.text.encode(), world.clock.seconds() + 60))
+    world.write(put("boards/a/cursors/ada/x", 3))
+    assert logged(world) == 2
+    world.write(put("boards/a/cursors/ada", None))
+    world.write(put("boards/a/cursors/ada/x", 4))
+    assert logged(world) == 3
+    assert world.get("boards", "a", "cursors") == {"ada": {"x": 4}}
+
+
+def test_what_is_no_longer_volatile_is_dropped() -> None:
+    world = make_world()
+    world.write(put("boards/a/cursors/ada", {"x": 1}))
+    recorder = watch(world)
+    other = '{"rules": {".read": true, ".write": true}}'
+    world.wait(world.rules.put(other.encode(), world.clock.seconds() + 60))
+    world.clock.run()
+    assert world.get() == {"exists": True}
+    assert recorder.data == [None]
+
+
+def test_nothing_volatile_is_below_a_stored_leaf() -> None:
+    world = make_world()
+    world.write(put("boards/a", "text"))
+    assert isinstance(world.write(put("boards/a/cursors/ada", {"x": 1})), InvalidData)
+    world.write(put("boards/a", None))
+    world.write(put("boards/a/cursors/ada", {"x": 1}))
+    world.write(put("boards/a", "text"))
+    assert world.get("boards") == {"a": "text"}
+    assert isinstance(world.write(put("boards/a/cursors/ada", {"x": 1})), InvalidData)
+
+
+def test_volatile_nodes_take_a_bounded_number_of_bytes() -> None:
+    world = make_world()
+    volatile = world.database.volatile
+    assert volatile is not None
+    volatile._limit = 2000  # type: ignore[misc]
+    world.write(put("boards/a/typing", {"text": "x" * 1500}))
+    assert isinstance(world.write(put("boards/b/typing", "y" * 500)), VolatileFull)
+    world.write(put("boards/a/typing/text", "x" * 1400))
+    world.write(put("boards/a/typing", None))
+    assert volatile.size == 0
+    world.write(put("boards/b/typing", "y" * 500))
+
+
+def test_one_write_sets_a_bounded_number_of_volatile_places() -> None:
+    world = make_world()
+    members: dict[str, Json] = {f"boards/a/cursors/u{number}/x": 1 for number in range(1001)}
+    assert isinstance(world.write(make_patch((), members)), InvalidData)
+    boards = {f"b{number}": {"typing": 1} for number in range(1001)}
+    assert isinstance(world.write(put("boards", boards)), InvalidData)
+    titles: dict[str, Json] = {f"boards/b{number}/title": 1 for number in range(1001)}
+    assert world.write(make_patch((), titles)).volatile == ()
+    members.popitem()
+    world.write(make_patch((), members))
+    assert len(world.get("boards", "a", "cursors")) == 1000
+
+
+def test_many_nodes_are_several_events() -> None:
+    world = make_world()
+    recorder = watch(world, "boards/a/cursors")
+    for number in range(1000):
+        world.begin(put(f"boards/a/cursors/u{number}/x", number))
+    world.clock.run()
+    assert len(recorder.events) == 4
+    keys: set[str] = set()
+    for event in recorder.events:
+        assert isinstance(event.data, dict)
+        keys |= event.data.keys()
+    assert keys == {f"u{number}/x" for number in range(1000)}
+
+
+def test_the_first_write_creates_the_database() -> None:
+    world = World(rules=RULES, disk=Disk())
+    world.begin(put("boards/a/typing/ada", True))
+    world.clock.run()
+    assert world.disk.waiting
+    world.disk.finish_all()
+    world.clock.run()
+    assert world.get("boards") == {"a": {"typing": {"ada": True}}}
+    world.begin(put("boards/a/typing/bob", True))
+    assert world.get("boards", "a", "typing") == {"ada": True, "bob": True}
+
+
+# A model: what is read is what is stored and what is volatile, and who watches has the same.
+
+
+@attrs.define(eq=False)
+class Reader:
+    """A watcher that applies its events to what it has read first."""
+
+    world: World
+    path: Path
+    query: Query | None
+    replica: Replica = attrs.field(factory=Replica)
+    subscription: Subscription = attrs.field(init=False)
+
+    @subscription.default
+    def _(self) -> Subscription:
+        return self.world.database.subscribe(self.path, self.query, self)
+
+    def start(self) -> None:
+        """Begin, or begin again, with the present value."""
+
+        def render(nodes: Nodes) -> bytes:
+            return b"".join(self.subscription.chunks(nodes))
+
+        text, _ = self.subscription.watch(render)
+        self.replica.apply("put", "/", json.loads(text))
+
+    def notify(self, notification: Notification) -> None:
+        """Apply events."""
+        if notification.is_missed:
+            self.start()
+            return
+        for _, event in notification.events:
+            self.replica.apply(event.kind, "/" + "/".join(event.path), event.data)
+
+    def fail(self) -> None:
+        """Fail the test."""
+        raise AssertionError
+
+    def revoke(self) -> None:
+        """Fail the test."""
+        raise AssertionError
+
+
+MODEL_RULES = parse_rules(
+    """{"rules": {".read": true, ".write": true, "$a": {
+        "v": {".volatile": true}, "w": {"$b": {".volatile": {"hz": 50}}}}}}"""
+)
+KEYS = st.sampled_from(["a", "b", "v", "w"])
+PATHS = st.lists(KEYS, max_size=4).map(tuple)
+LEAVES = st.integers(0, 3) | st.booleans()
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.dictionaries(KEYS, inner, min_size=1, max_size=3), max_leaves=6
+)
+QUERIES = st.sampled_from(
+    [
+        None,
+        {"orderBy": '"$key"', "limitToFirst": "2"},
+        {"orderBy": '"v"', "limitToLast": "2"},
+        {"orderBy": '"v/a"', "equalTo": "1"},
+        {"orderBy": '"$value"', "startAt": "1"},
+        {"orderBy": '"w/a"'},
+    ]
+)
+
+
+class VolatileMachine(RuleBasedStateMachine):
+    """Writes of all kinds, with a plain tree as their model."""
+
+    @initialize(lag=st.sampled_from([0.0, 0.002]))
+    def start(self, lag: float) -> None:
+        """Begin; with a lag, work in slices takes more turns."""
+        self.world = make_world(MODEL_RULES, disk=Disk(), clock=TurnClock(lag))
+        self.model = World()
+        self.model.write(put("exists", True))
+        self.readers: list[Reader] = []
+        self.under_way = 0
+
+    def _begin(self, edit: Edit) -> None:
+        self.under_way += 1
+
+        def end(result: Any) -> None:
+            self.under_way -= 1
+            if not isinstance(result, Failure):
+                self.model.write(edit)  # writes are answered in the order in which they are made
+            elif not result.check(InvalidData):
+                result.raiseException()
+
+        self.world.begin(edit).addBoth(end)
+
+    def _write(self, edit: Edit) -> None:
+        self._begin(edit)
+        self._finish()
+
+    def _finish(self) -> None:
+        self.world.clock.run()
+        while self.world.disk.waiting:
+            self.world.disk.finish_all()
+            self.world.clock.run()
+
+    @rule(path=PATHS, value=st.none() | VALUES)
+    def put(self, path: Path, value: Json) -> None:
+        """Set a place, or remove it."""
+        self._write(make_put(Place(path), value))
+
+    @rule(path=PATHS, value=st.none() | VALUES)
+    def begin(self, path: Path, value: Json) -> None:
+        """Set a place whose commit is not finished yet, if it needs one."""
+        self._begin(make_put(Place(path), value))
+
+    @rule(path=st.tuples(KEYS, st.just("v"), KEYS), value=st.none() | VALUES)
+    def put_volatile(self, path: Path, value: Json) -> None:
+        """Set a volatile place in its turn."""
+        self._write(make_put(Place(path), value))
+
+    @rule(path=PATHS, members=st.dictionaries(KEYS, st.none() | VALUES, min_size=1, max_size=3))
+    def patch(self, path: Path, members: dict[str, Json]) -> None:
+        """Merge members, some of which may be volatile."""
+        if len(path) < 4:
+            self._write(make_patch(path, members))
+
+    @rule(path=PATHS, query=QUERIES)
+    def watch(self, path: Path, query: dict[str, str] | None) -> None:
+        """Begin to watch."""
+        if len(self.readers) < 4:
+            parsed = None if query is None else parse_query(query)
+            self.readers.append(Reader(self.world, path, parsed))
+            self.readers[-1].start()
+
+    @rule()
+    def turn(self) -> None:
+        """Take one turn of the reactor."""
+        self.world.clock.take_turn()
+
+    @rule()
+    def commit(self) -> None:
+        """Finish a commit, but not what follows it."""
+        if self.world.disk.waiting:
+            self.world.disk.finish()
+
+    @rule(seconds=st.sampled_from([0.001, 0.02]))
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.world.clock.advance(seconds)
+
+    @invariant()
+    def reads_are_the_model(self) -> None:
+        """What is read is what the model has, and so is what readers have when all is flushed."""
+        if not self.under_way:
+            assert self.world.get() == self.model.get()
+
+    def teardown(self) -> None:
+        """Flush, and compare what the readers have."""
+        self._finish()
+        self.world.clock.advance(0.1)
+        self._finish()
+        for reader in self.readers:
+            fresh = Reader(self.world, reader.path, reader.query)
+            fresh.start()
+            assert reader.replica.tree == fresh.replica.tree, (reader.path, reader.query)
+
+
+TestVolatileMachine = VolatileMachine.TestCase
+TestVolatileMachine.settings = settings(deadline=None, max_examples=examples(40))
