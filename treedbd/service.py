@@ -76,6 +76,7 @@ from treedbd.database.runtime import (
     Statistics,
 )
 from treedbd.database.session_owners import MemoryOwner, OwnerFile, SessionOwner
+from treedbd.database.volatile_exchange import VolatileLink
 from treedbd.embedding.database import LocalDatabase
 from treedbd.embedding.requests import LocalAccess
 from treedbd.files import read_installation
@@ -640,6 +641,8 @@ def make_runtime(
         hooks_of=hooks.of,
         first_hooks=FirstHooks(None if settings.engine == "memory" else settings.data),
         watched_fields=settings.limits.watched_fields_per_path,
+        volatile_link=None if context is None else VolatileLink(context.share, context.want),
+        volatile_bytes=settings.limits.volatile_bytes,
         send_hint=do_nothing if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),
         statistics=Statistics(is_measuring=bool(settings.ops_listen)),
@@ -971,6 +974,14 @@ class WorkerContext(Protocol):
 
     def send_hint(self, name: DatabaseName) -> None:
         """Send the others the hint that this worker has written a database."""
+        ...
+
+    def share(self, name: DatabaseName, content: bytes) -> Deferred[object]:
+        """Send volatile changes to the others; fires when they have their place in the order."""
+        ...
+
+    def want(self, name: DatabaseName) -> Deferred[object]:
+        """Make the others send what is volatile; fires when they have."""
         ...
 
     def find_problems(self) -> Awaitable[list[Problem]]:

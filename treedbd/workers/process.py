@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import attrs
 from twisted.internet.abstract import FileDescriptor
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.task import LoopingCall
@@ -182,6 +182,25 @@ class OtherWorkers:
     def send_hint(self, name: DatabaseName) -> None:
         """Send the others the hint that this worker has written a database."""
         self.hints.send(name)
+
+    def share(self, name: DatabaseName, content: bytes) -> Deferred[object]:
+        """Send volatile changes to the others; fires when they have their place in the order."""
+        return self._send_volatile(name, content, -1)
+
+    def want(self, name: DatabaseName) -> Deferred[object]:
+        """Make the others send what is volatile; fires when they have."""
+        if self.parent is None:
+            return succeed(None)
+        return self.parent.call(protocol.WantVolatile, label=name.label, number=self._number)
+
+    def send_state(self, name: DatabaseName, content: bytes, number: int) -> None:
+        """Send a part of what is volatile to one other worker."""
+        self._send_volatile(name, content, number).addErrback(lambda _: None)
+
+    def _send_volatile(self, name: DatabaseName, content: bytes, to: int) -> Deferred[object]:
+        if self.parent is None:
+            return succeed(None)
+        return self.parent.call(protocol.ShareVolatile, label=name.label, content=content, to=to)
 
     async def find_problems(self) -> list[Problem]:
         """Return the problems of the other workers."""
@@ -393,6 +412,23 @@ class Worker(protocol.Channel):
         name = parse_label(label)
         if name is not None:
             self._service.catalog.deleted(name)
+        return {}
+
+    @protocol.ShareVolatile.responder
+    def share_volatile(self, label: str, content: bytes, to: int) -> dict[str, object]:
+        """Apply volatile changes of another worker."""
+        name = parse_label(label)
+        if name is not None:
+            self._service.catalog.receive_volatile(name, content, is_state=to >= 0)
+        return {}
+
+    @protocol.WantVolatile.responder
+    def want_volatile(self, label: str, number: int) -> dict[str, object]:
+        """Send what is volatile to another worker."""
+        name = parse_label(label)
+        if name is not None:
+            for content in self._service.catalog.volatile_state(name):
+                self._workers.send_state(name, content, number)
         return {}
 
     @protocol.FindProblems.responder

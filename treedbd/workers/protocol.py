@@ -188,6 +188,26 @@ class Inspect(amp.Command):
     response: ClassVar = [(b"answer", amp.String())]
 
 
+class ShareVolatile(amp.Command):
+    """To the parent, which sends it to the others: volatile changes of a database.
+
+    Or a part of the state of a worker for another one, whose number is `to`; else that is -1. The
+    response of the parent has its place in the order in which it sends changes.
+    """
+
+    arguments: ClassVar = [
+        (b"label", amp.Unicode()),
+        (b"content", amp.String()),
+        (b"to", amp.Integer()),
+    ]
+
+
+class WantVolatile(amp.Command):
+    """To the parent, which sends it to the others: send the state of a database to a worker."""
+
+    arguments: ClassVar = [(b"label", amp.Unicode()), (b"number", amp.Integer())]
+
+
 def encode_activity(activity: ProjectActivity) -> bytes:
     """Return activity as AMP carries it, of the databases with the most requests."""
     totals = heapq.nlargest(_MAX_TOTALS, activity.totals.items(), key=_requests)

@@ -303,6 +303,16 @@ class _WorkerChannel(protocol.Channel):
     async def find_activity(self, project: str) -> dict[str, object]:
         return await self._supervisor.find_activity(self._worker, project)
 
+    @protocol.ShareVolatile.responder
+    def share_volatile(self, label: str, content: bytes, to: int) -> dict[str, object]:
+        self._supervisor.share_volatile(self._worker, label, content, to)
+        return {}
+
+    @protocol.WantVolatile.responder
+    async def want_volatile(self, label: str, number: int) -> dict[str, object]:
+        await self._supervisor.want_volatile(self._worker, label, number)
+        return {}
+
     @protocol.Inspect.responder
     async def inspect(self, number: int, question: bytes) -> dict[str, object]:
         return await self._supervisor.inspect(number, question)
@@ -601,6 +611,18 @@ class Supervisor(Service):
             protocol.Inspect, number=number, question=question
         )
         return answer
+
+    def share_volatile(self, worker: WorkerProcess, label: str, content: bytes, to: int) -> None:
+        """Send volatile changes to the other workers, or to one."""
+        for other in self._workers:
+            if other is not worker and other.is_ready and to in (-1, other.number):
+                other.call(protocol.ShareVolatile, label=label, content=content, to=to).addErrback(
+                    ignore_end
+                )
+
+    async def want_volatile(self, worker: WorkerProcess, label: str, number: int) -> None:
+        """Return when the other workers have sent what is volatile to one."""
+        await self._call_others(worker, protocol.WantVolatile, label=label, number=number)
 
     async def _call_others(
         self, worker: WorkerProcess, command: type[Command], **arguments: object

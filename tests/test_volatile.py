@@ -1,0 +1,154 @@
+"""Volatile nodes of a daemon: over its workers, over a restart, and in its files."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.daemon import Daemon
+from tests.realtime import RealtimeClient
+from tests.rest import Client
+from tests.sse import EventStream
+from tests.system import wait_until
+from tests.workers_of import kill, one_of_each, worker_of, worker_pids
+
+RULES = """{"rules": {".read": true, ".write": true, "boards": {"$board": {
+    "cursors": {"$user": {".volatile": true}}, "typing": {".volatile": {"hz": 20}}}}}}"""
+CONFIG = """
+default_project = "shop"
+workers = 2
+[projects.shop]
+rules_file = "rules.json"
+"""
+SECRET = "volatile-value-7f3a"
+
+
+def make_daemon(folder: pathlib.Path) -> Daemon:
+    """Return a daemon of two workers."""
+    (folder / "rules.json").write_text(RULES)
+    return Daemon(folder, config=CONFIG)
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with make_daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
+def clients_of(daemon: Daemon) -> list[Client]:
+    """Return clients, one at each worker."""
+
+    def make() -> Client:
+        client = Client(daemon)
+        client.request("GET", "/.health")
+        return client
+
+    return one_of_each(daemon, make, lambda client: client.wire.socket)
+
+
+def await_value(client: Client, target: str, value: Any) -> None:
+    """Return when a read shows a value."""
+    wait_until(lambda: client.get(target) == value)
+
+
+def test_all_workers_come_to_the_same_state(shared_daemon: Daemon) -> None:
+    first, second = clients_of(shared_daemon)
+    for number in range(20):
+        first.put("/boards/a/cursors/ada.json", {"x": number})
+        second.put("/boards/a/cursors/bob.json", {"x": number})
+        (first, second)[number % 2].put("/boards/a/typing/who.json", number)
+    expected = {
+        "cursors": {"ada": {"x": 19}, "bob": {"x": 19}},
+        "typing": {"who": 19},
+    }
+    for client in (first, second):
+        await_value(client, "/boards/a.json", expected)
+    second.put("/boards/a.json", {"title": "A", "cursors": {"cyd": 1}})
+    expected = {"title": "A", "cursors": {"cyd": 1}}
+    for client in (first, second):
+        await_value(client, "/boards/a.json", expected)
+    stream = EventStream(first, "/boards/a/cursors.json")
+    stream.next_change()
+    second.put("/boards/a/cursors/ada.json", 5)
+    assert stream.next_change().json == {"path": "/ada", "data": 5}
+
+
+def test_a_worker_that_starts_receives_the_state(shared_daemon: Daemon) -> None:
+    first, second = clients_of(shared_daemon)
+    first.put("/boards/k.json", {"title": "K"})
+    first.put("/boards/k/cursors/ada.json", {"text": "x" * 20_000})
+    for number in range(30):
+        first.put(f"/boards/k/cursors/u{number}.json", {"text": "y" * 2000})
+    wait_until(lambda: second.get("/boards/k.json") == first.get("/boards/k.json"))
+    dead = worker_of(shared_daemon, second.wire.socket)
+    kill(dead)
+    wait_until(lambda: dead not in worker_pids(shared_daemon))
+    wait_until(lambda: len(worker_pids(shared_daemon)) == 2)
+    clients = clients_of(shared_daemon)
+    expected = first.get("/boards/k.json")
+    assert len(expected["cursors"]) == 31
+    for client in clients:
+        await_value(client, "/boards/k.json", expected)
+
+
+def test_what_a_client_sets_for_its_end_is_done(shared_daemon: Daemon) -> None:
+    client = Client(shared_daemon)
+    with RealtimeClient(client) as session:
+        session.succeed("p", {"p": "boards/e/cursors/ada", "d": {"x": 1}})
+        session.succeed("o", {"p": "boards/e/cursors/ada", "d": None})
+        wait_until(lambda: client.get("/boards/e.json") == {"cursors": {"ada": {"x": 1}}})
+    wait_until(lambda: client.get("/boards/e.json") is None)
+    assert client.get("/boards/e/cursors.json") is None
+
+
+def test_nothing_is_in_any_file_nor_left_after_a_restart(tmp_path: pathlib.Path) -> None:
+    with make_daemon(tmp_path) as daemon:
+        with Client(daemon) as client:
+            client.put("/boards/a.json", {"title": "kept", "cursors": {"ada": {"text": SECRET}}})
+            client.put("/boards/a/typing.json", SECRET)
+            patch = json.dumps({"title": "kept too", "cursors/bob/text": SECRET}).encode()
+            response = client.request("PATCH", "/boards/a.json", patch)
+            assert (response.status, response.headers["X-TreeDB-Volatile"]) == (200, "part")
+            assert client.get("/boards/a/cursors/bob/text.json") == SECRET
+        daemon.stop()
+        found = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert any(b"kept too" in path.read_bytes() for path in found)
+        assert not [path for path in found if SECRET.encode() in path.read_bytes()]
+        daemon.start()
+        with Client(daemon) as client:
+            assert client.get("/boards.json") == {"a": {"title": "kept too"}}
+
+
+def test_a_large_body_above_volatile_nodes_stores_them_in_no_case(shared_daemon: Daemon) -> None:
+    client = Client(shared_daemon)
+    client.put("/boards/l/cursors/ada.json", 1)
+    large = {"title": "x" * 300_000}
+    refused = client.request("PUT", "/boards/l.json", json.dumps(large | {"typing": 1}).encode())
+    assert refused.status == 400
+    assert "/boards/l/typing" in refused.json["message"]
+    assert client.get("/boards/l.json") == {"cursors": {"ada": 1}}
+    client.put("/boards/l.json", large)
+    assert client.get("/boards/l.json") == large
+    refused = client.request("PUT", "/boards/l/typing.json", json.dumps(large).encode())
+    assert refused.status == 413
+    assert client.get("/boards/l.json") == large
+
+
+def test_tags_and_conditions_are_those_of_what_is_read(shared_daemon: Daemon) -> None:
+    client = Client(shared_daemon)
+    client.put("/boards/t/cursors/ada.json", 1)
+    tag = client.request("GET", "/boards/t.json", headers={"X-Firebase-ETag": "true"}).headers
+    condition = {"If-Match": tag["ETag"]}
+    written = client.request("PUT", "/boards/t/cursors/ada.json", b"2", {"If-Match": '"no"'})
+    assert written.status == 412
+    written = client.request("PUT", "/boards/t/cursors/bob.json", b"null")
+    assert written.headers["X-TreeDB-Volatile"] == "all"
+    assert client.request("PUT", "/boards/t.json", b'{"title":1}', condition).status == 200
+    assert client.request("PUT", "/boards/t.json", b'{"title":2}', condition).status == 412
+    assert client.get("/boards/t.json") == {"title": 1}
+    long = json.dumps("x" * 40_000).encode()
+    assert client.request("PUT", "/boards/t/typing.json", long).status == 413
