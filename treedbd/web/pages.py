@@ -369,6 +369,7 @@ DOCUMENTS: Final = (
     "interface.md",
     "rules.md",
     "expiry.md",
+    "volatile.md",
     "identity.md",
     "clients.md",
     "webhooks.md",
