@@ -40,7 +40,9 @@ def test_the_bounds_are_those_of_the_page() -> None:
     assert f"from 1 to {MAX_HZ}" in PAGE
     bounds = dict(re.findall(r"^\| ([^|]+) \| [^|]* \| ([^|]+) \|", PAGE, re.MULTILINE))
     assert bounds["what one write sets at one volatile place"] == f"{MAX_VOLATILE_BYTES // KIB} KiB"
-    assert bounds["volatile places that one write sets"] == str(MAX_VOLATILE_CHANGES)
-    assert bounds["encoded path of a volatile node"] == f"{TOP_KEY_BYTES} bytes"
+    places = bounds["volatile places that one write sets or removes by their own paths"]
+    assert places == str(MAX_VOLATILE_CHANGES)
+    path = bounds["path of a volatile node: its keys in UTF-8, and two bytes for each"]
+    assert path == f"{TOP_KEY_BYTES} bytes"
     total = bounds["volatile nodes of one database, as JSON, and 256 bytes for each"]
     assert total == f"{Limits().volatile_bytes // MIB} MiB"

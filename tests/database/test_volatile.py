@@ -292,6 +292,36 @@ def test_what_is_no_longer_volatile_is_dropped() -> None:
     assert recorder.data == [None]
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_what_other_rules_drop_is_shown_before_what_is_written_under_them(*, is_busy: bool) -> None:
+    world = make_world(disk=Disk())
+    world.begin(put("boards/a/typing", {"ada": True}))  # which has 10 events a second
+    recorder = watch(world, "boards/a")
+    world.clock.run()
+    world.begin(put("boards/a/typing", {"ada": True, "bob": True}))
+    if is_busy:
+        world.begin(put("boards/a/title", "A"))
+        world.clock.run()
+    other = b'{"rules": {".read": true, ".write": true}}'
+    done = world.rules.put(other, world.clock.seconds() + 60)
+    while not done.called:  # the work that was begun last is that of the rules
+        world.disk.waiting.insert(0, world.disk.waiting.pop())
+        world.disk.finish()
+        world.clock.run()
+    for user in ("eve", "joe"):
+        world.begin(put(f"boards/a/typing/{user}", True))
+        for _ in range(3):
+            world.disk.finish_all()
+            world.clock.run()
+    world.clock.advance(1)
+    world.clock.run()
+    replica = Replica()
+    for event in recorder.events:
+        replica.apply(event.kind, "/".join(event.path), event.data)
+    assert replica.tree == world.get("boards", "a")
+    assert replica.tree["typing"] == {"eve": True, "joe": True}
+
+
 def test_nothing_volatile_is_below_a_stored_leaf() -> None:
     world = make_world()
     world.write(put("boards/a", "text"))
@@ -314,6 +344,11 @@ def test_volatile_nodes_take_a_bounded_number_of_bytes() -> None:
     world.write(put("boards/a/typing", None))
     assert volatile.size == 0
     world.write(put("boards/b/typing", "y" * 500))
+    world.write(put("boards/c/typing", "y" * 500))
+    volatile._limit = volatile.size  # type: ignore[misc]
+    moved: dict[str, Json] = {"b/typing": None, "d/typing": "y" * 500}
+    assert not isinstance(world.write(make_patch(("boards",), moved)), VolatileFull)
+    assert set(world.get("boards")) == {"c", "d"}
 
 
 def test_one_write_sets_a_bounded_number_of_volatile_places() -> None:

@@ -633,9 +633,10 @@ class Database:
             yield from self.watching.notify((commit,), moments)
         self.watching.followed_through = commit.position.sequence
 
-    def run_beside_batches(self, steps: Steps) -> None:
-        """Run this when all watchers have been notified of what is durable."""
-        self._group_commit.rounds.run_beside(steps)
+    def run_beside_batches(self, steps: Steps, *, is_first: bool) -> None:
+        """Run this when watchers have been notified of what is durable; see `Rounds`."""
+        rounds = self._group_commit.rounds
+        (rounds.run_first if is_first else rounds.run_beside)(steps)
 
     def _is_watched(self) -> bool:
         return bool(self._watchers.count or self._grants.held)

@@ -1146,14 +1146,23 @@ class Rounds:
         """
         self._later.append(steps)
         if not (self._round or self.is_busy):
-            self.is_busy = True
-            self._slices.start(self._run())
+            self._begin()
+
+    def run_first(self, steps: Steps) -> None:
+        """Run this as `run_beside` does, and before a batch begins, or another is notified of."""
+        is_next = not (self.is_busy or (self.is_held and self._round))
+        self._round.append(steps)
+        if is_next:
+            self._begin()
 
     def start(self) -> None:
         """Begin what waits, unless something is under way; a little is done before this returns."""
         if (self._round or self._later) and not (self.is_busy or self.is_held):
-            self.is_busy = True
-            self._slices.start(self._run())
+            self._begin()
+
+    def _begin(self) -> None:
+        self.is_busy = True
+        self._slices.start(self._run())
 
     def _run(self) -> Steps:
         while self._round or self._later:

@@ -386,6 +386,7 @@ class VolatileData:
                 self._put(self._tops, top.path, top, None, 0)
                 self._flushes.note(top.path, len(top.path))
                 self._drop_kept(top.path)
+        self._flushes.flush_at_once()
 
     def others_wrote(self) -> None:
         """Record that another process has committed: what is stored may have changed anywhere."""
@@ -529,8 +530,12 @@ class VolatileData:
     def _replaced_by(self, change: Change) -> int:
         """Return about how many bytes a change replaces or removes."""
         path = change.place.path
-        if self.paths.depth(path) == ABOVE:
+        depth = self.paths.depth(path)
+        if depth == ABOVE:
             return sum(top.size for top in self._tops.below(encode_path(path)))
+        top = self._tops.at(path)
+        if top is not None and change.value is None and depth == len(path):
+            return top.size
         return _size_of(self._view.find(path))
 
     def _depth(self, path: Path) -> int:
@@ -626,9 +631,9 @@ class VolatileData:
 
         yield from database.notify_volatile(commit, hold)
 
-    def run_beside_batches(self, steps: Steps) -> None:
-        """Run this when all watchers have been notified of what is durable."""
-        self._database.run_beside_batches(steps)
+    def run_beside_batches(self, steps: Steps, *, is_first: bool = False) -> None:
+        """Run this when watchers have been notified of what is durable; see `Rounds`."""
+        self._database.run_beside_batches(steps, is_first=is_first)
 
 
 class Flushes:
@@ -667,6 +672,15 @@ class Flushes:
         """Forget what has changed below a place, of which watchers are notified otherwise."""
         for top in [top for top in self._pending if is_at_or_above(path, top)]:
             self._pending[top].clear()
+
+    def flush_at_once(self) -> None:
+        """Notify of all that has changed, before anything that is committed from now on.
+
+        The rules have changed: a place may not be volatile any longer, and be written as another.
+        """
+        if self._groups and not self._is_over:
+            self._next.clear()
+            self._data.run_beside_batches(self._flush(), is_first=True)
 
     def when_shown(self, paths: Sequence[Path], call: Callable[[], None]) -> None:
         """Call this after the next flush of places, now if none is due."""
@@ -799,7 +813,8 @@ def _measure(value: Value) -> int:
 
 def _too_many() -> InvalidData:
     return InvalidData(
-        f"One write may set {MAX_CHANGES} volatile places: write them in several parts."
+        f"One write may set or remove {MAX_CHANGES} volatile places: write them in several parts, "
+        "or remove what is above them."
     )
 
 
