@@ -105,6 +105,31 @@ def test_what_a_client_sets_for_its_end_is_done(shared_daemon: Daemon) -> None:
     assert client.get("/boards/e/cursors.json") is None
 
 
+def test_of_a_killed_worker_what_its_sessions_had_is_removed_and_of_others_set(
+    shared_daemon: Daemon,
+) -> None:
+    client = Client(shared_daemon)
+    url = "boards/d/cursors"
+    sessions = one_of_each(
+        shared_daemon,
+        lambda: RealtimeClient(client),
+        lambda session: session.wire.socket,
+    )
+    for name, session in zip("ab", sessions, strict=True):
+        session.succeed("p", {"p": f"{url}/{name}", "d": "here"})
+        session.succeed("o", {"p": f"{url}/{name}", "d": {"left": SECRET}})
+    await_value(client, f"/{url}.json", {"a": "here", "b": "here"})
+    files = [path for path in shared_daemon.folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+    dead = worker_of(shared_daemon, sessions[1].wire.socket)
+    kill(dead)
+    wait_until(lambda: dead not in worker_pids(shared_daemon))
+    with Client(shared_daemon) as other:
+        await_value(other, f"/{url}.json", {"a": "here"})
+        sessions[0].close()
+        await_value(other, f"/{url}.json", {"a": {"left": SECRET}})
+
+
 def test_nothing_is_in_any_file_nor_left_after_a_restart(tmp_path: pathlib.Path) -> None:
     with make_daemon(tmp_path) as daemon:
         with Client(daemon) as client:

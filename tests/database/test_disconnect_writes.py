@@ -9,7 +9,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.database.world import ADMIN, Disk, Recorder, World, logged_failures
 from tests.rules.evaluating import rules
-from treedbd.database.disconnect import RETRY_S
+from treedbd.database.disconnect import RETRY_S, DisconnectWrites
 from treedbd.database.requests import (
     Caller,
     PermissionDenied,
@@ -19,8 +19,9 @@ from treedbd.database.requests import (
     Unavailable,
 )
 from treedbd.database.slices import SLICE_SECONDS
+from treedbd.database.volatile import VolatileFull
 from treedbd.limits import MAX_DISCONNECT_BYTES
-from treedbd.rules.ruleset import OPEN, RuleSet
+from treedbd.rules.ruleset import OPEN, RuleSet, parse_rules
 from treedbd.store.disconnect_rows import DisconnectEntry, DisconnectRow, list_owners, list_rows
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.tree.edit import Edit, has_effect, make_patch, make_put, make_remove
@@ -29,6 +30,11 @@ from treedbd.tree.types import InvalidData, Json, Path, Place
 ADA = Caller({"uid": "ada"})
 NOW = 1_000
 LATER = 2_000
+VOLATILE = parse_rules(
+    """{"rules": {".read": true, ".write": true, "boards": {"$board": {
+        "cursors": {"$user": {".volatile": true}}}}}}"""
+)
+SECRET = "only-in-memory"
 OWN = rules({"users": {"$uid": {".read": True, ".write": "auth.uid === $uid"}}})
 
 
@@ -421,3 +427,103 @@ def test_an_entry_whose_write_fails_unexpectedly_is_forgotten(
     world.clock.run()
     assert world.get() == {"b": 2}
     assert not world.is_kept
+
+
+def board(**values: Json) -> Json:
+    return {"boards": {"a": values}}
+
+
+def rows_of(world: SessionsWorld) -> bytes:
+    """Return all that is stored."""
+    return repr(world.engine.read(lambda view: list(view.scan(b"", b"\xff" * 8)))).encode()
+
+
+def run_elsewhere(world: SessionsWorld) -> None:
+    """Do the writes of the session as another process does those of a dead one."""
+    other = DisconnectWrites(world.database.name, world.database.write, world.runtime, 0)
+    world.wait(other.run("1"))
+
+
+@pytest.mark.parametrize(
+    ("edit", "live", "left"),
+    [
+        (put("boards/a/cursors/ada", SECRET), board(t=0, cursors={"ada": SECRET}), board(t=0)),
+        (
+            put("boards/a/cursors/ada/x", SECRET),
+            board(t=0, cursors={"ada": {"x": SECRET}}),
+            board(t=0),
+        ),
+        (
+            make_patch(("boards", "a"), {"t": 1, "cursors/ada": SECRET}),
+            board(t=1, cursors={"ada": SECRET}),
+            board(t=1),
+        ),
+        (
+            make_patch((), {"boards/a": {"t": 1, "cursors": {"ada": [SECRET], "bob": 2}}}),
+            board(t=1, cursors={"ada": [SECRET], "bob": 2}),
+            board(t=1),
+        ),
+        (
+            put("boards/a", {"t": [1, 2], "cursors": {"ada": SECRET}}),
+            board(t=[1, 2], cursors={"ada": SECRET}),
+            board(t=[1, 2]),
+        ),
+    ],
+)
+def test_a_value_for_a_volatile_place_is_in_no_row_and_removed_by_another_process(
+    edit: Edit, live: Json, left: Json
+) -> None:
+    for run, expected in ((SessionsWorld.run, live), (run_elsewhere, left)):
+        world = SessionsWorld(VOLATILE)
+        world.write(put("boards/a", {"t": 0, "cursors": {"ada": {"x": 5}}}))
+        world.set(edit)
+        assert world.is_kept
+        assert SECRET.encode() not in rows_of(world)
+        run(world)
+        assert world.get() == expected
+        assert SECRET.encode() not in rows_of(world)
+        assert not world.is_kept
+
+
+def test_what_is_cancelled_or_replaced_of_a_patch_is_not_done_of_volatile_places_either() -> None:
+    world = SessionsWorld(VOLATILE)
+    world.set(make_patch(("boards", "a", "cursors"), {"ada": 1, "bob": 2, "cyd": 3}))
+    world.cancel(("boards", "a", "cursors", "bob"))
+    world.set(put("boards/a/cursors/cyd", 4))
+    world.run()
+    assert world.get() == board(cursors={"ada": 1, "cyd": 4})
+
+
+def test_a_server_value_for_a_volatile_place_is_resolved_at_the_end() -> None:
+    world = SessionsWorld(VOLATILE)
+    world.set(put("boards/a/cursors/ada", {"left": {".sv": "timestamp"}}))
+    world.run()
+    assert world.get() == board(cursors={"ada": {"left": LATER}})
+
+
+def test_what_is_stored_at_a_volatile_place_is_replaced_by_any_process() -> None:
+    world = SessionsWorld()
+    world.write(put("boards/a/cursors/ada", "stored"))
+    world.rules.current = VOLATILE
+    world.rules_changed()
+    world.set(put("boards/a/cursors/ada", "left"))
+    run_elsewhere(world)
+    assert world.get() == board(cursors={"ada": "left"})
+
+
+def test_what_sessions_keep_for_volatile_places_is_bounded_by_what_these_may_have() -> None:
+    world = SessionsWorld(VOLATILE)
+    with pytest.raises(TooLarge, match="32768"):
+        raise world.set(put("boards/a/cursors/ada", "x" * 40_000))
+    value = "x" * 30_000
+    most = world.runtime.volatile_bytes // 30_100
+    for _ in range(most + 2):  # what is replaced counts no longer
+        assert world.set(put("boards/a/cursors/ada", value)) is None
+    world.cancel(())
+    sessions = [str(number) for number in range(most + 2)]
+    results = [world.set(put("boards/a/cursors/ada", value), session=each) for each in sessions]
+    refused = [each for each in results if each is not None]
+    assert 0 < len(refused) < 5
+    assert isinstance(refused[0], VolatileFull)
+    world.run("5")
+    assert world.set(put("boards/a/cursors/ada", value), session="new") is None

@@ -158,13 +158,18 @@ class WriteApplier:
         kept, retain = self._runtime.entry_bytes, self._retain_events
         return changelog.append(transaction, op_id, entry, retain, kept, self._cursors.held)
 
-    def judge(self, transaction: Transaction, write: Write) -> None:
-        """Raise what would refuse a write by its rules or its server values; apply nothing."""
-        nodes: Nodes = self._writers.make(transaction)
+    def judge(self, transaction: Transaction, write: Write) -> Nodes:
+        """Raise what would refuse a write by its rules or its server values; apply nothing.
+
+        Returns what is stored.
+        """
+        stored = self._writers.make(transaction)
+        nodes: Nodes = stored
         if self._database.volatile is not None:
             nodes = self._database.volatile.over(nodes.rows, transaction)
         self._database.rights.check_write(nodes, write, resolve(write.edit, write.now, nodes), None)
         self._check_time(write)
+        return stored
 
     def apply_edit(self, transaction: Transaction, write: Write) -> Outcome:
         """Do a write in a transaction, without its task."""

@@ -12,6 +12,10 @@ writes and belong to batches like any write, so all is done in the order of the 
 and under the write lock where other processes write too. A task may be done several times before
 one transaction of it is committed, so it begins with what is stored.
 
+Values for volatile places are in no row: it has only the places, which are removed at the end, and
+names what this process keeps in memory (`KeptValues`). So a process that does what a dead one has
+left removes what is volatile.
+
 What the store cannot do at present is tried again after a while, and is left to the next process in
 the end.
 """
@@ -22,7 +26,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredList
@@ -48,6 +52,7 @@ from treedbd.database.requests import (
     Write,
 )
 from treedbd.database.runtime import Runtime
+from treedbd.database.volatile import VolatileFull
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_DISCONNECT_BYTES, MAX_DISCONNECT_NODES
 from treedbd.names import DatabaseName
 from treedbd.store.disconnect_rows import (
@@ -57,6 +62,8 @@ from treedbd.store.disconnect_rows import (
     cancel_entries,
     list_owners,
     list_rows,
+    replace_sent,
+    select_members,
 )
 from treedbd.store.engine import (
     DamagedRow,
@@ -77,6 +84,8 @@ RETRY_S: Final = 5.0
 """Seconds until what the store could not do is tried again."""
 RUN_AT_ONCE: Final = 256
 """Writes of ended sessions that wait in the queue together, so that others come in between."""
+TOKEN_BYTES: Final = 8
+"""What is random in the token of a row: another process must find nothing by it."""
 _NOTHING: Final = make_remove(Place(ROOT))
 _DELAYS: Final = (Unavailable, DeadlinePassed, OutcomeInDoubt, StoreFailed, DiskFull)
 _ANONYMOUS: Final = Caller(None)
@@ -102,6 +111,8 @@ class DisconnectWrites:
     ) -> None:
         """Do writes of the database `name` by `write`; all data has `quota` bytes, 0 for any."""
         self._kept = KeptBytes(name, quota)
+        self._values = KeptValues(name, runtime.volatile_bytes)
+        self._entropy = runtime.entropy
         self._name = name
         self._write = write
         self._news = runtime.news
@@ -139,7 +150,11 @@ class DisconnectWrites:
         """
 
         def make_write() -> Write:
-            task = SetEntry(self._owner.id, session, limit, self._kept)
+            number = next(_CHANGES)
+            named = Named(f"{self._entropy(TOKEN_BYTES).hex()}-{number}", number)
+            task = SetEntry(
+                self._owner.id, session, limit, self._kept, values=self._values, named=named
+            )
             return self._make_write(task, edit, caller, now)
 
         return Deferred.fromCoroutine(self._set(session, make_write, end))
@@ -149,7 +164,7 @@ class DisconnectWrites:
 
         Of a PATCH the other members stay. Errbacks with `Unavailable`.
         """
-        task = CancelEntries(self._owner.id, session, Place(path), self._kept)
+        task = CancelEntries(self._owner.id, session, Place(path), self._kept, values=self._values)
         return Deferred.fromCoroutine(self._cancel(self._make_write(task)))
 
     def judge(self, edit: Edit, caller: Caller, now: int, limit: int) -> Deferred[None]:
@@ -210,7 +225,7 @@ class DisconnectWrites:
 
     def make_run(self, row: DisconnectRow) -> Write:
         """Return the write that does what was kept, and forgets it; raise `DamagedRow`."""
-        entry = row.entry()
+        entry = self._values.fill(row.entry())
         origin = None if entry.origin is None else entry.origin._replace(means="end")
         caller = Caller(entry.auth, entry.is_admin, origin)
         return self._make_write(RunEntry(row), entry.edit, caller)
@@ -228,16 +243,18 @@ class DisconnectWrites:
             raise Unavailable(f"The data directory cannot be written: {error.strerror}.") from None
         except StoreUnreachable as error:
             raise Unavailable(str(error)) from None
-        owner = self._owner.id
+        owner, write = self._owner.id, make_write()
         try:
-            await self._submit(make_write())
+            await self._submit(write)
         except Unavailable:  # it may be stored all the same
             self._keep(session, end)
             raise
         except Exception:
+            self._values.end_set(session, write.task, is_stored=False)
             if session not in self._sessions:  # it keeps nothing, and may never be run
                 self._kept.forget(session)
             raise
+        self._values.end_set(session, write.task, is_stored=True)
         self._keep(session, end)
         if owner != self._owner.id and end is not None:  # it was found dead meanwhile
             end()
@@ -272,6 +289,7 @@ class DisconnectWrites:
         self._statistics.disconnect_sessions -= session in self._sessions
         self._sessions.discard(session)
         self._kept.forget(session)
+        self._values.forget(session)
         self._owner.forget(self._name, session)
 
     async def _wait_for_set(self) -> None:
@@ -461,27 +479,119 @@ def _stored_bytes(entries: Sequence[DisconnectEntry]) -> int:
     return sum(len(each.encode()) for each in entries)
 
 
-@attrs.frozen
+class Named(NamedTuple):
+    """How what one write keeps in memory is named, and the number of that write."""
+
+    token: str
+    number: int
+
+
+class _KeptValue(NamedTuple):
+    session: str
+    number: int
+    edit: Edit
+    size: int
+
+
+class KeptValues:
+    """The edits with values for volatile places that sessions of this process keep, in memory.
+
+    Those of one database; together they may have as many bytes as its volatile nodes. A row names
+    its edit by a token, and has what is not volatile of it.
+    """
+
+    def __init__(self, name: DatabaseName, most: int) -> None:
+        """Keep `most` bytes."""
+        self._name = name
+        self._most = most
+        self._of: dict[str, dict[str, _KeptValue]] = {}
+        self._by_token: dict[str, _KeptValue] = {}
+        self._total = 0
+
+    def keep(self, session: str, named: Named, entry: DisconnectEntry) -> None:
+        """Keep the edit of an entry; raise `VolatileFull`. It is kept once if this is repeated."""
+        self.drop(session, named.token)
+        size = entry.size
+        if self._total + size > self._most:
+            raise VolatileFull(self._name, self._most)
+        value = _KeptValue(session, named.number, entry.edit, size)
+        self._by_token[named.token] = self._of.setdefault(session, {})[named.token] = value
+        self._total += size
+
+    def fill(self, entry: DisconnectEntry) -> DisconnectEntry:
+        """Return an entry with its values, if they are kept here; what was cancelled stays so."""
+        kept = self._by_token.get(entry.token)
+        if kept is None:
+            return entry
+        edit = kept.edit
+        if isinstance(entry.edit.sent, dict) and edit.method == "patch":
+            edit = select_members(edit, entry.edit.sent)
+        return attrs.evolve(entry, edit=edit)
+
+    def end_set(self, session: str, task: Task | None, *, is_stored: bool) -> None:
+        """Keep no longer what a `SetEntry` has replaced, or what it set if that `is_stored` not."""
+        if not isinstance(task, SetEntry):
+            return
+        if not is_stored:
+            self.drop(session, task.named.token)
+            return
+        for token, value in list(self._of.get(session, {}).items()):
+            if value.number <= task.named.number and token not in task.tokens:
+                self.drop(session, token)
+
+    def drop(self, session: str, token: str) -> None:
+        """Keep what a token names no longer, if it names anything."""
+        value = self._by_token.pop(token, None)
+        if value is not None:
+            self._total -= value.size
+            of_session = self._of[session]
+            del of_session[token]
+            if not of_session:
+                del self._of[session]
+
+    def forget(self, session: str) -> None:
+        """Keep nothing of a session any longer."""
+        for token in list(self._of.get(session, ())):
+            self.drop(session, token)
+
+
+@attrs.define
 class SetEntry:
-    """Judge a write, and keep it for the end of a session, which may have `limit` places."""
+    """Judge a write, and keep it for the end of a session, which may have `limit` places.
+
+    Attributes:
+        tokens: those of all that the session then keeps.
+
+    """
 
     owner: str
     session: str
     limit: int
     kept: KeptBytes
+    values: KeptValues = attrs.field(kw_only=True)
+    named: Named = attrs.field(kw_only=True)
+    tokens: set[str] = attrs.field(init=False, factory=set)
 
     def __call__(self, applier: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Raise what refuses the write at present, or what the session may not have."""
-        applier.judge(transaction, write)
-        caller = write.caller
+        nodes = applier.judge(transaction, write)
+        caller, volatile = write.caller, applier.database.volatile
         entry = DisconnectEntry(caller.auth, caller.is_admin, write.edit, caller.origin)
+        self.values.drop(self.session, self.named.token)  # the rules may be others by now
+        sent = entry.edit.sent if volatile is None else volatile.cut_kept(entry.edit, nodes)
+        if sent != entry.edit.sent:
+            self.values.keep(self.session, self.named, entry)
+            edit = replace_sent(entry.edit, sent)
+            entry = attrs.evolve(entry, edit=edit, token=self.named.token)
         is_stored = add_entry(transaction, self.owner, self.session, entry, self._check)
         return Outcome(write.edit, None, None, None, has_changed_rows=is_stored)
 
     def _check(self, entries: Sequence[DisconnectEntry]) -> None:
-        check_bounds(self.limit, entries)
-        self.kept.check(self.session, entries)
-        self.kept.count(self.session, entries)
+        self.tokens = {entry.token for entry in entries}
+        filled = [self.values.fill(entry) for entry in entries]
+        check_bounds(self.limit, filled)
+        self.kept.check(self.session, filled)
+        self.kept.count(self.session, filled)
 
 
 @attrs.frozen
@@ -506,13 +616,14 @@ class CancelEntries:
     session: str
     place: Place
     kept: KeptBytes
+    values: KeptValues = attrs.field(kw_only=True)
 
     def __call__(self, _: WriteApplier, transaction: Transaction, write: Write) -> Outcome:
         """Do it."""
         has_changed = cancel_entries(transaction, self.owner, self.session, self.place)
         if has_changed:
             rows = list_rows(transaction, self.owner, self.session)
-            self.kept.count(self.session, [row.entry() for row in rows])
+            self.kept.count(self.session, [self.values.fill(row.entry()) for row in rows])
         return Outcome(write.edit, None, None, None, has_changed_rows=has_changed)
 
 

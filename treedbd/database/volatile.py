@@ -290,6 +290,30 @@ class VolatileData:
             return Divided(None, in_order(volatile), "all")
         return Divided(_edit_of(edit, kept), in_order(volatile), "part")
 
+    def cut_kept(self, edit: Edit, stored: Nodes) -> Json:
+        """Return what an edit sends, with null for what is volatile: so it can be kept in a row.
+
+        Server values are unresolved; `stored` are the nodes of a transaction. Raises `InvalidData`
+        and `TooLarge`.
+        """
+        if edit.method != "patch":
+            return self._cut_kept(edit.place, edit.sent, stored)
+        names: Iterable[str] = edit.sent if isinstance(edit.sent, dict) else ()
+        return {
+            name: self._cut_kept(change.place, sent, stored)
+            for name, (change, sent) in zip(names, changes_as_sent(edit), strict=True)
+        }
+
+    def _cut_kept(self, place: Place, sent: Json, stored: Nodes) -> Json:
+        path, is_priority = place
+        depth = self.paths.depth(path)
+        if depth > 0:
+            if not self._is_free(path[:depth], stored):
+                return sent  # what is stored there stays so
+            _measure_json(sent)
+            return None
+        return sent if depth == BESIDE or is_priority else self.paths.cut_json(path, sent)
+
     def check_large(self, path: Path) -> None:
         """Raise `TooLarge` if a body that is written piece by piece cannot be at a path."""
         if self.paths.depth(path) > 0:
@@ -804,11 +828,20 @@ def _measure(value: Value) -> int:
     """Return the bytes of a value as JSON; raise `TooLarge` if they are too many."""
     size = _size_of(value)
     if size > MAX_VALUE_BYTES:
-        raise TooLarge(
-            f"What is volatile may have {MAX_VALUE_BYTES} bytes of JSON at a time: write it in "
-            "parts."
-        )
+        raise _too_large()
     return size
+
+
+def _measure_json(sent: Json) -> None:
+    """Raise `TooLarge` for JSON that cannot be at a volatile place."""
+    if len(compact(sent)) > MAX_VALUE_BYTES:
+        raise _too_large()
+
+
+def _too_large() -> TooLarge:
+    return TooLarge(
+        f"What is volatile may have {MAX_VALUE_BYTES} bytes of JSON at a time: write it in parts."
+    )
 
 
 def _too_many() -> InvalidData:

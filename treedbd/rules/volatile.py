@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from treedbd.tree.types import PRIORITY, VALUE, Path, Value
+from treedbd.tree.types import PRIORITY, VALUE, Json, Path, Value
 
 MAX_HZ: Final = 1000
 """Events a second of one volatile node that the rules may allow."""
@@ -92,6 +92,11 @@ class VolatilePaths:
         rest = value if node is None else _cut(value, node, path, parts)
         return rest, parts
 
+    def cut_json(self, path: Path, sent: Json) -> Json:
+        """Return JSON that is sent for a path, with null for what it has of volatile nodes."""
+        node = self._at(path)
+        return sent if node is None else _cut_json(sent, node)
+
     def _at(self, path: Path) -> VolatileBranch | None:
         node: VolatileBranch | None = self._root
         for key in path:
@@ -111,6 +116,21 @@ def _iterate(
         below = node.child(key)
         if below is not None:
             yield from _iterate(below, (*path, key), keys)
+
+
+def _cut_json(sent: Json, node: VolatileBranch) -> Json:
+    if node.volatile is not None:
+        return None
+    if isinstance(sent, list):
+        return [_cut_child(str(at), item, node) for at, item in enumerate(sent)]
+    if not isinstance(sent, dict) or VALUE in sent:
+        return sent
+    return {key: _cut_child(key, item, node) for key, item in sent.items()}
+
+
+def _cut_child(key: str, sent: Json, node: VolatileBranch) -> Json:
+    below = None if key.startswith(".") else node.child(key)
+    return sent if below is None else _cut_json(sent, below)
 
 
 def _cut(value: Value, node: VolatileBranch, path: Path, parts: list[Part]) -> Value:

@@ -8,12 +8,14 @@ serves it, as long as that runs. Each write is one row:
     8 hex digits       a number: the writes of a session are run in this order
 
 The content is JSON with a check sum: who has set the write, and what it sends. Server values are in
-it as they were sent. These rows are not data: they are not served, counted or indexed.
+it as they were sent. Values for volatile places are not in it, but `null`, and a token by which the
+process of the session finds them in its memory (`database.disconnect`). These rows are not data:
+they are not served, counted or indexed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -37,12 +39,16 @@ _ANY_LENGTH: Final = 2**62
 
 @attrs.frozen
 class DisconnectEntry:
-    """One write of a session, with its caller; its server values are unresolved."""
+    """One write of a session, with its caller; its server values are unresolved.
+
+    `token` names what is kept in memory of it, if it has values for volatile places.
+    """
 
     auth: Json
     is_admin: bool
     edit: Edit
     origin: Origin | None = None
+    token: str = ""
 
     @property
     def size(self) -> int:
@@ -62,6 +68,8 @@ class DisconnectEntry:
         }
         if self.origin is not None:
             json["from"] = self.origin.to_json()
+        if self.token:
+            json["token"] = self.token
         return compact(json)
 
 
@@ -181,10 +189,21 @@ def _without(entry: DisconnectEntry, places: list[Place]) -> DisconnectEntry | N
     if not any(left):
         return None
     sent: Any = edit.sent
-    members = {
-        key: item for (key, item), is_left in zip(sent.items(), left, strict=True) if is_left
-    }
-    return attrs.evolve(entry, edit=make_patch(edit.place.path, members, _ANY_LENGTH))
+    names = [key for key, is_left in zip(sent, left, strict=True) if is_left]
+    return attrs.evolve(entry, edit=select_members(edit, names))
+
+
+def select_members(edit: Edit, names: Iterable[str]) -> Edit:
+    """Return a PATCH that was checked, with these of its members."""
+    sent: Any = edit.sent
+    return make_patch(edit.place.path, {name: sent[name] for name in names}, _ANY_LENGTH)
+
+
+def replace_sent(edit: Edit, sent: Json) -> Edit:
+    """Return an edit that was checked, with other JSON for the same places."""
+    if edit.method == "patch":
+        return make_patch(edit.place.path, sent, _ANY_LENGTH)
+    return make_put(edit.place, sent, _ANY_LENGTH)
 
 
 def _covers(upper: Place, lower: Place) -> bool:
@@ -201,4 +220,6 @@ def _from_json(json: Any) -> DisconnectEntry:
     else:
         edit = make_put(Place(path, json["is_priority"]), sent, _ANY_LENGTH)
     origin = parse_origin(json["from"]) if "from" in json else None
-    return DisconnectEntry(json["auth"], json["is_admin"], edit, origin)
+    return DisconnectEntry(
+        json["auth"], json["is_admin"], edit, origin, token=json.get("token", "")
+    )
