@@ -48,6 +48,7 @@ ONE_PROCESS = ("--workers", "1")
 RULES = {
     "open": {".read": True, ".write": True},
     "present": {".read": "data.exists()"},
+    "cursors": {"$user": {".write": True, ".volatile": True}},
 }
 LABELS = {
     "treedb_requests_total": {"method", "status", "project"},
@@ -86,6 +87,9 @@ LABELS = {
     "treedb_expiry_late_seconds": set(),
     "treedb_expiry_lag_seconds": set(),
     "treedb_databases_open": set(),
+    "treedb_volatile_writes_total": set(),
+    "treedb_volatile_nodes": set(),
+    "treedb_volatile_bytes": set(),
 }
 """The names and labels that dashboards depend on."""
 
@@ -99,9 +103,14 @@ class MeteredDaemon:
         self.tree = Tree(daemon, project)
         self.closing = ExitStack()
         self._databases = 0
+        self._volatile = 0
 
     def put(self) -> None:
         assert self.tree.status("PUT", "/open/a.json", '{"b":1}') == 200
+
+    def put_volatile(self) -> None:
+        self._volatile += 1
+        assert self.tree.status("PUT", f"/cursors/{self._volatile}.json", '{"x":1}') == 200
 
     def get(self) -> None:
         assert self.tree.status("GET", "/open/a.json") == 200
@@ -307,6 +316,9 @@ MOVES: dict[str, Callable[[MeteredDaemon], None]] = {
     "treedb_commit_seconds": MeteredDaemon.put,
     "treedb_commit_writes": MeteredDaemon.put,
     "treedb_sync_seconds": MeteredDaemon.put,
+    "treedb_volatile_writes_total": MeteredDaemon.put_volatile,
+    "treedb_volatile_nodes": MeteredDaemon.put_volatile,
+    "treedb_volatile_bytes": MeteredDaemon.put_volatile,
     "treedb_streams": MeteredDaemon.open_stream,
     "treedb_events_total": MeteredDaemon.send_event,
     "treedb_event_bytes_total": MeteredDaemon.send_event,

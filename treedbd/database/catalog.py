@@ -217,6 +217,7 @@ class Catalog:
         # Those of `_used` that are kept though nothing else refers to them: their data is open.
         self._open: dict[DatabaseName, Database] = {}
         runtime.statistics.count_open = self._open.__len__
+        runtime.statistics.count_volatile = self._count_volatile
         self.moment: Final = ReadMoment()
         self._files: Final = make_files(folder, bounds, runtime, self, others)
         self._first_rules = first_rules
@@ -335,6 +336,11 @@ class Catalog:
             exchange = database.volatile.exchange
             if exchange is not None:
                 exchange.receive(content, is_state=is_state)
+
+    def _count_volatile(self) -> tuple[int, int]:
+        """Return how many volatile nodes have values in open databases, and their bytes."""
+        found = [each.volatile for each in self._open.values() if each.volatile is not None]
+        return sum(map(len, found)), sum(each.size for each in found)
 
     def volatile_state(self, name: DatabaseName) -> Iterator[bytes]:
         """Iterate over the parts of what is volatile in a database, as others receive it."""

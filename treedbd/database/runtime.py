@@ -86,6 +86,9 @@ class Statistics:
         find_expiry_lag: returns how many seconds late the oldest node is that is due.
         reader_lags: the largest lag of the readers of each name, as the open databases showed it
             last (`reader_lags`).
+        volatile_writes: writes of volatile nodes alone, which are applied without a commit.
+        count_volatile: returns how many volatile nodes have values in all open databases, and how
+            many bytes they take.
         find_standby_lag: returns how many seconds old the data of a standby may be; None elsewhere.
 
     """
@@ -112,6 +115,8 @@ class Statistics:
         self.expiry_seconds: Final = Histogram(LATE_SECONDS)
         self.find_expiry_lag: Callable[[], float] = float
         self.reader_lags: Mapping[str, Lag] = {}
+        self.volatile_writes = 0
+        self.count_volatile: Callable[[], tuple[int, int]] = _count_none
         self.find_standby_lag: Callable[[], float | None] = _find_no_lag
         self._is_measuring = is_measuring
         self._commits: deque[tuple[int, float, float, str]] = deque(maxlen=MAX_NOTED)
@@ -298,6 +303,10 @@ def _read_clock() -> int:
 
 def _find_no_lag() -> None:
     return None
+
+
+def _count_none() -> tuple[int, int]:
+    return 0, 0
 
 
 def _have_no_hooks(_: DatabaseName) -> Sequence[Hook]:

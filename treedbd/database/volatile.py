@@ -149,6 +149,7 @@ class VolatileData:
         self.size = 0
         self._database = database
         self._limit: Final = runtime.volatile_bytes
+        self._statistics: Final = runtime.statistics
         self._tops: Final = Tops()
         self._shown: Final = Tops()
         self._turn = 1
@@ -494,6 +495,7 @@ class VolatileData:
         ):
             self._check_size(edit.changes)
         self._turn += 1
+        self._statistics.volatile_writes += 1
         if self.exchange is not None:
             self.exchange.note(edit.changes)
         for change, depth, size in zip(edit.changes, depths, sizes, strict=True):

@@ -346,6 +346,24 @@ METRICS: Final[tuple[Metric, ...]] = (
         "What of each commit is spent waiting for the disk.",
         lambda s: s.statistics.sync_seconds,
     ),
+    # Volatile nodes, which all processes have.
+    _counter(
+        "treedb_volatile_writes_total",
+        "Writes of volatile nodes alone, which are in memory and in no other metric of writes.",
+        lambda s: s.statistics.volatile_writes,
+    ),
+    _gauge(
+        "treedb_volatile_nodes",
+        "Volatile nodes that have a value, of the process with most.",
+        lambda s: s.statistics.count_volatile()[0],
+        combine=max,
+    ),
+    _gauge(
+        "treedb_volatile_bytes",
+        "What these take in memory, as limits.volatile_bytes counts it.",
+        lambda s: s.statistics.count_volatile()[1],
+        combine=max,
+    ),
     _gauge(
         "treedb_standby_lag_seconds",
         "How old the data of this standby may be; none of a first.",
