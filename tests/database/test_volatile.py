@@ -553,3 +553,16 @@ class VolatileMachine(RuleBasedStateMachine):
 
 TestVolatileMachine = VolatileMachine.TestCase
 TestVolatileMachine.settings = settings(deadline=None, max_examples=examples(40))
+
+
+def test_when_a_node_goes_depends_on_nothing_volatile() -> None:
+    rules = parse_rules(
+        """{"rules": {".read": true, ".write": true, "boards": {"$board": {
+            ".ttl": "data.child('until').val()", "until": {".volatile": true}}}}}"""
+    )
+    world = make_world(rules)
+    world.begin(put("boards/a", {"until": 5000}))
+    world.clock.run()
+    (shown,) = world.database.explain_expiry(("boards", "a", "until"))
+    assert isinstance(shown, dict)
+    assert (shown["path"], shown["expires"]) == ("/boards/a", None)

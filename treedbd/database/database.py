@@ -414,7 +414,7 @@ class Database:
         if rules is None:
             return []
         written_ms = self.expiry.written_ms
-        return self.read(
+        return self.read_stored(
             lambda nodes: show_expiry(
                 rules, path, nodes, lambda each: written_ms(nodes.rows.stored, rules, each)
             )
