@@ -29,8 +29,12 @@ RULES = {
 
 
 def settings_in(folder: pathlib.Path, **values: Any) -> Settings:
-    """Return settings of a project with rules, and others as given."""
-    (folder / "rules.json").write_text(json.dumps(RULES))
+    """Return settings of a project with rules, and others as given.
+
+    The children of the key `volatile` are volatile, if it is given.
+    """
+    volatile = {values.pop("volatile", "-"): {"$id": {".volatile": True}}}
+    (folder / "rules.json").write_text(json.dumps({"rules": RULES["rules"] | volatile}))
     project = {"rules_file": "rules.json", "databases": "*", **values.pop("project", {})}
     defaults = {"engine": "memory", "data": "data", "default_project": "app"}
     return Settings.from_values(folder=folder, projects={"app": project}, **(defaults | values))

@@ -18,6 +18,7 @@ from treedbd import (
     InvalidQuery,
     LocalDatabase,
     PermissionDenied,
+    QuotaExceeded,
     TreeService,
     Unavailable,
     Watch,
@@ -45,6 +46,12 @@ async def next_turn() -> None:
     called: Deferred[None] = Deferred()
     clock.callFromThread(called.callback, None)
     await called
+
+
+async def put_long(database: LocalDatabase, path: str, count: int) -> None:
+    """Put so many long children of a path."""
+    for number in range(count):
+        await database.put(f"{path}/{number}", "x" * 30_000)
 
 
 def watchers_of(service: TreeService) -> int:
@@ -155,6 +162,22 @@ async def test_a_watch_resumes_with_what_it_missed(tmp_path: pathlib.Path, engin
         for unknown in ("99-0011223344556677", "nonsense", ""):
             async with database.watch("n/b", resume_after=unknown) as events:
                 assert await take(events, 1) == [("put", "/", 2)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_watch_near_volatile_nodes_begins_with_the_present_value(
+    tmp_path: pathlib.Path,
+) -> None:
+    async with running(settings_in(tmp_path, volatile="cursors")) as service:
+        database = service.database("app")
+        await database.put("cursors", {"ada": 1})
+        async with database.watch("") as events:
+            last = await anext(events)
+        await database.put("n", 2)
+        async with database.watch("", resume_after=last.id) as events:
+            assert await take(events, 1) == [("put", "/", {"cursors": {"ada": 1}, "n": 2})]
+        with pytest.raises(QuotaExceeded, match="volatile_bytes"):
+            await put_long(database, "cursors", 200)
 
 
 @pytest_twisted.ensureDeferred

@@ -331,8 +331,9 @@ class WatchQueue:
         self._database = database
         self._registry.add(self)
         try:
-            if self._resume_after is not None and self._query is None:
-                self._resume(database, self._resume_after)
+            after = self._resume_after
+            if after is not None and self._query is None and database.may_resume(path):
+                self._resume(database, after)
             else:
                 self._show_present(database)
         except BaseException:
