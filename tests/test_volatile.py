@@ -163,6 +163,24 @@ def test_a_large_body_above_volatile_nodes_stores_them_in_no_case(shared_daemon:
     assert client.get("/boards/l.json") == large
 
 
+def test_streams_near_volatile_nodes_have_no_identifiers(shared_daemon: Daemon) -> None:
+    client = clients_of(shared_daemon)[0]
+    client.put("/plain/a.json", 1)
+    with EventStream(client, "/plain.json?resume=true") as stream:
+        last = stream.next_change().id
+        assert last
+    headers = {"Last-Event-ID": last}
+    with EventStream(client, "/boards/f.json?resume=true", headers) as stream:
+        first = stream.next_change()
+        assert (first.path, first.id) == ("/", "")
+        client.put("/boards/f/title.json", "stored")
+        assert stream.next_change().id == ""
+        client.put("/boards/f/cursors/ada.json", {"x": 1})
+        assert stream.next_change().id == ""
+    with EventStream(client, "/boards/f/title.json?resume=true") as stream:
+        assert stream.next_change().id
+
+
 def test_tags_and_conditions_are_those_of_what_is_read(shared_daemon: Daemon) -> None:
     client = Client(shared_daemon)
     client.put("/boards/t/cursors/ada.json", 1)

@@ -334,7 +334,8 @@ class ProfiledStream(Stream):
         before, began = self.events, perf_counter()
         is_short = super().notify(notification)
         if self.events != before:
-            size = notification.shared[self._with_ids].size
+            with_ids = self._with_ids and self._may_have_ids()
+            size = notification.shared[with_ids].size
             self._data.profiler.note_sent(
                 self.name, self.wanted.place.path, notification, size, began
             )

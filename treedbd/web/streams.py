@@ -99,6 +99,8 @@ _FIRST_PUT: Final = (b'event: put\ndata: {"path":"/","data":', b"}\n")
 PIECE_EVENTS: Final = 32
 """Events that are printed in one step."""
 
+UNKNOWN: Final = Position(0, b"")
+"""The position of a client near volatile nodes, of which the change log has not all events."""
 _OP_ID_BYTES: Final = 8
 _ID = re.compile(r"(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{16}))?")
 
@@ -108,7 +110,7 @@ def print_frames(events: Iterable[tuple[Position, Event]], *, with_ids: bool) ->
     return b"".join(_chunks(events, with_ids=with_ids))
 
 
-def content_of(notification: Notification, memory: WaitingBytes, with_ids: bool) -> Content:
+def content_of(notification: Notification, memory: WaitingBytes, with_ids: bool | None) -> Content:
     """Return the frames of a notification, one copy for all its streams."""
     content: Content | None = notification.shared.get(with_ids)
     if content is None:
@@ -119,12 +121,13 @@ def content_of(notification: Notification, memory: WaitingBytes, with_ids: bool)
     return content
 
 
-def _chunks(events: Iterable[tuple[Position, Event]], *, with_ids: bool) -> Iterator[bytes]:
+def _chunks(events: Iterable[tuple[Position, Event]], *, with_ids: bool | None) -> Iterator[bytes]:
+    """Print events; None instead of `with_ids` makes clients forget the identifier they have."""
     for position, event in events:
         yield b"event: %b\ndata: " % event.kind.encode()
         yield from event.chunks()
         is_numbered = with_ids and not isinstance(position.sequence, Moment)
-        yield b"\n" + frame_end(position if is_numbered else None)
+        yield b"\n" + frame_end(position if is_numbered else UNKNOWN if with_ids is None else None)
 
 
 def print_in_pieces(notification: Notification) -> Iterator[bytes]:
@@ -144,8 +147,13 @@ def print_in_pieces(notification: Notification) -> Iterator[bytes]:
 
 
 def frame_end(position: Position | None) -> bytes:
-    """Return what follows the data of a frame; None for one without an identifier."""
-    return b"\n" if position is None else b"id: %b\n\n" % print_id(position).encode()
+    """Return what follows the data of a frame; None for one without an identifier.
+
+    With that of an `UNKNOWN` position the client forgets the last one.
+    """
+    if position is None:
+        return b"\n"
+    return b"id: \n\n" if position is UNKNOWN else b"id: %b\n\n" % print_id(position).encode()
 
 
 def _around_first(position: Position | None) -> tuple[bytes, bytes]:
@@ -719,7 +727,10 @@ class Stream:
             )
             if self._is_over or not (is_short or self._may_continue()):
                 return False
-            queue, with_ids = self._queue, self._with_ids
+            queue = self._queue
+            with_ids: bool | None = self._with_ids
+            if with_ids:
+                with_ids = self._may_have_ids()
             if queue.has_overflowed:
                 return True
             if notification.is_missed:
@@ -897,7 +908,17 @@ class Stream:
 
     def _position(self, sequence: int) -> Position | None:
         """Return the identifier of an event that shows a state, None without identifiers."""
-        return self._database.watching.position(sequence) if self._with_ids else None
+        if not self._with_ids:
+            return None
+        return self._database.watching.position(sequence) if self._may_have_ids() else UNKNOWN
+
+    def _may_have_ids(self) -> bool | None:
+        """Return True if events with identifiers have them, None if they make clients forget one.
+
+        A client that has seen volatile values cannot go on after an event: what became of them is
+        in no log.
+        """
+        return True if self._database.may_resume(self.wanted.place.path) else None
 
     def _open_first(
         self, rendered: bytes | Rendering, position: Position | None
