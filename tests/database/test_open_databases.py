@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
@@ -53,9 +54,11 @@ from treedbd.database.rights import ReadRequest
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.limits import KIB, MIB
 from treedbd.names import DatabaseName
+from treedbd.rules.ruleset import parse_rules
 from treedbd.store.engine import DiskFull
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE, SqliteEngine
-from treedbd.tree.types import Json
+from treedbd.tree.edit import make_put
+from treedbd.tree.types import Json, Place
 
 
 class Files:
@@ -173,6 +176,26 @@ def request(catalog: Catalog, database: Database, clock: Clock) -> Callable[[], 
 def write_later(catalog: Catalog, database: Database, clock: Clock) -> Callable[[], object]:
     database.write(make_write(1))
     return lambda: clock.advance(0)
+
+
+def test_volatile_values_keep_a_database_open_until_another_one_is_needed(
+    tmp_path: pathlib.Path, files: Files
+) -> None:
+    create(tmp_path, "ab")
+    catalog, clock = make_catalog(tmp_path, PROJECT, max_open=1)
+    rules = '{"rules": {".read": true, ".write": true, "v": {".volatile": true}}}'
+    catalog.rules("p").manage_by_file(parse_rules(rules))
+    clock.advance(0)
+    a, b = find(catalog, "a"), find(catalog, "b")
+    assert use(catalog, a) is None
+    edit = make_put(Place(("v",)), 5)
+    a.write(attrs.evolve(make_write(None), edit=edit))
+    clock.advance(UNUSED_S + SWEEP_S)
+    clock.advance(SWEEP_S)
+    assert files.names == {"a"}
+    assert use(catalog, b) is None
+    assert files.names == {"b"}
+    close(catalog)
 
 
 @pytest.mark.parametrize("begin", [watch, grant, hold, request, write_later])

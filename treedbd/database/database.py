@@ -213,11 +213,15 @@ class Database:
 
     @property
     def is_idle(self) -> bool:
+        """Whether nothing uses it, and it holds nothing that is in memory alone."""
+        return self.is_unused and not self.volatile
+
+    @property
+    def is_unused(self) -> bool:
         """Whether nothing uses it: no request, watcher or read grant, and no write under way."""
         is_used = self.requests or self._watchers.count or self._grants.held or self.is_writing
         is_used = is_used or self.disconnect_writes.is_needed
         is_used = is_used or (self.shared_lock is not None and self.shared_lock.is_in_use)
-        is_used = is_used or (self.volatile is not None and len(self.volatile) > 0)
         # A file that is elsewhere stays open: it holds what was acknowledged.
         return not is_used and self._engine.find_misplaced() is None
 

@@ -4,9 +4,10 @@ Theory of operation. Requests `acquire` a database (`files`) for as long as they
 closed is opened in a worker thread, and if there are too many, the one that was used least recently
 among those that are *idle* is closed first, in the same job of that thread. A database is idle if
 no request has acquired it, and if it has no watcher, read grant, snapshot, waiting write or
-recovery under way. If no database is idle, the request is refused. After `UNUSED_S` an idle
-database is closed in any case. A program that holds a `Database` need not acquire it: then it is
-opened in place, at the next use.
+recovery under way, and no volatile values. If no database is idle, one is closed that has nothing
+but volatile values, which are lost; if there is none either, the request is refused. After
+`UNUSED_S` an idle database is closed in any case. A program that holds a `Database` need not
+acquire it: then it is opened in place, at the next use.
 
 What the sessions of dead processes have left (`disconnect`) is written before a database counts as
 open. If it is opened in place, which cannot wait for that, it is refused for a moment.
@@ -280,20 +281,29 @@ class OpenDatabases:
     def _make_room(self) -> dict[Database, ReopeningEngine]:
         """Detach idle databases so that one more may be open; raise `TooManyInUse`."""
         excess = len(self._open) + 1 - self._bounds.databases
-        idle = self._find_idle(excess)
-        if len(idle) < excess:
+        closed = self._find_idle(excess)
+        if len(closed) < excess:
+            closed = self._find_idle(excess, has_volatile=True)
+        if len(closed) < excess:
             raise TooManyInUse
-        return self._detach(idle)
+        return self._detach(closed)
 
-    def _find_idle(self, count: int) -> list[Database]:
-        """Return at most `count` idle databases, those that were used least recently."""
+    def _find_idle(self, count: int, *, has_volatile: bool = False) -> list[Database]:
+        """Return at most `count` idle databases, those that were used least recently.
+
+        With `has_volatile` also those that hold values in memory alone, which go with them.
+        """
         if count <= 0:
             return []
         by_use = sorted(self._open, key=attrgetter("used_at"))
-        return list(islice(filter(self._is_idle, by_use), count))
+        is_idle = self._is_unused if has_volatile else self._is_idle
+        return list(islice(filter(is_idle, by_use), count))
 
     def _is_idle(self, database: Database) -> bool:
-        return database.is_open and database.is_idle and not self._open[database].has_snapshots
+        return database.is_idle and self._is_unused(database)
+
+    def _is_unused(self, database: Database) -> bool:
+        return database.is_open and database.is_unused and not self._open[database].has_snapshots
 
     def _detach(self, databases: Sequence[Database]) -> dict[Database, ReopeningEngine]:
         """Allow databases to be opened again; their files are still to be closed."""
