@@ -28,6 +28,7 @@ from tests.database.test_watched_queries import (
 )
 from tests.database.world import NAME, PROJECT, Disk, Recorder, TurnClock, make_active_rules
 from tests.examples import examples
+from tests.replica import Replica
 from treedbd.database.database import Database
 from treedbd.database.requests import (
     Caller,
@@ -41,6 +42,7 @@ from treedbd.database.requests import (
 from treedbd.database.runtime import Runtime
 from treedbd.database.write_lock import FileWriteLock
 from treedbd.names import DatabaseName
+from treedbd.rules.ruleset import OPEN, RuleSet, parse_rules
 from treedbd.store import changelog
 from treedbd.store.changelog import describe_entry
 from treedbd.store.sqlite.engine import SqliteEngine
@@ -49,7 +51,7 @@ from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.sqlite.shared import SharedShelf, ShelfLock
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
 from treedbd.tree.hashes import etag, parse_etags
-from treedbd.tree.types import Json, Path, Place, Value
+from treedbd.tree.types import Change, Json, Path, Place, Value
 from treedbd.tree.value import plain
 
 ADMIN = Caller(None, is_admin=True)
@@ -61,7 +63,13 @@ class Worker:
 
     heeds_hints = False
 
-    def __init__(self, path: pathlib.Path, clock: TurnClock, others: list[Worker]) -> None:
+    def __init__(
+        self,
+        path: pathlib.Path,
+        clock: TurnClock,
+        others: list[Worker],
+        allowed: RuleSet = OPEN,
+    ) -> None:
         self.shelf = SharedShelf(path)
         self.disk = Disk()
         self.hints = 0
@@ -72,7 +80,7 @@ class Worker:
             self.disk.run,
             send_hint=lambda name: self._send(name, others),
         )
-        rules = make_active_rules(self.disk.run)
+        rules = make_active_rules(self.disk.run, allowed)
         self.database = Database(
             NAME,
             self.engine,
@@ -153,13 +161,13 @@ class Worker:
 
 
 @contextlib.contextmanager
-def two_workers() -> Iterator[list[Worker]]:
-    """Make two workers over one shelf."""
+def two_workers(allowed: RuleSet = OPEN) -> Iterator[list[Worker]]:
+    """Make two workers over one shelf, with these rules."""
     with tempfile.TemporaryDirectory() as folder:
         clock = TurnClock()
         made: list[Worker] = []
         for _ in range(2):
-            made.append(Worker(pathlib.Path(folder, "x.shelf"), clock, made))
+            made.append(Worker(pathlib.Path(folder, "x.shelf"), clock, made, allowed))
         yield made
         for each in made:
             each.engine.close()
@@ -230,6 +238,31 @@ def test_a_watcher_begins_with_a_state_and_has_all_that_comes_after(workers: lis
     second.follow()
     assert recorder.numbered == [(2, 2)]
     assert late.numbered == []
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_others_store_above_volatile_nodes_leaves_watchers_with_their_values(
+    *, is_late: bool
+) -> None:
+    rules = """{"rules": {".read": true, ".write": true,
+        "a": {"$any": {"v": {".volatile": {"hz": 1}}}}}}"""
+    with two_workers(parse_rules(rules)) as (first, second):
+        first.put(("a", "b"), {"s": 0})
+        first.put(("exists",), True)
+        recorder, volatile = second.watch(()), second.database.volatile
+        assert volatile is not None
+        first.put(("a", "b"), {"s": 1, "v": 1})
+        if is_late:
+            second.follow()
+        volatile.apply_received([Change(Place(("a", "b", "v")), 1)])
+        second.clock.run()
+        second.follow()
+        second.clock.run()
+        replica = Replica()
+        for event in recorder.events:
+            replica.apply(event.kind, "/".join(event.path), event.data)
+        assert second.get(("a", "b")) == {"s": 1, "v": 1}
+        assert replica.tree == {"a": {"b": {"s": 1, "v": 1}}}
 
 
 def test_more_writes_than_are_read_at_once_are_notified_one_by_one(workers: list[Worker]) -> None:

@@ -569,7 +569,7 @@ class Database:
         self.kept_reads.clear()
         self.push_ids.pass_over(news.pushed)
         if self.volatile is not None:
-            self.volatile.others_wrote()
+            self.volatile.others_wrote(news.commits)
         if news.commits is None:
             self.answers.clear()
         else:

@@ -80,7 +80,7 @@ from treedbd.tree.edit import (
 )
 from treedbd.tree.event import Commit, CommittedChange, Moment, Position
 from treedbd.tree.path import encode_path, format_path, is_at_or_above
-from treedbd.tree.types import Change, Container, InvalidData, Json, Path, Place, Value
+from treedbd.tree.types import ROOT, Change, Container, InvalidData, Json, Path, Place, Value
 from treedbd.tree.value import as_json, as_priority, compact, plain, value_at
 
 if TYPE_CHECKING:
@@ -413,9 +413,24 @@ class VolatileData:
                 self._drop_kept(top.path)
         self._flushes.flush_at_once()
 
-    def others_wrote(self) -> None:
-        """Record that another process has committed: what is stored may have changed anywhere."""
+    def others_wrote(self, commits: Sequence[Commit] | None) -> None:
+        """Record what another process has committed, None for what is not known.
+
+        What is stored may have changed anywhere. A value that was set above volatile nodes comes to
+        watchers without them, and may come after what is volatile of its write. So their values are
+        sent once more, after it.
+        """
         self._free.clear()
+        changes = None if commits is None else [each for some in commits for each in some.changes]
+        for path in {ROOT} if changes is None else {each.path for each in changes}:
+            if self.paths.depth(path) != ABOVE:
+                continue
+            encoded = encode_path(path)
+            for top in self._shown.below(encoded):
+                self._shown.remove(top)
+            for top in self._tops.below(encoded):
+                self._flushes.note(top.path, len(top.path))
+                self._flushes.hasten(self.paths.rate(top.path))
 
     def close(self) -> None:
         """Notify of nothing more."""
@@ -698,6 +713,11 @@ class Flushes:
         """Forget what has changed below a place, of which watchers are notified otherwise."""
         for top in [top for top in self._pending if is_at_or_above(path, top)]:
             self._pending[top].clear()
+
+    def hasten(self, rate: float) -> None:
+        """Flush what is due of a rate in the next turn."""
+        if self._next.pop(rate, None) is not None and rate in self._groups:
+            self._schedule(rate)
 
     def flush_at_once(self) -> None:
         """Notify of all that has changed, before anything that is committed from now on.
