@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Any
 
 import attrs
@@ -242,6 +243,38 @@ def test_children_enter_and_leave_queries_by_volatile_values(parameters: dict[st
         assert reader.replica.tree == fresh.replica.tree
     world.write(put("boards", {"d": {"typing": {"who": "ada"}}}))
     assert reader.replica.tree == {"d": {"typing": {"who": "ada"}}}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"orderBy": '"$key"', "limitToFirst": "2"}, {"orderBy": '"x"', "startAt": "2"}],
+)
+def test_a_query_begins_with_what_the_other_watchers_know(parameters: dict[str, str]) -> None:
+    world = make_world()
+    world.write(put("boards/a/cursors", {"ada": {"x": 1}, "bob": {"x": 2, "y": 1}}))
+    path, query = ("boards", "a", "cursors"), parse_query(parameters)
+    readers = [Reader(world, path, query) for _ in range(4)]
+    readers[0].start()
+    for reader, edit in zip(
+        readers[1:],
+        [
+            put("boards/a/cursors/ada", {"x": 3, "y": 3}),
+            put("boards/a/cursors/bob/x", 0),
+            make_patch(path, {"ada/x": 1, "bob/x": 4, "a": {"x": 1}}),
+        ],
+        strict=True,
+    ):
+        world.begin(edit)
+        reader.start()
+    with closing(world.database.hold_first(query)) as held:
+        assert plain(held.get(path)) == {"ada": {"x": 1}, "bob": {"x": 2, "y": 1}}
+    world.begin(put("boards/a/cursors/a", None))
+    assert world.get(*path) == {"ada": {"x": 1, "y": 3}, "bob": {"x": 4, "y": 1}}
+    world.clock.run()
+    fresh = Reader(world, path, query)
+    fresh.start()
+    assert fresh.replica.tree
+    assert [reader.replica.tree for reader in readers] == [fresh.replica.tree] * 4
 
 
 @pytest.mark.parametrize(
@@ -499,10 +532,12 @@ class VolatileMachine(RuleBasedStateMachine):
         """Set a place whose commit is not finished yet, if it needs one."""
         self._begin(make_put(Place(path), value))
 
-    @rule(path=st.tuples(KEYS, st.just("v"), KEYS), value=st.none() | VALUES)
-    def put_volatile(self, path: Path, value: Json) -> None:
-        """Set a volatile place in its turn."""
-        self._write(make_put(Place(path), value))
+    @rule(path=st.tuples(KEYS, st.just("v"), KEYS), value=st.none() | VALUES, ends=st.booleans())
+    def put_volatile(self, path: Path, value: Json, ends: bool) -> None:
+        """Set a volatile place in its turn, of which watchers may not be notified yet."""
+        self._begin(make_put(Place(path), value))
+        if ends:
+            self._finish()
 
     @rule(path=PATHS, members=st.dictionaries(KEYS, st.none() | VALUES, min_size=1, max_size=3))
     def patch(self, path: Path, members: dict[str, Json]) -> None:

@@ -178,6 +178,7 @@ class Database:
             engine=self._engine,
             moments=self._moments,
             nodes_of=self._nodes_of,
+            shown_nodes_of=self._shown_nodes_of,
             grants=self._grants,
             rounds=self._group_commit.rounds,
             slices=runtime.slices,
@@ -278,6 +279,10 @@ class Database:
         """Return the nodes of the present moment."""
         return PresentNodes(view) if self.volatile is None else self.volatile.nodes_of(view)
 
+    def _shown_nodes_of(self, view: PresentView) -> PresentNodes:
+        """Return the nodes of the moment that queries are watched from."""
+        return PresentNodes(view) if self.volatile is None else self.volatile.shown_nodes_of(view)
+
     def _hold_shown(self, snapshot: EngineSnapshot) -> HeldNodes:
         """Return the nodes of a moment that is held, as watchers know them."""
         return HeldNodes(snapshot) if self.volatile is None else self.volatile.hold_shown(snapshot)
@@ -369,6 +374,10 @@ class Database:
     def hold_stored(self) -> HeldNodes:
         """Hold the same state open without its volatile nodes."""
         return HeldNodes(self._engine.snapshot())
+
+    def hold_first(self, query: Query | None) -> HeldNodes:
+        """Hold what a watcher of a place, or of a query of it, begins with."""
+        return self.hold() if query is None else self._hold_shown(self._engine.snapshot())
 
     def write(self, write: Write) -> Deferred[Outcome]:
         """Do a write.

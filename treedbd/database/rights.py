@@ -35,7 +35,7 @@ from treedbd.rules.ruleset import RuleSet
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
-from treedbd.store.volatile import MergedNodes, VolatileView
+from treedbd.store.volatile import MergedNodes, ShownNodes, VolatileView
 from treedbd.traces import Trace, now_ns
 from treedbd.tree.edit import Edit, make_put, resolve
 from treedbd.tree.overlay import Overlay
@@ -43,7 +43,7 @@ from treedbd.tree.types import ROOT, Json, Path, Place, View
 
 T = TypeVar("T")
 
-_UNKEPT: Final = (HeldNodes, Overlay, MergedNodes, VolatileView)
+_UNKEPT: Final = (HeldNodes, Overlay, MergedNodes, ShownNodes, VolatileView)
 """Views of states that may not be the present one, or may change while rules are evaluated."""
 IS_ALLOWED: Final = "treedb.rules.allowed"
 

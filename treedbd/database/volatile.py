@@ -64,6 +64,7 @@ from treedbd.store.volatile import (
     MergedHeldNodes,
     MergedNodes,
     MergedPresentNodes,
+    ShownNodes,
     Top,
     Tops,
     VolatileView,
@@ -153,8 +154,10 @@ class VolatileData:
         self._tops: Final = Tops()
         self._shown: Final = Tops()
         self._turn = 1
+        self._shown_turn = 0  # that of the last flush, in which `shown` was as it is
         self._nodes: MergedPresentNodes | None = None
         self._nodes_turn = 0
+        self._shown_nodes: ShownNodes | None = None
         self._view: Final = VolatileView(self._tops, self._depth, database.read)
         self._has_store = False
         self._transaction: object = None
@@ -186,6 +189,20 @@ class VolatileData:
             self._nodes, self._nodes_turn = nodes, self._turn
         return nodes
 
+    def shown_nodes_of(self, view: PresentView) -> PresentNodes:
+        """Return the nodes of the moment that queries are watched from.
+
+        A flush compares with what watchers know, so a query that begins with a later state would
+        not be notified of a child that enters and leaves until then.
+        """
+        if not self._flushes.is_due:
+            return self.nodes_of(view)
+        nodes = self._shown_nodes
+        if nodes is None or nodes.view is not view or nodes.turn != self._shown_turn:
+            nodes = ShownNodes(view, self._shown.freeze(), self._shown_turn)
+            self._shown_nodes = nodes
+        return nodes
+
     def over(self, rows: PagedRows, transaction: object, changes: Sequence[Change] = ()) -> Nodes:
         """Return the nodes of a transaction, with what is volatile of its writes and `changes`."""
         if transaction is not self._transaction:
@@ -215,7 +232,7 @@ class VolatileData:
 
     def hold_shown(self, snapshot: EngineSnapshot) -> HeldNodes:
         """Return the same with the volatile nodes that watchers know of."""
-        return MergedHeldNodes(snapshot, self._shown.freeze(), self._turn)
+        return MergedHeldNodes(snapshot, self._shown.freeze(), self._shown_turn)
 
     def is_near(self, path: Path) -> bool:
         """Return whether anything at, above or below a path may be volatile."""
@@ -378,6 +395,9 @@ class VolatileData:
                 for path in touched:
                     self._flushes.note(path, self.paths.depth(path))
             self._drop_kept(change.place.path)
+        if outcome.commit is not None:
+            self._shown_turn = self._turn
+            self._turn += 1
 
     def apply_received(self, changes: Iterable[Change]) -> None:
         """Apply changes of other processes."""
@@ -654,8 +674,10 @@ class VolatileData:
     def flush(self, places: Sequence[tuple[Path, Path]]) -> Steps:
         """Notify watchers of places that have changed, each with its volatile node."""
         database, before = self._database, self._shown.freeze()
-        before_turn = self._turn
+        before_turn, self._shown_turn = self._shown_turn, self._turn + 1
         self._turn += 1
+        position = Position(self._moment())
+        self._turn += 1  # a moment with what is not flushed yet is another one
         changes = []
         for top_path, path in places:
             top, shown = self._tops.at(top_path), self._shown.at(top_path)
@@ -665,7 +687,7 @@ class VolatileData:
                 self._shown.put(top)
             elif shown is not None:
                 self._shown.remove(shown)
-        commit = _commit_of(Position(self._moment()), changes)
+        commit = _commit_of(position, changes)
 
         def hold(snapshot: EngineSnapshot) -> HeldNodes:
             return MergedHeldNodes(snapshot, before, before_turn)
@@ -691,6 +713,11 @@ class Flushes:
         self._call_at = 0.0
         self._is_queued = False
         self._is_over = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether watchers have still to be notified of anything."""
+        return bool(self._pending)
 
     def note(self, path: Path, depth: int) -> None:
         """Note that a place at or below the volatile node `path[:depth]` has changed."""

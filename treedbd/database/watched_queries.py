@@ -165,7 +165,7 @@ class QuerySubscription:
             return work(nodes), state
 
         try:
-            return self._watching.read(read)
+            return self._watching.read_shown(read)
         except BaseException:
             self.unwatch()
             raise

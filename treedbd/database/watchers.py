@@ -125,12 +125,16 @@ class Watching:
         engine: Engine,
         moments: Moments,
         nodes_of: Callable[[PresentView], PresentNodes],
+        shown_nodes_of: Callable[[PresentView], PresentNodes],
         grants: ReadGrants,
         rounds: Rounds,
         slices: Slices,
         most_fields: int,
     ) -> None:
-        """Read the durable state from `engine`, by `nodes_of`; watchers have `grants`."""
+        """Read the durable state from `engine`, by `nodes_of`; watchers have `grants`.
+
+        Queries begin with the moment that `shown_nodes_of` shows.
+        """
         self.watchers: Final = Watchers()
         self.rounds: Final = rounds
         self.background: Final = StepQueue(slices)
@@ -139,6 +143,7 @@ class Watching:
         self._engine = engine
         self._moments = moments
         self._nodes_of = nodes_of
+        self._shown_nodes_of = shown_nodes_of
         self._grants = grants
         self._calls: _Calls = {}
         self._calling = _call_each(self._calls)
@@ -146,6 +151,10 @@ class Watching:
     def read(self, work: Callable[[PresentNodes], T]) -> T:
         """Run `work` on the last durable state and return its result."""
         return self._engine.read(lambda view: work(self._nodes_of(view)))
+
+    def read_shown(self, work: Callable[[PresentNodes], T]) -> T:
+        """Run `work` on the same, with the volatile nodes that watchers know of by now."""
+        return self._engine.read(lambda view: work(self._shown_nodes_of(view)))
 
     def watch(
         self,

@@ -399,7 +399,8 @@ class WatchQueue:
             self._show(database, rendered, sequence)
             return
         self._is_held = True
-        waiting = self._first.render_large(database.hold, sequence, self._subscription)
+        hold = partial(database.hold_first, self._query)
+        waiting = self._first.render_large(hold, sequence, self._subscription)
         waiting.addCallback(partial(self._rendered, database)).addErrback(self._not_rendered)
 
     def _render(self, nodes: Nodes) -> bytes | Rendering | TooMuchWork:

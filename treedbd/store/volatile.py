@@ -272,16 +272,20 @@ class MergedNodes(Nodes):
 
 
 class MergedPresentNodes(PresentNodes):
-    """The tree at the present moment, with volatile nodes."""
+    """The tree at the present moment, with volatile nodes; `turn` is that of the moment."""
 
     def __init__(self, view: PresentView, tops: Tops, turn: int) -> None:
         super().__init__(view, MergedRows(PagedRows(view), tops, turn))
-        self._tops, self._turn = tops, turn
+        self._tops, self.turn = tops, turn
 
     def hold(self) -> HeldNodes | None:
         """Hold this moment; None if it cannot be held now."""
         snapshot = self.view.hold()
-        return None if snapshot is None else MergedHeldNodes(snapshot, self._tops, self._turn)
+        return None if snapshot is None else MergedHeldNodes(snapshot, self._tops, self.turn)
+
+
+class ShownNodes(MergedPresentNodes):
+    """The same with the volatile nodes that watchers know of, which may be older ones."""
 
 
 class MergedHeldNodes(HeldNodes):

@@ -945,7 +945,8 @@ class Stream:
     def _render_large(self, judged: int) -> None:
         """Render a large value; the read rules already allowed the state `judged`."""
         self._queue.is_held = True
-        waiting = self._first.render_large(self._database.hold, judged, self._subscription)
+        hold = partial(self._database.hold_first, self._query)
+        waiting = self._first.render_large(hold, judged, self._subscription)
         waiting.addCallback(self._rendered).addErrback(self._not_rendered)
 
     def _rendered(self, rendering: Rendering) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -489,7 +490,8 @@ class Listen:
 
     def _render_large(self, judged: int) -> None:
         """Render a large value; the rules already allowed the state `judged`."""
-        waiting = self._first.render_large(self._session.database.hold, judged, self._subscription)
+        hold = partial(self._session.database.hold_first, self.query)
+        waiting = self._first.render_large(hold, judged, self._subscription)
         waiting.addCallback(self._rendered).addErrback(self._not_rendered)
 
     def _rendered(self, rendering: Rendering) -> None:
