@@ -20,6 +20,7 @@ from treedbd.database.requests import Caller, Condition, ConditionFailed, Permis
 from treedbd.database.volatile import VolatileFull
 from treedbd.database.watchers import Notification, Subscription
 from treedbd.rules.ruleset import parse_rules
+from treedbd.store.engine import StoreDamaged
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.hashes import etag, parse_etags
@@ -295,6 +296,21 @@ def test_what_is_volatile_of_a_write_is_known_before_it(edit: Edit, part: str) -
     assert volatile.part_of(edit) == part
 
 
+def test_a_write_with_an_unexpected_error_is_refused_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = make_world()
+
+    def find_damage(work: Any) -> Any:
+        raise StoreDamaged("The file is damaged.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.engine, "read", find_damage)
+        assert isinstance(world.write(put("boards/a/typing", 1)), StoreDamaged)
+    world.write(put("boards/a/typing", 2))
+    assert world.get("boards") == {"a": {"typing": 2}}
+
+
 def test_increments_count_on() -> None:
     world = make_world()
     for _ in range(3):
@@ -409,6 +425,35 @@ def test_many_nodes_are_several_events() -> None:
         assert isinstance(event.data, dict)
         keys |= event.data.keys()
     assert keys == {f"u{number}/x" for number in range(1000)}
+
+
+@pytest.mark.parametrize("limit", [{}, {"limitToFirst": "600"}])
+def test_a_commit_comes_between_the_events_of_many_nodes(limit: dict[str, str]) -> None:
+    world = make_world(disk=Disk())
+    boards: dict[str, Json] = {f"b{number:03}": {"title": 1} for number in range(600)}
+    world.begin(put("boards", boards))
+    world.clock.run()
+    world.disk.finish_all()
+    world.clock.run()
+    query = parse_query({"orderBy": '"typing/who"', "equalTo": '"ada"'} | limit)
+    reader = Reader(world, ("boards",), query)
+    reader.start()
+    for who in ("ada", "zoe"):
+        for board in boards:
+            world.begin(put(f"boards/{board}/typing/who", who))
+        if who == "ada":
+            world.clock.advance(1)
+            world.clock.run()
+            assert set(reader.replica.tree or ()) == boards.keys()
+    world.begin(put("boards/b599/title", 2))
+    world.clock.run_until(lambda: world.disk.waiting)
+    world.clock.lag = 0.001
+    world.clock.rightNow += 1
+    world.clock.run_until(lambda: len(reader.replica.tree or ()) < 600)
+    assert reader.replica.tree
+    world.disk.finish()
+    world.clock.run()
+    assert reader.replica.tree is None
 
 
 def test_the_first_write_creates_the_database() -> None:

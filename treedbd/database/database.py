@@ -646,6 +646,11 @@ class Database:
             yield from self.watching.notify((commit,), moments)
         self.watching.followed_through = commit.position.sequence
 
+    @property
+    def is_round_waiting(self) -> bool:
+        """Whether watchers have to be notified of a commit before anything else."""
+        return self._group_commit.rounds.is_waiting
+
     def run_beside_batches(self, steps: Steps, *, is_first: bool) -> None:
         """Run this when watchers have been notified of what is durable; see `Rounds`."""
         rounds = self._group_commit.rounds

@@ -1125,6 +1125,11 @@ class Rounds:
         """Whether nothing is under way and nothing waits."""
         return not (self.is_busy or self._round or self._later)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything of a round has not begun."""
+        return bool(self._round)
+
     def add(self, steps: Steps) -> None:
         """Add to the round under way, or to the one that `start` begins."""
         self._round.append(steps)

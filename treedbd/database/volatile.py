@@ -23,6 +23,7 @@ compare it with what comes next.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -251,6 +252,8 @@ class VolatileData:
             return None if depths is None else succeed(self._apply(write, depths))
         except _REFUSALS as error:
             return fail(error.with_traceback(None))
+        except Exception:
+            return fail()  # as a batch does with an error that is not expected
 
     def note_queued(self, write: Write, written: Deferred[Outcome]) -> Deferred[Outcome]:
         """Make volatile writes wait for one that passes the group commit, if they may meet it."""
@@ -694,6 +697,11 @@ class VolatileData:
 
         yield from database.notify_volatile(commit, hold)
 
+    @property
+    def is_round_waiting(self) -> bool:
+        """Whether watchers have to be notified of a commit before anything else."""
+        return self._database.is_round_waiting
+
     def run_beside_batches(self, steps: Steps, *, is_first: bool = False) -> None:
         """Run this when watchers have been notified of what is durable; see `Rounds`."""
         self._database.run_beside_batches(steps, is_first=is_first)
@@ -707,6 +715,7 @@ class Flushes:
         self._clock = runtime.clock
         self._pending: dict[Path, dict[Path, None]] = {}  # changed places, by their nodes
         self._groups: dict[float, dict[Path, None]] = {}  # these nodes, by their rates
+        self._parts: deque[list[tuple[Path, Path]]] = deque()  # of the flush under way
         self._next: dict[float, float] = {}
         self._waiting: dict[float, list[Callable[[], None]]] = {}
         self._call: IDelayedCall | None = None
@@ -717,7 +726,7 @@ class Flushes:
     @property
     def is_due(self) -> bool:
         """Whether watchers have still to be notified of anything."""
-        return bool(self._pending)
+        return bool(self._pending or self._parts)
 
     def note(self, path: Path, depth: int) -> None:
         """Note that a place at or below the volatile node `path[:depth]` has changed."""
@@ -753,7 +762,7 @@ class Flushes:
         """
         if self._groups and not self._is_over:
             self._next.clear()
-            self._data.run_beside_batches(self._flush(), is_first=True)
+            self._data.run_beside_batches(self._flush(is_first=True), is_first=True)
 
     def when_shown(self, paths: Sequence[Path], call: Callable[[], None]) -> None:
         """Call this after the next flush of places, now if none is due."""
@@ -792,8 +801,8 @@ class Flushes:
             self._is_queued = True
             self._data.run_beside_batches(self._flush())
 
-    def _flush(self) -> Steps:
-        """Notify of all that is due, and call those who wait for that."""
+    def _flush(self, *, is_first: bool = False) -> Steps:
+        """Notify of all that is due, before others if this `is_first`; call those who wait."""
         self._is_queued = False
         now = self._clock.seconds()
         places: list[tuple[Path, Path]] = []
@@ -806,8 +815,18 @@ class Flushes:
                 places += [(top, path) for path in self._pending.pop(top)]
         for rate in self._groups:
             self._schedule(rate)
-        for some in _in_parts(places):
-            yield from self._data.flush(some)
+        self._parts += _in_parts(places)
+        yield from self._notify(calls, is_first=is_first)
+
+    def _notify(self, calls: Sequence[Callable[[], None]], *, is_first: bool) -> Steps:
+        """Notify of the parts of a flush, then call those who wait for them."""
+        while self._parts:
+            yield from self._data.flush(self._parts.popleft())
+            if self._parts and self._data.is_round_waiting:
+                # The round is of a commit, which has found watchers as this part has left them.
+                rest = self._notify(calls, is_first=is_first)
+                self._data.run_beside_batches(rest, is_first=is_first)
+                return
         for call in calls:
             call()
             yield
