@@ -727,10 +727,7 @@ class Stream:
             )
             if self._is_over or not (is_short or self._may_continue()):
                 return False
-            queue = self._queue
-            with_ids: bool | None = self._with_ids
-            if with_ids:
-                with_ids = self._may_have_ids()
+            queue, with_ids = self._queue, self._with_ids and self._may_have_ids()
             if queue.has_overflowed:
                 return True
             if notification.is_missed:
