@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from treedbd.store.indexes import WriterMaker
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import etag_in_steps, hash_at
 from treedbd.store.rows import Span
-from treedbd.store.volatile import MergedPresentNodes, Top, Tops
+from treedbd.store.volatile import RUN_LENGTH, MergedPresentNodes, Top, Tops
 from treedbd.tree.edit import make_put, set_value
 from treedbd.tree.event import Moment
 from treedbd.tree.hashes import data_hash, etag
@@ -133,3 +134,35 @@ def test_a_moment_is_after_its_number_and_before_the_next(earlier: int, later: i
     assert earlier != later
     assert {earlier: 1}.get(later) is None
     assert max(earlier, later) is later
+
+
+def test_many_tops_are_found_and_changed_in_copies_by_themselves() -> None:
+    choice, tops = random.Random(5), Tops()
+    expected: dict[str, Top] = {}
+    frozen: list[tuple[Tops, list[Top]]] = []
+
+    def in_order() -> list[Top]:
+        return sorted(expected.values(), key=lambda top: top.key)
+
+    for number in range(6 * RUN_LENGTH):
+        key = f"k{choice.randrange(3 * RUN_LENGTH)}"
+        if key in expected and (choice.random() < 0.3 or number > 4 * RUN_LENGTH):
+            tops.remove(expected.pop(key))
+        else:
+            expected[key] = Top((key,), encode_path((key,)), number, 0)
+            tops.put(expected[key])
+        if number % 97 == 0:
+            frozen.append((tops.freeze(), in_order()))
+            tops = tops.copy() if number % 2 else tops
+    frozen.append((tops, in_order()))
+    for each, found in frozen:
+        assert list(each) == found
+        assert len(each) == len(found)
+        low, high = encode_path(("k2",)), encode_path(("k6",))
+        within = [top for top in found if low <= top.key < high]
+        assert list(each.iterate(low, high)) == within
+        assert list(each.iterate(low, high, reverse=True)) == within[::-1]
+        assert each.has_within(low, high) == bool(within)
+        assert [each.at(top.path) for top in found] == found
+        assert [each.over(top.key + b"more") for top in found] == found
+        assert each.at(("none",)) is each.over(encode_path(("none",))) is None

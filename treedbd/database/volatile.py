@@ -294,7 +294,7 @@ class VolatileData:
                 continue
             if depth == ABOVE and not is_priority:
                 rest, parts = self.paths.cut(path, change.value)
-                if parts or (self._seen and self._seen.below(encode_path(path))):
+                if parts or (self._seen and self._seen.has_below(encode_path(path))):
                     volatile.append(change)
                 if parts:
                     if rest is None:
@@ -357,7 +357,7 @@ class VolatileData:
                         f"A large body cannot have a value at {format_path(top)}, which is "
                         "volatile: write that by itself."
                     )
-            if depth == ABOVE and not is_priority and self._tops.below(encode_path(path)):
+            if depth == ABOVE and not is_priority and self._tops.has_below(encode_path(path)):
                 removed.append(Change(change.place, None))
         return tuple(removed)
 

@@ -13,7 +13,7 @@ encoded, so that no bucket is on its way.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
@@ -33,12 +33,14 @@ from treedbd.store.rows import (
 )
 from treedbd.tree.edit import Draft
 from treedbd.tree.event import Moment
-from treedbd.tree.path import BEYOND
+from treedbd.tree.path import BEYOND, encode_path
 from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, free
 from treedbd.tree.value import compact, leaf_of, members, priority_of, value_at
 
 TOP_KEY_BYTES: Final = SPREAD_BYTES
 """The most bytes of the encoded path of a volatile node."""
+RUN_LENGTH: Final = 256
+"""Volatile nodes that are copied when one of them is changed that a reader may still see."""
 
 
 class Top:
@@ -61,65 +63,127 @@ class Top:
         return self._row
 
 
+class _Run:
+    """Some tops that follow each other, with their keys; only its `owner` may change it."""
+
+    __slots__ = ("keys", "owner", "tops")
+
+    def __init__(self, keys: list[bytes], tops: list[Top], owner: object) -> None:
+        self.keys = keys
+        self.tops = tops
+        self.owner = owner
+
+
 class Tops:
-    """The volatile nodes of one database that have values."""
+    """The volatile nodes of one database that have values.
+
+    They are kept in the order of their keys, in runs. Copies share the runs, and whoever changes
+    one makes a copy of that run first, so to freeze all takes no longer if they are many.
+    """
 
     def __init__(self) -> None:
-        self._keys: list[bytes] = []
-        self._by_key: dict[bytes, Top] = {}
-        self._by_path: dict[Path, Top] = {}
+        self._runs: list[_Run] = []
+        self._firsts: list[bytes] = []  # the first key of each run
+        self._count = 0
+        self._owner = object()
+        self._by_path: dict[Path, Top] | None = {}  # None: they are found by their keys alone
         self._frozen: Tops | None = None
 
     def __len__(self) -> int:
         """Return how many there are."""
-        return len(self._keys)
+        return self._count
 
     def __iter__(self) -> Iterator[Top]:
         """Iterate over them in the order of their keys."""
-        return iter([self._by_key[key] for key in self._keys])
+        return iter([top for run in self._runs for top in run.tops])
 
     def at(self, path: Path) -> Top | None:
         """Return the top at a path."""
-        return self._by_path.get(path)
+        if self._by_path is not None:
+            return self._by_path.get(path)
+        key = encode_path(path)
+        found = self.over(key)
+        return None if found is None or found.key != key else found
 
     def over(self, encoded: bytes) -> Top | None:
         """Return the top at or above an encoded path."""
-        at = bisect_right(self._keys, encoded)
-        if at and encoded.startswith(self._keys[at - 1]):
-            return self._by_key[self._keys[at - 1]]
-        return None
+        number = bisect_right(self._firsts, encoded)
+        if not number:
+            return None
+        run = self._runs[number - 1]
+        at = bisect_right(run.keys, encoded) - 1
+        return run.tops[at] if encoded.startswith(run.keys[at]) else None
 
-    def within(self, low: bytes, high: bytes) -> list[Top]:
-        """Return those whose keys are in a range, in the order of their keys."""
-        keys = self._keys
-        start = bisect_left(keys, low)
-        if start == len(keys) or keys[start] >= high:
-            return []
-        return [self._by_key[key] for key in keys[start : bisect_left(keys, high, start)]]
+    def iterate(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Top]:
+        """Iterate over those whose keys are in a range, in the order of their keys, or backwards.
+
+        They must not be changed meanwhile.
+        """
+        first = max(0, bisect_right(self._firsts, low) - 1)
+        runs = self._runs[first : bisect_left(self._firsts, high)]
+        for run in reversed(runs) if reverse else runs:
+            tops, keys = run.tops, run.keys
+            if keys[0] < low or keys[-1] >= high:
+                tops = tops[bisect_left(keys, low) : bisect_left(keys, high)]
+            yield from reversed(tops) if reverse else tops
+
+    def has_within(self, low: bytes, high: bytes) -> bool:
+        """Return whether the key of any is in a range."""
+        return next(self.iterate(low, high), None) is not None
+
+    def has_below(self, encoded: bytes) -> bool:
+        """Return whether any is at or below an encoded path."""
+        return self.has_within(encoded, encoded + BEYOND) if encoded else self._count > 0
 
     def below(self, encoded: bytes) -> list[Top]:
-        """Return those at or below an encoded path."""
-        return self.within(encoded, encoded + BEYOND) if encoded else list(self)
+        """Return those at or below an encoded path, in the order of their keys."""
+        return list(self.iterate(encoded, encoded + BEYOND)) if encoded else list(self)
 
     def put(self, top: Top) -> None:
         """Add a top, or replace the one at its place."""
         self._frozen = None
-        if top.key not in self._by_key:
-            insort(self._keys, top.key)
-        self._by_key[top.key] = self._by_path[top.path] = top
+        key = top.key
+        if self._by_path is not None:
+            self._by_path[top.path] = top
+        if not self._runs:
+            self._runs, self._firsts = [_Run([], [], self._owner)], [key]
+        number = max(0, bisect_right(self._firsts, key) - 1)
+        run = self._runs[number]
+        if run.owner is not self._owner:
+            run = self._own(number)
+        at = bisect_left(run.keys, key)
+        if at < len(run.keys) and run.keys[at] == key:
+            run.tops[at] = top
+            return
+        run.keys.insert(at, key)
+        run.tops.insert(at, top)
+        self._count += 1
+        if not at:
+            self._firsts[number] = key
+        if len(run.keys) > RUN_LENGTH:
+            self._split(number)
 
     def remove(self, top: Top) -> None:
         """Remove a top."""
         self._frozen = None
-        del self._keys[bisect_left(self._keys, top.key)]
-        del self._by_key[top.key], self._by_path[top.path]
+        if self._by_path is not None:
+            del self._by_path[top.path]
+        number = bisect_right(self._firsts, top.key) - 1
+        run = self._own(number)
+        at = bisect_left(run.keys, top.key)
+        del run.keys[at], run.tops[at]
+        self._count -= 1
+        if not run.keys:
+            del self._runs[number], self._firsts[number]
+        elif not at:
+            self._firsts[number] = run.keys[0]
 
     def copy(self) -> Tops:
         """Return the same tops, to be changed by themselves."""
         copied = Tops()
-        copied._keys = self._keys.copy()
-        copied._by_key = self._by_key.copy()
-        copied._by_path = self._by_path.copy()
+        copied._runs, copied._firsts = self._runs.copy(), self._firsts.copy()
+        copied._count, copied._by_path = self._count, None
+        self._owner = object()  # neither may change a run that both have
         return copied
 
     def freeze(self) -> Tops:
@@ -127,6 +191,21 @@ class Tops:
         if self._frozen is None:
             self._frozen = self.copy()
         return self._frozen
+
+    def _own(self, number: int) -> _Run:
+        """Return a run that may be changed, a copy if others have it, too."""
+        run = self._runs[number]
+        if run.owner is not self._owner:
+            run = self._runs[number] = _Run(run.keys.copy(), run.tops.copy(), self._owner)
+        return run
+
+    def _split(self, number: int) -> None:
+        run = self._runs[number]
+        half = len(run.keys) // 2
+        after = _Run(run.keys[half:], run.tops[half:], self._owner)
+        del run.keys[half:], run.tops[half:]
+        self._runs.insert(number + 1, after)
+        self._firsts.insert(number + 1, after.keys[0])
 
 
 class MergedRows(PagedRows):
@@ -151,7 +230,7 @@ class MergedRows(PagedRows):
         if over is not None:
             return over.key, over.row
         row = self._base.find(key)
-        if row is None or is_priority_row(row[1]) or not tops.below(key):
+        if row is None or is_priority_row(row[1]) or not tops.has_below(key):
             return row
         return self._merge(key, row)
 
@@ -172,35 +251,35 @@ class MergedRows(PagedRows):
 
     def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
         """Iterate over the rows with `low <= key < high` in key order, or backwards."""
-        tops = self._tops.within(low, high)
-        if not tops:
-            return self._base.scan(low, high, reverse=reverse)
         rows = self._base.scan(low, high, reverse=reverse)
+        tops = list(self._tops.iterate(low, high))
+        if not tops:
+            return rows
         return self._backwards(rows, tops) if reverse else self._forwards(rows, tops)
 
     def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
         """Iterate over keys, of volatile nodes also those within another row."""
         keys = self._base.scan_keys(low, high, reverse=reverse)
-        tops = [top.key for top in self._tops.within(low, high)]
-        if not tops:
+        if not self._tops.has_within(low, high):
             return keys
-        return merge(keys, tops[::-1] if reverse else tops, reverse=reverse)
+        tops = [top.key for top in self._tops.iterate(low, high, reverse=reverse)]
+        return merge(keys, tops, reverse=reverse)
 
     def scan_whole(self, low: bytes, high: bytes) -> Iterator[Row]:
         """Iterate as `scan_stored` does; of pages that are partly outside come single rows."""
-        if self._tops.within(low, high):
+        if self._tops.has_within(low, high):
             return self.scan(low, high)
         return self._base.scan_whole(low, high)
 
     def scan_stored(self, low: bytes, high: bytes) -> Iterator[Row]:
         """Iterate over rows and pages; where volatile nodes are, over rows alone."""
-        if self._tops.within(low, high):
+        if self._tops.has_within(low, high):
             return self.scan(low, high)
         return self._base.scan_stored(low, high)
 
     def is_merged(self, encoded: bytes) -> bool:
         """Return whether a volatile node is at, above or below a path."""
-        return bool(self._tops.below(encoded)) or self._tops.over(encoded) is not None
+        return self._tops.has_below(encoded) or self._tops.over(encoded) is not None
 
     def sequence(self) -> int:
         """Return the moment that is shown."""
