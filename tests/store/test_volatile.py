@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -13,8 +14,8 @@ from tests.examples import examples
 from treedbd.store.indexes import WriterMaker
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import etag_in_steps, hash_at
-from treedbd.store.rows import Span
-from treedbd.store.volatile import RUN_LENGTH, MergedPresentNodes, Top, Tops
+from treedbd.store.rows import END, Span
+from treedbd.store.volatile import MERGED_TOPS, RUN_LENGTH, MergedPresentNodes, Top, Tops
 from treedbd.tree.edit import make_put, set_value
 from treedbd.tree.event import Moment
 from treedbd.tree.hashes import data_hash, etag
@@ -86,9 +87,11 @@ def check(nodes: MergedPresentNodes, root: Value, path: Path) -> None:
     assert hash_at(nodes, Place(path)) == data_hash(value)
 
 
-@settings(deadline=None, max_examples=examples(150))
-@given(STORED, TOPS)
-def test_all_reads_show_both(writes: list[tuple[Path, Any]], values: dict[Path, Any]) -> None:
+@settings(deadline=None, max_examples=examples(200))
+@given(STORED, TOPS, st.sampled_from([MERGED_TOPS, 0]))
+def test_all_reads_show_both(
+    writes: list[tuple[Path, Any]], values: dict[Path, Any], merged: int
+) -> None:
     engine, root = store(writes)
     tops = Tops()
     for path, value in values.items():
@@ -103,7 +106,9 @@ def test_all_reads_show_both(writes: list[tuple[Path, Any]], values: dict[Path, 
             check(nodes, root, path)
         assert nodes.rows.sequence() == Moment(view.sequence(), 7)
 
-    engine.read(read)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("treedbd.store.volatile.MERGED_TOPS", merged)
+        engine.read(read)
 
 
 def test_frozen_tops_stay_as_they_were() -> None:
@@ -166,3 +171,59 @@ def test_many_tops_are_found_and_changed_in_copies_by_themselves() -> None:
         assert [each.at(top.path) for top in found] == found
         assert [each.over(top.key + b"more") for top in found] == found
         assert each.at(("none",)) is each.over(encode_path(("none",))) is None
+
+
+def check_scans(nodes: MergedPresentNodes) -> None:
+    """Compare what is scanned between any two keys with all rows."""
+    found = list(nodes.rows.scan(b"", END))
+    keys = [key for key, _ in found[:: max(1, len(found) // 9)]]
+    for low, high in itertools.combinations([b"", *keys, found[-1][0] + b"\1", END], 2):
+        rows = [row for row in found if low <= row[0] < high]
+        assert list(nodes.rows.scan(low, high)) == rows
+        assert list(nodes.rows.scan(low, high, reverse=True)) == rows[::-1]
+        assert list(nodes.rows.scan_keys(low, high)) == [key for key, _ in rows]
+
+
+@pytest.mark.parametrize("key", ["long", "l" * 700])
+@pytest.mark.parametrize("others", [0, 60])
+def test_a_row_above_many_tops_is_shown_as_spread_if_it_can_be(key: str, others: int) -> None:
+    kept = {f"k{number}": "y" * 900 for number in range(others)}
+    stored = {**kept, "b": {key: {"x": 1}, "c": {".priority": 3, "title": "C", "v": {"x": 2}}}}
+    engine, root = store([((), stored)])
+    tops = Tops()
+    for name in ["v", *(f"u{number:03}" for number in range(MERGED_TOPS))]:
+        path = ("b", "c", name)
+        tops.put(Top(path, encode_path(path), name, 0))
+        root = set_value(root, path, name)
+
+    def read(view: Any) -> None:
+        nodes = MergedPresentNodes(view, tops.freeze(), 1)
+        for path in paths_of(root):
+            if path[:1] == ("b",) or not path:
+                check(nodes, root, path)
+        if key == "long":
+            assert len(list(nodes.rows.scan(b"", END))) == MERGED_TOPS + 4 + others
+            check_scans(nodes)
+
+    engine.read(read)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_is_stored_at_or_below_a_top_is_not_shown(reverse: bool) -> None:
+    many = {f"k{number}": "y" * 900 for number in range(60)}
+    engine, root = store([((), {"a": {**many, "v": many}, "b": many | {".priority": 5}})])
+    tops = Tops()
+    for path in [("a", "v"), ("b",)]:
+        tops.put(Top(path, encode_path(path), {"x": 1}, 0))
+        root = set_value(root, path, {"x": 1})
+
+    def read(view: Any) -> None:
+        nodes = MergedPresentNodes(view, tops.freeze(), 1)
+        for path in [(), ("a",), ("a", "v"), ("b",)]:
+            check(nodes, root, path)
+        keys = [key for key, _ in nodes.rows.scan(b"", END, reverse=reverse)]
+        assert [key for key in keys if tops.over(key) is not None] == [
+            top.key for top in (reversed(list(tops)) if reverse else tops)
+        ]
+
+    engine.read(read)

@@ -3,9 +3,9 @@
 Theory of operation. A *top* is a volatile node that has a value (`Top`): its place, its value in
 normal form, and the row that it would have. `Tops` are those of one database; they are changed by
 their owner, and frozen for readers, who see one moment. `MergedRows` shows rows as if each top were
-a row of its own. Where a stored row holds a container above tops, their values are put into it, so
-a merged row may be of any size; readers conclude nothing from that (`nodes`). So reads, queries,
-hashes and tags need not know of volatile nodes.
+a row of its own. Where a stored row holds a container above a few tops, their values are put into
+it; a row above many is shown as if its containers above them were spread (`_Parts`). So reads,
+queries, hashes and tags need not know of volatile nodes.
 
 What is stored at or below a top is not shown. The path of a top has at most `TOP_KEY_BYTES` bytes,
 encoded, so that no bucket is on its way.
@@ -17,11 +17,15 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
+from itertools import islice
 from typing import Any, Final
+
+import attrs
 
 from treedbd.store.engine import EngineSnapshot, PresentView, Row
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.store.rows import (
+    ROW_KEY_BYTES,
     SPREAD_BYTES,
     PagedRows,
     decode_key,
@@ -33,12 +37,24 @@ from treedbd.store.rows import (
 )
 from treedbd.tree.edit import Draft
 from treedbd.tree.event import Moment
-from treedbd.tree.path import BEYOND, encode_path
-from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, free
+from treedbd.tree.path import BEYOND, encode_key, encode_path
+from treedbd.tree.types import (
+    PRIORITY,
+    VALUE,
+    Charge,
+    Container,
+    Leaf,
+    Path,
+    Priority,
+    Value,
+    free,
+)
 from treedbd.tree.value import compact, leaf_of, members, priority_of, value_at
 
 TOP_KEY_BYTES: Final = SPREAD_BYTES
 """The most bytes of the encoded path of a volatile node."""
+MERGED_TOPS: Final = 64
+"""Volatile nodes that are put into one stored row above them; above more, it is shown as spread."""
 RUN_LENGTH: Final = 256
 """Volatile nodes that are copied when one of them is changed that a reader may still see."""
 
@@ -77,8 +93,8 @@ class _Run:
 class Tops:
     """The volatile nodes of one database that have values.
 
-    They are kept in the order of their keys, in runs. Copies share the runs, and whoever changes
-    one makes a copy of that run first, so to freeze all takes no longer if they are many.
+    They are kept in the order of their keys, in runs. Copies share the runs, and a run that others
+    may have is copied before it is changed, so to freeze all takes no longer if they are many.
     """
 
     def __init__(self) -> None:
@@ -208,10 +224,30 @@ class Tops:
         self._firsts.insert(number + 1, after.keys[0])
 
 
+@attrs.frozen
+class _Parts:
+    """A stored row whose containers above tops are shown as spread: the rows of what else it holds.
+
+    They are in the order of their keys.
+    """
+
+    keys: list[bytes]
+    rows: list[Row]
+
+    def get(self, key: bytes) -> Row | None:
+        """Return the row at `key`."""
+        at = bisect_left(self.keys, key)
+        return self.rows[at] if self.keys[at : at + 1] == [key] else None
+
+    def between(self, low: bytes, high: bytes) -> list[Row]:
+        """Return the rows with `low <= key < high`."""
+        return self.rows[bisect_left(self.keys, low) : bisect_left(self.keys, high)]
+
+
 class MergedRows(PagedRows):
     """The rows of a store with those of volatile nodes; `turn` is that of the moment."""
 
-    __slots__ = ("_base", "_merged", "_tops", "_turn")
+    __slots__ = ("_base", "_merged", "_parts", "_tops", "_turn")
 
     def __init__(self, base: PagedRows, tops: Tops, turn: int) -> None:
         """Merge `tops`, which must not be changed, over the rows of `base`."""
@@ -220,6 +256,7 @@ class MergedRows(PagedRows):
         self._tops: Final = tops
         self._turn: Final = turn
         self._merged: Final[dict[bytes, Row]] = {}
+        self._parts: Final[dict[bytes, _Parts | None]] = {}
 
     def find(self, key: bytes) -> Row | None:
         """Return the row whose key is `key` or begins it; None if there is none."""
@@ -232,7 +269,8 @@ class MergedRows(PagedRows):
         row = self._base.find(key)
         if row is None or is_priority_row(row[1]) or not tops.has_below(key):
             return row
-        return self._merge(key, row)
+        parts = self._parts_of(row)
+        return self._merge(key, row) if parts is None else parts.get(key)
 
     def find_children(self, container: bytes, segments: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the rows of children of a spread container, by their encoded keys."""
@@ -251,29 +289,30 @@ class MergedRows(PagedRows):
 
     def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
         """Iterate over the rows with `low <= key < high` in key order, or backwards."""
-        rows = self._base.scan(low, high, reverse=reverse)
+        if not self._concerns(low, high):
+            return self._base.scan(low, high, reverse=reverse)
+        rows = self._rows(low, high, reverse=reverse)
         tops = list(self._tops.iterate(low, high))
-        if not tops:
-            return rows
         return self._backwards(rows, tops) if reverse else self._forwards(rows, tops)
 
     def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
         """Iterate over keys, of volatile nodes also those within another row."""
-        keys = self._base.scan_keys(low, high, reverse=reverse)
-        if not self._tops.has_within(low, high):
-            return keys
-        tops = [top.key for top in self._tops.iterate(low, high, reverse=reverse)]
+        if not self._concerns(low, high):
+            return self._base.scan_keys(low, high, reverse=reverse)
+        rows = self._rows(low, high, reverse=reverse)
+        keys = (key for key, _ in rows if self._tops.over(key) is None)
+        tops = (top.key for top in self._tops.iterate(low, high, reverse=reverse))
         return merge(keys, tops, reverse=reverse)
 
     def scan_whole(self, low: bytes, high: bytes) -> Iterator[Row]:
         """Iterate as `scan_stored` does; of pages that are partly outside come single rows."""
-        if self._tops.has_within(low, high):
+        if self._concerns(low, high):
             return self.scan(low, high)
         return self._base.scan_whole(low, high)
 
     def scan_stored(self, low: bytes, high: bytes) -> Iterator[Row]:
         """Iterate over rows and pages; where volatile nodes are, over rows alone."""
-        if self._tops.has_within(low, high):
+        if self._concerns(low, high):
             return self.scan(low, high)
         return self._base.scan_stored(low, high)
 
@@ -284,6 +323,62 @@ class MergedRows(PagedRows):
     def sequence(self) -> int:
         """Return the moment that is shown."""
         return Moment(self._base.sequence(), self._turn)
+
+    def _concerns(self, low: bytes, high: bytes) -> bool:
+        """Return whether the rows in a range may be others than those of the store."""
+        if not self._tops:
+            return False
+        return self._tops.has_within(low, high) or bool(self._around(low) or self._around(high))
+
+    def _around(self, key: bytes) -> _Parts | None:
+        """Return the parts of the row that begins before `key` and covers it, if it has parts."""
+        row = self._base.find(key) if key else None
+        return None if row is None or row[0] == key else self._parts_of(row)
+
+    def _parts_of(self, row: Row) -> _Parts | None:
+        """Return the parts of a stored row, None if it is shown as one row."""
+        key, raw = row
+        if key not in self._parts:
+            inside = self._tops.iterate(key, key + BEYOND)
+            is_many = next(islice(inside, MERGED_TOPS, None), None) is not None
+            parts = None
+            if is_many and not is_priority_row(raw) and self._tops.over(key) is None:
+                parts = self._divide(key, load_row(raw))
+            self._parts[key] = parts
+        return self._parts[key]
+
+    def _divide(self, key: bytes, value: Value) -> _Parts | None:
+        """Return the parts of a row; None if one of them could have no row of its own."""
+        rows: list[Row] = []
+        waiting = [(key, value)]
+        while waiting:
+            at, found = waiting.pop()
+            if at != key and not self._tops.has_below(at):
+                if len(at) > ROW_KEY_BYTES:
+                    return None
+                rows.append((at, encode_row(found)))
+            elif isinstance(found, dict) and VALUE not in found and self._tops.over(at) is None:
+                if PRIORITY in found:
+                    rows.append((at, encode_row({PRIORITY: found[PRIORITY]})))
+                waiting += [(at + encode_key(name), child) for name, child in members(found)]
+        rows.sort()
+        return _Parts([each for each, _ in rows], rows)
+
+    def _rows(self, low: bytes, high: bytes, *, reverse: bool) -> Iterator[Row]:
+        """Iterate over the rows of the store in a range, those that have them in parts."""
+        around = self._around(low)
+        before = [] if around is None else around.between(low, high)
+        if not reverse:
+            yield from before
+        for row in self._base.scan(low, high, reverse=reverse):
+            parts = self._parts_of(row) if self._tops.has_below(row[0]) else None
+            if parts is None:
+                yield row
+            else:
+                some = parts.between(low, high)
+                yield from reversed(some) if reverse else some
+        if reverse:
+            yield from reversed(before)
 
     def _merge(self, key: bytes, row: Row) -> Row:
         """Return the row at `key`, which `row` covers, with the values of the tops below it."""
@@ -303,13 +398,15 @@ class MergedRows(PagedRows):
             while waiting and waiting[0].key < key:
                 over = waiting[0].key
                 yield over, waiting.popleft().row
+            if waiting and waiting[0].key == key:
+                over = key
+                yield key, waiting.popleft().row
             if over and key.startswith(over):
                 continue  # what is stored there is not shown
             if not waiting or is_priority_row(raw) or not waiting[0].key.startswith(key):
                 yield key, raw
                 continue
-            over = waiting[0].key if waiting[0].key == key else b""
-            yield (key, waiting[0].row) if over else self._merge(key, (key, raw))
+            yield self._merge(key, (key, raw))
             while waiting and waiting[0].key.startswith(key):
                 waiting.popleft()
         for top in waiting:
@@ -318,17 +415,16 @@ class MergedRows(PagedRows):
     def _backwards(self, rows: Iterator[Row], tops: list[Top]) -> Iterator[Row]:
         waiting = deque(reversed(tops))
         for key, raw in rows:
-            is_priority, covered = is_priority_row(raw), None
-            while waiting and waiting[0].key >= key:
+            is_priority, is_above = is_priority_row(raw), False
+            while waiting and waiting[0].key > key:
                 top = waiting.popleft()
                 if is_priority or not top.key.startswith(key):
                     yield top.key, top.row
                 else:
-                    covered = top
-            if covered is not None:
-                yield (key, covered.row) if covered.key == key else self._merge(key, (key, raw))
-            elif not (waiting and key.startswith(waiting[0].key)):
-                yield key, raw
+                    is_above = True
+            if waiting and key.startswith(waiting[0].key):
+                continue  # what is stored there is not shown
+            yield self._merge(key, (key, raw)) if is_above else (key, raw)
         for top in waiting:
             yield top.key, top.row
 
