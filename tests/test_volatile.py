@@ -148,16 +148,29 @@ def test_nothing_is_in_any_file_nor_left_after_a_restart(tmp_path: pathlib.Path)
             assert client.get("/boards.json") == {"a": {"title": "kept too"}}
 
 
-def test_a_large_body_above_volatile_nodes_stores_them_in_no_case(shared_daemon: Daemon) -> None:
+def test_of_a_large_body_above_volatile_nodes_what_is_volatile_is_left_out(
+    shared_daemon: Daemon,
+) -> None:
     client = Client(shared_daemon)
     client.put("/boards/l/cursors/ada.json", 1)
     large = {"title": "x" * 300_000}
-    refused = client.request("PUT", "/boards/l.json", json.dumps(large | {"typing": 1}).encode())
-    assert refused.status == 400
-    assert "/boards/l/typing" in refused.json["message"]
-    assert client.get("/boards/l.json") == {"cursors": {"ada": 1}}
-    client.put("/boards/l.json", large)
-    assert client.get("/boards/l.json") == large
+    whole = json.dumps(large | {"typing": 1, "cursors": {"bob": {"x": 1}}}).encode()
+    stream = EventStream(Client(shared_daemon), "/boards/l.json")
+    stream.next_change()
+    put = client.request("PUT", "/boards/l.json", whole)
+    assert stream.next_change().json == {"path": "/", "data": large}
+    assert (put.status, put.headers["X-TreeDB-Volatile"]) == (200, "dropped")
+    assert put.json == client.get("/boards/l.json") == large
+    patch = json.dumps(large | {"typing": 1, "kept": 2}).encode()
+    client.put("/boards/l/cursors/ada.json", 1)
+    stream.next_change()
+    patched = client.request("PATCH", "/boards/l.json", patch)
+    shown = large | {"kept": 2, "cursors": {"ada": 1}}
+    assert stream.next_change().json["data"] in (shown, large | {"kept": 2, "typing": None})
+    assert (patched.status, patched.headers["X-TreeDB-Volatile"]) == (200, "dropped")
+    assert client.get("/boards/l.json") == shown
+    put = client.request("PUT", "/boards/l.json", json.dumps(large))
+    assert "X-TreeDB-Volatile" not in put.headers
     refused = client.request("PUT", "/boards/l/typing.json", json.dumps(large).encode())
     assert refused.status == 413
     assert client.get("/boards/l.json") == large

@@ -7,8 +7,9 @@ from contextlib import closing
 from typing import Any
 
 import attrs
+import orjson
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from twisted.python.failure import Failure
@@ -16,16 +17,24 @@ from twisted.python.failure import Failure
 from tests.database.world import Disk, Recorder, TurnClock, World
 from tests.examples import examples
 from tests.replica import Replica
-from treedbd.database.requests import Caller, Condition, ConditionFailed, PermissionDenied
+from treedbd.database import apply
+from treedbd.database.requests import (
+    Caller,
+    Condition,
+    ConditionFailed,
+    LargeBody,
+    PermissionDenied,
+)
 from treedbd.database.volatile import VolatileFull
 from treedbd.database.watchers import Notification, Subscription
 from treedbd.rules.ruleset import parse_rules
 from treedbd.store.engine import StoreDamaged
 from treedbd.store.nodes import Nodes
-from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
+from treedbd.tree.edit import Edit, Method, make_patch, make_put, make_remove
+from treedbd.tree.fragments import Splitter
 from treedbd.tree.hashes import etag, parse_etags
 from treedbd.tree.query import Query, parse_query
-from treedbd.tree.types import InvalidData, Json, Path, Place
+from treedbd.tree.types import STORED, Change, InvalidData, Json, Path, Place
 from treedbd.tree.value import plain
 
 RULES = parse_rules(
@@ -646,3 +655,79 @@ def test_when_a_node_goes_depends_on_nothing_volatile() -> None:
     (shown,) = world.database.explain_expiry(("boards", "a", "until"))
     assert isinstance(shown, dict)
     assert (shown["path"], shown["expires"]) == ("/boards/a", None)
+
+
+def write_large(world: World, method: Method, path: str, body: Any) -> Any:
+    """Do a write that is applied fragment by fragment, each of which is short."""
+    text, place = orjson.dumps(body), Place(keys_of(path))
+    edit = Edit(method, place, None, (Change(place, STORED),))
+    large = LargeBody(lambda: iter([text]), len(text), 10_000, 10_000)
+    results: list[Any] = []
+    world.begin(edit, now=1, wants_echo=False, large=large).addBoth(results.append)
+    world.clock.run_until(lambda: bool(results))
+    world.clock.run()
+    return results[0]
+
+
+def without_volatile(json: Any, path: Path = ()) -> Any:
+    """Return JSON without what `RULES` call volatile, with objects in place of arrays."""
+    is_volatile = path[2:3] == ("typing",) or (len(path) == 4 and path[2] == "cursors")
+    if isinstance(json, list):
+        json = {str(number): item for number, item in enumerate(json)}
+    if is_volatile or not isinstance(json, dict):
+        return None if is_volatile else json
+    left = {key: without_volatile(item, (*path, key)) for key, item in json.items()}
+    return {key: item for key, item in left.items() if item is not None} or None
+
+
+SENT_LEAVES = st.sampled_from([1, "a string that is not short", True, None])
+SENT_VALUES = st.recursive(
+    SENT_LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["x", "cursors", "typing", "0"]), inner, max_size=4),
+    ),
+    max_leaves=8,
+)
+BOARDS = st.dictionaries(
+    st.sampled_from("abc"),
+    st.dictionaries(st.sampled_from(["title", "cursors", "typing"]), SENT_VALUES, max_size=3),
+    max_size=3,
+)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(boards=BOARDS, fragment_bytes=st.integers(20, 200), method=st.sampled_from(["put", "patch"]))
+def test_a_large_body_is_stored_without_what_is_volatile(
+    boards: Any, fragment_bytes: int, method: Method
+) -> None:
+    world = make_world()
+    world.begin(put("boards/a", {"title": "before", "cursors": {"ada": 1}}))
+    world.clock.run()
+    body, model = boards, {"a": {"title": "before", "cursors": {"ada": 1}}}
+    if method == "patch":
+        body = {f"{board}/{key}": boards[board][key] for board in boards for key in boards[board]}
+        for board, values in boards.items():
+            cut = {key: without_volatile(values[key], ("boards", board, key)) for key in values}
+            model[board] = model.get(board, {}) | cut
+    else:
+        model = {board: without_volatile(boards[board], ("boards", board)) for board in boards}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(apply, "Splitter", lambda: Splitter(fragment_bytes))
+        assert not isinstance(write_large(world, method, "boards", body), Failure)
+    assert without_volatile(world.get("boards")) == without_volatile(model)
+
+
+def test_no_row_has_what_is_volatile_of_a_large_body() -> None:
+    world = make_world()
+    world.begin(put("boards/a/typing", "before"))
+    world.clock.run()
+    merged = write_large(world, "patch", "boards", {"a/title": 1, "a/typing": "volatile-value"})
+    assert merged.volatile_part == "dropped"
+    assert world.get("boards") == {"a": {"title": 1}}
+    write_large(world, "put", "boards", {"a": {"title": 2, "typing": "volatile-value"}})
+    assert world.get("boards") == {"a": {"title": 2}}
+    rows = repr(world.engine.read(lambda view: list(view.scan(b"", b"\xff" * 8))))
+    entries = repr(world.engine.read(lambda view: list(view.entries(0))))
+    assert "title" in rows + entries
+    assert "volatile-value" not in rows + entries

@@ -77,6 +77,7 @@ from treedbd.tree.edit import (
     echo_without_reading,
     find_lone_priority,
     has_effect,
+    parse_member,
     rename_child,
     resolve,
 )
@@ -250,18 +251,15 @@ class WriteApplier:
                 body=body,
                 before=before,
                 check=partial(self._check_time, write),
+                volatile=volatile,
             )
-            edit = attrs.evolve(
-                write.edit,
-                changes=applied.changes,
-                has_placeholders=applied.has_placeholders,
-                by_member=applied.changes,
-            )
-            may_read = database.rights.check_write(before, write, edit, nodes)
+            edit = applied.edit
+            changes = () if volatile is None else volatile.divide_large(edit.changes)
+            after = nodes if volatile is None else volatile.over(nodes.rows, transaction, changes)
+            may_read = database.rights.check_write(before, write, edit, after)
             self._check(write, edit, before, database.kept_reads)
             events = self.events.capture(transaction, write, edit, stored, nodes)
-        changes = () if volatile is None else volatile.divide_large(edit.changes, nodes)
-        etag = etag_after_write(nodes, edit) if write.wants_etag and may_read else None
+        etag = etag_after_write(after, edit) if write.wants_etag and may_read else None
         self._check_time(write)
         database.kept_reads.note_changes(transaction, edit.changes)
         sequence, op_id, size = self._log(
@@ -269,7 +267,9 @@ class WriteApplier:
         )
         commit = changelog.large_commit_of(sequence, edit, op_id, applied.printed, size)
         sent = applied.echo
-        return Outcome(edit, commit, None, etag, may_read=may_read, sent=sent, volatile=changes)
+        outcome = Outcome(edit, commit, None, etag, may_read=may_read, sent=sent, volatile=changes)
+        outcome.volatile_part = "dropped" if applied.has_dropped else ""
+        return outcome
 
     def _begin_large(
         self, transaction: Transaction, write: Write
@@ -545,6 +545,7 @@ class AppliedBody:
         is_put: whether it is that of a PUT.
         changes: the places that were written, without values.
         has_placeholders: whether there were server values.
+        has_dropped: whether there were values for volatile places, which are left out.
         printed: what a PATCH merged as watchers receive it, None if that is too long; of a PUT only
             a long string.
         echo: the same as it was sent.
@@ -558,11 +559,14 @@ class AppliedBody:
         body: LargeBody,
         before: View,
         check: Callable[[], None],
+        volatile: VolatileData | None,
     ) -> None:
         """Apply it; `check` is called between fragments and raises if it is too late.
 
         `before` is the tree before the write. Raises `InvalidData`, and what the body raises.
         """
+        self._volatile, self._edit = volatile, write.edit
+        self.has_dropped = False
         place = write.edit.place
         resolver = Resolver(write.now, before)
         self.is_put: Final = write.edit.method == "put"
@@ -572,7 +576,7 @@ class AppliedBody:
         self.echo: Chunks | None = None
         if self.is_put:
             put = BulkWriter(writer, place.path, resolver, body.max_string_bytes)
-            _apply(put, body, check)
+            self._apply(put, body, check)
             self.has_placeholders = put.has_placeholders
             self.printed = put.printed
             return
@@ -583,15 +587,27 @@ class AppliedBody:
             max_string_bytes=body.max_string_bytes,
             shown_bytes=EVENT_BYTES,
         )
-        _apply(patch, body, check)
+        self._apply(patch, body, check)
         self.has_placeholders = patch.has_placeholders
         self.changes, self.printed, self.echo = patch.changes, patch.event, patch.sent
+
+    @property
+    def edit(self) -> Edit:
+        """What was applied, without its values."""
+        return attrs.evolve(
+            self._edit,
+            changes=self.changes,
+            has_placeholders=self.has_placeholders,
+            by_member=self.changes,
+        )
 
     def print_sent(self, body: LargeBody) -> bytes | None:
         """Return what was sent, server values resolved; None if that is no longer known."""
         if self.printed is not None:
             return b"".join(self.printed)
-        return None if self.has_placeholders else b"".join(paused(body.pieces(), 1))
+        if self.has_placeholders or self.has_dropped:
+            return None
+        return b"".join(paused(body.pieces(), 1))
 
     def print_whole(self, body: LargeBody, longest: int) -> bytes | None:
         """Return what was sent, server values resolved; None beyond `longest` bytes.
@@ -608,37 +624,64 @@ class AppliedBody:
             chunks.append(chunk)
         return b"".join(chunks)
 
+    def _apply(
+        self, target: BulkWriter | BulkPatch, body: LargeBody, check: Callable[[], None]
+    ) -> None:
+        try:
+            self._apply_fragments(target, body, check)
+        except InvalidFragment as error:
+            line, column, character = find_line(body.pieces(), error.at)
+            place = f"line {line} column {column} (char {character})"
+            raise InvalidData(f"Not valid JSON: {error.reason}: {place}.") from None
 
-def _apply(target: BulkWriter | BulkPatch, body: LargeBody, check: Callable[[], None]) -> None:
-    try:
-        _apply_fragments(target, body, check)
-    except InvalidFragment as error:
-        line, column, character = find_line(body.pieces(), error.at)
-        place = f"line {line} column {column} (char {character})"
-        raise InvalidData(f"Not valid JSON: {error.reason}: {place}.") from None
+    def _apply_fragments(
+        self, target: BulkWriter | BulkPatch, body: LargeBody, check: Callable[[], None]
+    ) -> None:
+        splitter = Splitter()
+        for piece in body.pieces():
+            for fragment in splitter.feed(piece):
+                self._add(target, fragment, body.max_nodes)
+            check()
+            pause()
+        for fragment in splitter.finish():
+            self._add(target, fragment, body.max_nodes)
+        target.finish()
 
+    def _add(self, target: BulkWriter | BulkPatch, fragment: Fragment, max_nodes: int) -> None:
+        target.add(fragment if self._volatile is None else self._cut(self._volatile, fragment))
+        if target.nodes > max_nodes:
+            raise InvalidData(
+                f"A body may have at most {max_nodes} members and array items (write_nodes): "
+                "write it in parts."
+            )
 
-def _apply_fragments(
-    target: BulkWriter | BulkPatch, body: LargeBody, check: Callable[[], None]
-) -> None:
-    splitter = Splitter()
-    for piece in body.pieces():
-        for fragment in splitter.feed(piece):
-            _add(target, fragment, body.max_nodes)
-        check()
-        pause()
-    for fragment in splitter.finish():
-        _add(target, fragment, body.max_nodes)
-    target.finish()
+    def _cut(self, volatile: VolatileData, fragment: Fragment) -> Fragment:
+        """Return a fragment without what is volatile of it."""
+        json, path = fragment.parse(), fragment.path
+        if self.is_put:
+            json, is_cut = volatile.cut_large((*self._path, *path), json, fragment.first)
+        elif path:
+            above = parse_member(self._path, path[0]).path
+            json, is_cut = volatile.cut_large((*above, *path[1:]), json, fragment.first)
+        else:
+            json, is_cut = self._cut_members(volatile, json)
+        self.has_dropped = self.has_dropped or is_cut
+        return fragment._replace(parsed=json)
 
-
-def _add(target: BulkWriter | BulkPatch, fragment: Fragment, max_nodes: int) -> None:
-    target.add(fragment)
-    if target.nodes > max_nodes:
-        raise InvalidData(
-            f"A body may have at most {max_nodes} members and array items (write_nodes): "
-            "write it in parts."
-        )
+    def _cut_members(self, volatile: VolatileData, json: Json) -> tuple[Json, bool]:
+        """Return members of a PATCH without what is volatile, and whether there was any."""
+        if not isinstance(json, dict):
+            return json, False
+        members, has_cut = dict[str, Json](), False
+        for key, item in paused(json.items()):
+            place = parse_member(self._path, key)
+            members[key], is_cut = (
+                (item, False) if item is None else volatile.cut_large(place.path, item, 0)
+            )
+            if is_cut and members[key] == {}:
+                members[key] = None
+            has_cut = has_cut or is_cut
+        return members, has_cut
 
 
 def make_quotas(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # rules are judged without Twisted, too (`RulesTrial`)
 
 SHUTTING_DOWN: Final = "The server is shutting down."
 
-VolatilePart: TypeAlias = Literal["", "all", "part"]
+VolatilePart: TypeAlias = Literal["", "all", "part", "dropped"]
 Task: TypeAlias = "Callable[[WriteApplier, Transaction, Write], Outcome]"
 """What a write does in its transaction in place of its edit; it may be done again from the start.
 

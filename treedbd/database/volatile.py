@@ -53,7 +53,7 @@ from treedbd.database.slices import Steps
 from treedbd.database.volatile_exchange import VolatileExchange
 from treedbd.limits import MAX_VOLATILE_BYTES as MAX_VALUE_BYTES
 from treedbd.limits import MAX_VOLATILE_CHANGES as MAX_CHANGES
-from treedbd.loop import paused
+from treedbd.loop import pause, paused
 from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads, ReadPool
 from treedbd.rules.volatile import ABOVE, BESIDE, VolatileBranch, VolatilePaths
@@ -94,6 +94,8 @@ MAX_PLACES: Final = 64
 """Places of one volatile node that are flushed one by one; of more the node is flushed whole."""
 FLUSHED_AT_ONCE: Final = 256
 """Places of several volatile nodes that are one event; more are several."""
+CUT_AT_ONCE: Final = 64
+"""Volatile nodes that are left out of a large body between two pauses."""
 MAX_FREE: Final = 10_000
 """Volatile nodes without a value that are remembered to have nothing stored."""
 MAX_QUEUED: Final = 64
@@ -333,37 +335,50 @@ class VolatileData:
                 return sent  # what is stored there stays so
             _measure_json(sent)
             return None
-        return sent if depth == BESIDE or is_priority else self.paths.cut_json(path, sent)
+        if depth == BESIDE or is_priority:
+            return sent
+        return self.paths.cut_json(path, sent, lambda _: True)
 
     def check_large(self, path: Path) -> None:
         """Raise `TooLarge` if a body that is written piece by piece cannot be at a path."""
         if self.paths.depth(path) > 0:
             raise TooLarge(f"What is volatile at {format_path(path)} must be written in parts.")
 
-    def divide_large(self, changes: Iterable[Change], stored: Nodes) -> tuple[Change, ...]:
-        """Return what a large write removes of volatile nodes; it pauses.
+    def cut_large(self, path: Path, sent: Json, first: int) -> tuple[Json, bool]:
+        """Return what a large body has for a path without what is volatile, and whether it had any.
 
-        `stored` are the nodes of its transaction, in which it is applied. Raises `InvalidData` if
-        it has set a volatile node: what is written piece by piece is stored.
+        What is written piece by piece would be stored. What is stored at a volatile node already
+        stays so. If the path is at or below a volatile node, nothing is left: an empty object.
         """
+        found: list[Path] = []
+
+        def is_cut(top: Path) -> bool:
+            is_new = self._database.read_stored(lambda nodes: nodes.type_at(top)) is None
+            if is_new:
+                found.append(top)
+                if len(found) % CUT_AT_ONCE == 0:
+                    pause()
+            return is_new
+
+        depth = self.paths.depth(path)
+        if depth == BESIDE or (depth > 0 and not is_cut(path[:depth])):
+            return sent, False
+        cut: Json = {} if depth > 0 else self.paths.cut_json(path, sent, is_cut, first)
+        return (cut, True) if found else (sent, False)
+
+    def divide_large(self, changes: Iterable[Change]) -> tuple[Change, ...]:
+        """Return what a large write removes of volatile nodes, of which it sets none; it pauses."""
         removed: list[Change] = []
         for change in paused(changes):
             path, is_priority = change.place
             depth = self.paths.depth(path)
-            for top in paused(self.paths.iterate(path, stored.keys) if depth else ()):
-                is_new = stored.type_at(top) is not None and not self._was_stored(top)
-                if is_new:
-                    raise InvalidData(
-                        f"A large body cannot have a value at {format_path(top)}, which is "
-                        "volatile: write that by itself."
-                    )
-            if depth == ABOVE and not is_priority and self._tops.has_below(encode_path(path)):
+            if depth == ABOVE:
+                is_there = not is_priority and self._tops.has_below(encode_path(path))
+            else:
+                is_there = depth > 0 and self._tops.at(path[:depth]) is not None
+            if is_there:
                 removed.append(Change(change.place, None))
         return tuple(removed)
-
-    def _was_stored(self, top: Path) -> bool:
-        """Return whether anything was stored at a node before the transaction that is open."""
-        return self._database.read_stored(lambda nodes: nodes.type_at(top)) is not None
 
     def part_of(self, edit: Edit) -> VolatilePart:
         """Return which part of an edit the rules call volatile."""

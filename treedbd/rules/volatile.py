@@ -92,10 +92,15 @@ class VolatilePaths:
         rest = value if node is None else _cut(value, node, path, parts)
         return rest, parts
 
-    def cut_json(self, path: Path, sent: Json) -> Json:
-        """Return JSON that is sent for a path, with null for what it has of volatile nodes."""
+    def cut_json(
+        self, path: Path, sent: Json, is_cut: Callable[[Path], bool], first: int = 0
+    ) -> Json:
+        """Return JSON that is sent for a path, with null for volatile nodes of which `is_cut`.
+
+        Nothing of the path itself is volatile. If it is an array, `first` is its first index.
+        """
         node = self._at(path)
-        return sent if node is None else _cut_json(sent, node)
+        return sent if node is None else _cut_json(sent, node, path, is_cut, first)
 
     def _at(self, path: Path) -> VolatileBranch | None:
         node: VolatileBranch | None = self._root
@@ -118,19 +123,22 @@ def _iterate(
             yield from _iterate(below, (*path, key), keys)
 
 
-def _cut_json(sent: Json, node: VolatileBranch) -> Json:
-    if node.volatile is not None:
-        return None
+def _cut_json(
+    sent: Json, node: VolatileBranch, path: Path, is_cut: Callable[[Path], bool], first: int = 0
+) -> Json:
+    def cut(key: str, item: Json) -> Json:
+        below = None if item is None or key.startswith(".") else node.child(key)
+        if below is None:
+            return item
+        if below.volatile is not None:
+            return None if is_cut((*path, key)) else item
+        return _cut_json(item, below, (*path, key), is_cut)
+
     if isinstance(sent, list):
-        return [_cut_child(str(at), item, node) for at, item in enumerate(sent)]
+        return [cut(str(at), item) for at, item in enumerate(sent, first)]
     if not isinstance(sent, dict) or VALUE in sent:
         return sent
-    return {key: _cut_child(key, item, node) for key, item in sent.items()}
-
-
-def _cut_child(key: str, sent: Json, node: VolatileBranch) -> Json:
-    below = None if key.startswith(".") else node.child(key)
-    return sent if below is None else _cut_json(sent, below)
+    return {key: cut(key, item) for key, item in sent.items()}
 
 
 def _cut(value: Value, node: VolatileBranch, path: Path, parts: list[Part]) -> Value:

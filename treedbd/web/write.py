@@ -635,8 +635,8 @@ class LargeBodies:
         self, request: IHttp1Request, begun: _BegunWrite, written: Outcome, body: SentBody
     ) -> Response | None:
         """Return the response to a durable write; None if its client has disconnected."""
-        wanted, tag = begun.wanted, written.etag
-        headers = () if tag is None else ((b"ETag", wanted.dialect.etag(tag)),)
+        wanted = begun.wanted
+        headers = _headers_of(wanted, written)
         if wanted.print == "silent":
             return Response(204, b"", headers)
         shown: bytes | Rendering | Content | None
@@ -695,7 +695,11 @@ def write_response(request: DataRequest, outcome: Outcome) -> Response:
     part = outcome.volatile_part
     if tag is None and not part and request.print == "compact":
         return Response(200, compact(shown))
+    return json_response(request, shown, *_headers_of(request, outcome))
+
+
+def _headers_of(request: DataRequest, outcome: Outcome) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the entity tag of a write, and which part of it is volatile."""
+    tag, part = outcome.etag, outcome.volatile_part
     headers = () if tag is None else ((b"ETag", request.dialect.etag(tag)),)
-    if part:
-        headers = (*headers, (b"X-TreeDB-Volatile", part.encode()))
-    return json_response(request, shown, *headers)
+    return (*headers, (b"X-TreeDB-Volatile", part.encode())) if part else headers
