@@ -75,6 +75,22 @@ def test_a_hook_is_put_listed_and_removed(daemon: Daemon) -> None:
     assert listed(daemon).keys() == {"fixed"}
 
 
+def test_a_hook_for_what_is_volatile_alone_is_warned_of(daemon: Daemon) -> None:
+    rules = '{"rules": {"here": {"$user": {".volatile": true}}}}'
+    path = at("/.settings/rules.json", ADMIN, ns="cli")
+    assert daemon.request("PUT", path, rules).status == 200
+    made = hooks(daemon, "put", "here", "/here/$user/x", RECEIVER)
+    assert made.status == 0
+    assert "There are no events of /here/$user/x: the rules make it volatile" in made.errors
+    assert listed(daemon)["here"]["volatile"] is True
+    assert "volatile" not in listed(daemon)["fixed"]
+    assert "volatile: no events" in hooks(daemon, "list").text
+    words = ("--url", f"{daemon.http}/?ns=cli", "--on", "/here/$user", "--once", "--", "true")
+    run = run_command("run", *words, token=ADMIN, folder=daemon.folder)
+    assert (run.status, "There are no events of /here/$user:" in run.errors) == (0, True)
+    hooks(daemon, "remove", "here")
+
+
 def test_secrets_are_replaced(daemon: Daemon, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "secret"
     file.write_text("s" * 32 + "\n")

@@ -23,6 +23,27 @@ def paths() -> VolatilePaths:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "is_covered"),
+    [
+        ("boards/*/cursors", True),
+        ("boards/*/cursors/*/x", True),
+        ("boards/a/b/typing", True),
+        ("boards/*/*/typing", False),
+        ("boards/*/*", False),
+        ("boards/*", False),
+        ("*/a/cursors", False),
+        ("boards/*/kept/*", False),
+        ("", False),
+    ],
+)
+def test_a_pattern_is_covered_if_all_its_places_are_volatile(
+    pattern: str, is_covered: bool
+) -> None:
+    keys = [None if key == "*" else key for key in pattern.split("/") if key]
+    assert paths().covers(keys) is is_covered
+
+
+@pytest.mark.parametrize(
     ("path", "depth"),
     [
         ("", ABOVE),

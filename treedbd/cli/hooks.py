@@ -23,6 +23,7 @@ from treedbd.limits import MAX_HOOK_SECRET_CHARACTERS
 RESOURCE: Final = "webhooks.json"
 DEAD: Final = "webhooks/dead.json"
 TEST: Final = "webhooks/test.json"
+VOLATILE: Final = "There are no events of {on}: the rules make it volatile, so it is never stored."
 _DATABASE: Final = "a database, as in https://shop.localhost:8443"
 _PUT: Final = (
     "Create a hook, or replace the one of that name, which keeps its secret and goes on where it "
@@ -118,6 +119,8 @@ def _line_of(hook: dict[str, Any]) -> str:
     )
     if hook["configured"]:
         line += ", in the configuration"
+    if hook.get("volatile"):
+        line += ", volatile: no events"
     if state.get("dead"):
         line += f", {counted(state['dead'], 'dead letter')}"
     if state.get("paused"):
@@ -139,10 +142,13 @@ def _put(client: HttpClient, arguments: Namespace) -> None:
         lines = [f"{hook['name']}: put on {hook['on']}"]
         if "secret" in hook:
             lines.append(f"secret: {hook['secret']}")
+        is_volatile = bool(hook.get("volatile"))
     for line in lines:
         print_line(make_printable(line))
     if len(lines) > 1:
         warn("The secret is not shown again: give it to the receiver.")
+    if is_volatile:
+        warn(make_printable(VOLATILE.format(on=hook["on"])))
 
 
 def _definition_of(arguments: Namespace) -> dict[str, Any]:

@@ -305,6 +305,10 @@ class RuleSet:
         branch = _find_volatile(self._root)
         return None if branch is None else VolatilePaths(branch)
 
+    def makes_volatile(self, pattern: Sequence[str | None]) -> bool:
+        """Return whether all places of a pattern, with None for any key, are in memory alone."""
+        return self.volatile is not None and self.volatile.covers(pattern)
+
 
 def parse_rules(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> RuleSet:
     """Parse, type-check and compile a rules document; raise `InvalidRules`, the first error."""

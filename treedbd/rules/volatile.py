@@ -7,7 +7,7 @@ no data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -68,6 +68,10 @@ class VolatilePaths:
                 return depth
         return ABOVE
 
+    def covers(self, pattern: Sequence[str | None]) -> bool:
+        """Return whether each path of a pattern, with None for any key, is at or below one."""
+        return _covers(self._root, pattern)
+
     def rate(self, path: Path) -> float:
         """Return how many events a second a volatile node may have, 0 for any number."""
         node = self._at(path)
@@ -109,6 +113,14 @@ class VolatilePaths:
                 return node
             node = node.child(key)
         return node
+
+
+def _covers(node: VolatileBranch, pattern: Sequence[str | None]) -> bool:
+    if node.volatile is not None or not pattern:
+        return node.volatile is not None
+    key = pattern[0]
+    found = [*node.literals.values(), node.capture] if key is None else [node.child(key)]
+    return all(below is not None and _covers(below, pattern[1:]) for below in found)
 
 
 def _iterate(

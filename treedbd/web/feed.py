@@ -180,15 +180,13 @@ class FeedHandlers:
         hook = parse_hook(json, self._data.now_ms())
         present = await self._find_same(wanted, database, hook)
         if present is not None:
-            return json_response(wanted, {**_describe(database.name, present), "created": False})
+            return json_response(wanted, {**_describe(database, present), "created": False})
         put = _PutHook(hook, replaces=_flag(json, "replace"))
         stamp = secrets.token_bytes(16)
         await self._write(wanted, database, ChangeHooks(put, stamp, self._data.now_ms()))
         async with self._catalog.opened(database, wanted.timeout_s):
             place = Feed(database, hook.name).look()
-        return json_response(
-            wanted, {**_describe(database.name, place), "created": put.has_created}
-        )
+        return json_response(wanted, {**_describe(database, place), "created": put.has_created})
 
     async def _find_same(self, wanted: DataRequest, database: Database, hook: Hook) -> Place | None:
         """Return the place of a hook that is there as it would be made, None if there is none."""
@@ -237,14 +235,14 @@ class FeedHandlers:
             async with self._catalog.opened(database, wanted.timeout_s):
                 place = feed.look(reader)
                 if done.sequence <= place.at.sequence:
-                    return json_response(wanted, _describe(database.name, place))
+                    return json_response(wanted, _describe(database, place))
                 cursor = await self._slices.run(feed.count_bytes(place, done))
             change = attrs.evolve(change, done=cursor)
         await self._write(wanted, database, change)
         if claims or end:
             self._wake(database, name, reader)
         async with self._catalog.opened(database, wanted.timeout_s):
-            return json_response(wanted, _describe(database.name, feed.look()))
+            return json_response(wanted, _describe(database, feed.look()))
 
     async def _write(self, wanted: DataRequest, database: Database, task: Task) -> None:
         deadline = self._clock.seconds() + wanted.timeout_s
@@ -497,10 +495,12 @@ def _print_batch(name: str, batch: Batch, layout: Dialect | None) -> Generator[N
     return b"".join(printed)
 
 
-def _describe(name: DatabaseName, place: Place) -> dict[str, Json]:
+def _describe(database: Database, place: Place) -> dict[str, Json]:
+    is_volatile = database.rules.current.makes_volatile(place.hook.on.keys)
     return {
-        "project": name.project,
-        "database": name.database,
+        "project": database.name.project,
+        "database": database.name.database,
+        **({"volatile": True} if is_volatile else {}),
         "name": place.hook.name,
         "on": place.hook.on.text,
         "events": _list_kinds(place.hook),

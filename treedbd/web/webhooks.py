@@ -275,9 +275,11 @@ class WebhookHandlers:
 
     def _list(self, database: Database, hooks: Iterable[Hook]) -> list[dict[str, Json]]:
         cursors = {each.cursor.name: each for each in self._catalog.readers.look(database)}
+        is_volatile = database.rules.current.makes_volatile
         return [
             {
                 **_show(hook),
+                **({"volatile": True} if is_volatile(hook.on.keys) else {}),
                 "state": {
                     **_show_cursor(cursors.get(hook.cursor)),
                     **self.describe(database, hook),

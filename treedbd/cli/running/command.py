@@ -28,6 +28,7 @@ from typing import Any, Final
 import orjson
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, counted, make_printable, warn
+from treedbd.cli.hooks import VOLATILE
 from treedbd.cli.http_client import add_online_options, make_http_client, reading_answer
 from treedbd.cli.options import (
     Url,
@@ -254,11 +255,7 @@ class Runner:
         if saved is not None and saved.database != made.database:
             raise self._of_another(saved, f"{name} of {made.database}")
         self._window = _make_window(saved, made)
-        if saved is not None and made.has_created:
-            warn(
-                f"The hook {name} was not there any more, and is made again: events of writes in "
-                "between are missing."
-            )
+        self._warn_of(made, is_first=saved is None)
         self._file.begin(name, made.database, self._window)
         self._link = Link(
             self._feed,
@@ -272,6 +269,16 @@ class Runner:
             after = _sequence(self._window.at)
             self._note(f"Events of {options.on.text} are run that follow the write {after}.")
         return True
+
+    def _warn_of(self, made: Registration, *, is_first: bool) -> None:
+        """Warn of what a hook cannot have, and of what it has missed."""
+        if made.is_volatile:
+            warn(make_printable(VOLATILE.format(on=self._arguments.on.text)))
+        if made.has_created and not is_first:
+            warn(
+                f"The hook {self._feed.hook.name} was not there any more, and is made again: "
+                "events of writes in between are missing."
+            )
 
     def _of_another(self, saved: SavedPlace, wanted: str) -> CommandFailed:
         return CommandFailed(

@@ -65,6 +65,7 @@ class Registration:
     database: str
     at: str
     has_created: bool
+    is_volatile: bool
 
 
 @attrs.frozen
@@ -125,7 +126,8 @@ class HookFeed:
         answer = self._send("POST", {"name": hook.name, "reader": self.reader})
         with reading_answer(self._url):
             database = f"{answer['project']}/{answer['database']}"
-            return Registration(database, str(answer["at"]), has_created)
+            is_volatile = bool(answer.get("volatile"))
+            return Registration(database, str(answer["at"]), has_created, is_volatile)
 
     def read(self, after: str, limit: int, wait_s: int) -> Batch:
         """Return the next events after a position; raise `CommandFailed`."""
