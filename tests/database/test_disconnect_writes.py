@@ -519,6 +519,10 @@ def test_what_sessions_keep_for_volatile_places_is_bounded_by_what_these_may_hav
     most = world.runtime.volatile_bytes // 30_100
     for _ in range(most + 2):  # what is replaced counts no longer
         assert world.set(put("boards/a/cursors/ada", value)) is None
+    for number in range(7):
+        assert world.set(put(f"boards/a/cursors/{number}", value)) is None
+    with pytest.raises(TooLarge, match=str(MAX_DISCONNECT_BYTES)):
+        raise world.set(put("boards/a/cursors/8", value))
     world.cancel(())
     sessions = [str(number) for number in range(most + 2)]
     results = [world.set(put("boards/a/cursors/ada", value), session=each) for each in sessions]

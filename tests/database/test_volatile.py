@@ -27,7 +27,7 @@ from treedbd.database.requests import (
 )
 from treedbd.database.volatile import VolatileFull
 from treedbd.database.watchers import Notification, Subscription
-from treedbd.rules.ruleset import parse_rules
+from treedbd.rules.ruleset import OPEN, parse_rules
 from treedbd.store.engine import StoreDamaged
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, Method, make_patch, make_put, make_remove
@@ -731,3 +731,13 @@ def test_no_row_has_what_is_volatile_of_a_large_body() -> None:
     entries = repr(world.engine.read(lambda view: list(view.entries(0))))
     assert "title" in rows + entries
     assert "volatile-value" not in rows + entries
+
+
+def test_a_large_body_replaces_what_is_stored_at_a_volatile_node() -> None:
+    world = make_world(OPEN)
+    world.begin(put("boards", {"a": {"typing": "stored"}, "b": {"title": "b"}}))
+    world.clock.run()
+    world.rules.current = RULES
+    world.rules_changed()
+    write_large(world, "put", "boards", {"a": {"typing": "again"}, "b": {"typing": 1, "title": 2}})
+    assert world.get("boards") == {"a": {"typing": "again"}, "b": {"title": 2}}
