@@ -663,7 +663,8 @@ def write_large(world: World, method: Method, path: str, body: Any) -> Any:
     edit = Edit(method, place, None, (Change(place, STORED),))
     large = LargeBody(lambda: iter([text]), len(text), 10_000, 10_000)
     results: list[Any] = []
-    world.begin(edit, now=1, wants_echo=False, large=large).addBoth(results.append)
+    write = world.begin(edit, now=1, caller=Caller(None), wants_echo=False, large=large)
+    write.addBoth(results.append)
     world.clock.run_until(lambda: bool(results))
     world.clock.run()
     return results[0]
@@ -741,3 +742,17 @@ def test_a_large_body_replaces_what_is_stored_at_a_volatile_node() -> None:
     world.rules_changed()
     write_large(world, "put", "boards", {"a": {"typing": "again"}, "b": {"typing": 1, "title": 2}})
     assert world.get("boards") == {"a": {"typing": "again"}, "b": {"title": 2}}
+
+
+def test_the_rules_of_a_large_body_see_the_volatile_nodes_that_remain() -> None:
+    world = make_world(
+        parse_rules(
+            """{"rules": {".read": true, ".write": true, "boards": {"$board": {
+            ".validate": "newData.child('typing').val() == 1", "typing": {".volatile": true}}}}}"""
+        )
+    )
+    world.begin(put("boards/a/typing", 1))
+    world.clock.run()
+    assert not isinstance(write_large(world, "patch", "boards/a", {"title": 2}), Failure)
+    assert isinstance(write_large(world, "put", "boards/a", {"title": 3}), Failure)
+    assert world.get("boards", "a") == {"title": 2, "typing": 1}
