@@ -25,6 +25,7 @@ from treedbd.database.requests import (
     LargeBody,
     PermissionDenied,
 )
+from treedbd.database.rights import ReadRequest
 from treedbd.database.volatile import VolatileFull
 from treedbd.database.watchers import Notification, Subscription
 from treedbd.rules.ruleset import OPEN, parse_rules
@@ -378,6 +379,39 @@ def test_what_other_rules_drop_is_shown_before_what_is_written_under_them(*, is_
         replica.apply(event.kind, "/".join(event.path), event.data)
     assert replica.tree == world.get("boards", "a")
     assert replica.tree["typing"] == {"eve": True, "joe": True}
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_who_loses_the_right_to_read_receives_nothing_later_whatever_the_rate(
+    *, is_busy: bool
+) -> None:
+    rules = """{"rules": {".write": true, "gate": {".volatile": {"hz": 1}},
+        "room": {".read": "root.child('gate').val() == true"}}}"""
+    world = make_world(parse_rules(rules))
+    world.write(put("gate", True))
+    world.write(put("gate", True))  # so the next flush of its rate is a second later
+    recorder, lost = watch(world, "room"), list[str]()
+    request = ReadRequest(Caller(None), ("room",), None, lambda: 0)
+    grant = world.database.make_grant(
+        request, lambda: lost.append(str(recorder.data)), lambda: None
+    )
+    world.database.read(grant.check)
+    if is_busy:
+        world.database.run_beside_batches((None for _ in range(3)), is_first=False)
+    world.begin(put("gate", False))
+    world.write(put("room/text", "secret"))
+    assert lost == ["[]"]
+
+
+def test_a_node_with_volatile_children_alone_has_no_priority() -> None:
+    world = make_world()
+    world.write(put("boards/a/typing", "ada"))
+    recorder, before = watch(world, "boards"), logged(world)
+    world.write(make_put(Place(("boards", "a"), is_priority=True), 5))
+    world.clock.run()
+    assert logged(world) == before
+    assert not recorder.events
+    assert world.database.read(lambda nodes: nodes.priority(("boards", "a"))) is None
 
 
 def test_nothing_volatile_is_below_a_stored_leaf() -> None:

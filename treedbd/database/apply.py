@@ -211,7 +211,7 @@ class WriteApplier:
         self._check(write, edit, seen, KeptReads(ReadPool()))
         stored, changes, part = volatile.divide(edit, nodes)
         commit = None
-        if stored is not None and has_effect(stored, seen):
+        if stored is not None and has_effect(stored, nodes):
             sequence, op_id, size = self._store(transaction, write, nodes, stored, counted)
             commit = changelog.commit_of(sequence, edit, op_id, size)
         outcome = Outcome(edit, commit, None, None, volatile=changes, volatile_part=part)

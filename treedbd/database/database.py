@@ -646,6 +646,11 @@ class Database:
             yield from self.watching.notify((commit,), moments)
         self.watching.followed_through = commit.position.sequence
 
+    def decides_rights(self, path: Path) -> bool:
+        """Return whether the right of any watcher depends on what is at, above or below a path."""
+        watchers = self._grants.watchers
+        return watchers.count > 0 and watchers.are_at(path)
+
     @property
     def is_round_waiting(self) -> bool:
         """Whether watchers have to be notified of a commit before anything else."""

@@ -712,6 +712,10 @@ class VolatileData:
 
         yield from database.notify_volatile(commit, hold)
 
+    def decides_rights(self, path: Path) -> bool:
+        """Return whether rules read a path, or below it, that let present watchers read."""
+        return self._database.decides_rights(path)
+
     @property
     def is_round_waiting(self) -> bool:
         """Whether watchers have to be notified of a commit before anything else."""
@@ -736,6 +740,7 @@ class Flushes:
         self._call: IDelayedCall | None = None
         self._call_at = 0.0
         self._is_queued = False
+        self._is_urgent = False
         self._is_over = False
 
     @property
@@ -747,18 +752,35 @@ class Flushes:
         """Note that a place at or below the volatile node `path[:depth]` has changed."""
         top = path[:depth]
         places = self._pending.get(top)
-        if places is not None:
-            if path not in places:
-                _add_place(places, top, path)
-            return
-        self._pending[top] = {path: None}
-        rate = self._data.paths.rate(top)
+        if places is None:
+            self._pending[top] = {path: None}
+            self._add(top, self._data.paths.rate(top))
+        elif path not in places:
+            _add_place(places, top, path)
+        if self._data.decides_rights(path):
+            self._hurry(top)
+
+    def _add(self, top: Path, rate: float) -> None:
         group = self._groups.get(rate)
         if group is None:
             self._groups[rate] = {top: None}
             self._schedule(rate)
         else:
             group[top] = None
+
+    def _hurry(self, top: Path) -> None:
+        """Flush a node in the next turn, whatever its rate, before anything that is committed then.
+
+        Rules read it that let watchers read: who has lost that right may receive nothing more.
+        """
+        rate = self._data.paths.rate(top)
+        group = self._groups.get(rate, {})
+        group.pop(top, None)
+        if not group:
+            self._groups.pop(rate, None)
+            self._waiting.setdefault(0.0, []).extend(self._waiting.pop(rate, ()))
+        self._is_urgent = True
+        self._add(top, 0.0)
 
     def drop_below(self, path: Path) -> None:
         """Forget what has changed below a place, of which watchers are notified otherwise."""
@@ -781,7 +803,8 @@ class Flushes:
 
     def when_shown(self, paths: Sequence[Path], call: Callable[[], None]) -> None:
         """Call this after the next flush of places, now if none is due."""
-        due = {self._data.paths.rate(path) for path in paths} & self._groups.keys()
+        rates = {self._data.paths.rate(path) for path in paths}
+        due = (rates | {0.0} if self._is_urgent else rates) & self._groups.keys()
         if due:
             self._waiting.setdefault(min(due, key=_as_rate), []).append(call)
         else:
@@ -812,9 +835,10 @@ class Flushes:
 
     def _start(self) -> None:
         self._call = None
-        if not (self._is_queued or self._is_over):
+        is_first, self._is_urgent = self._is_urgent, False
+        if not self._is_over and (is_first or not self._is_queued):
             self._is_queued = True
-            self._data.run_beside_batches(self._flush())
+            self._data.run_beside_batches(self._flush(is_first=is_first), is_first=is_first)
 
     def _flush(self, *, is_first: bool = False) -> Steps:
         """Notify of all that is due, before others if this `is_first`; call those who wait."""

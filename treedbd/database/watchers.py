@@ -439,6 +439,11 @@ class Watchers:
         """Return whether the value at `path` or above it is watched."""
         return any(node.shows_values for node in self._trail(path))
 
+    def are_at(self, path: Path) -> bool:
+        """Return whether anything at, above or below a path is watched."""
+        trail = self._trail(path)
+        return len(trail) > len(path) or any(node.is_watched for node in trail)
+
     def concerned(self, commit: Commit) -> Iterator[Concerned | None]:
         """Yield the watched nodes on the way to a write and below it; None at a pause."""
         node = self._root

@@ -282,7 +282,10 @@ def encode_short(body: bytes, coding: Coding) -> bytes:
 
 ANY_ORIGIN: Final = "*"
 
-_EXPOSED: Final = (b"Access-Control-Expose-Headers", b"ETag, Retry-After, TreeDB-Lag-Ms")
+_EXPOSED: Final = (
+    b"Access-Control-Expose-Headers",
+    b"ETag, Retry-After, TreeDB-Lag-Ms, X-TreeDB-Volatile",
+)
 _ANY_MAY_READ: Final = ((b"Access-Control-Allow-Origin", b"*"), _EXPOSED)
 _VARIES_BY_ORIGIN: Final = (b"Vary", b"Origin")
 _PREFLIGHT_S: Final = b"600"
