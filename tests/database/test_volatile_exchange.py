@@ -15,7 +15,13 @@ from tests.database.test_volatile import put
 from tests.database.world import ADMIN, World
 from tests.examples import examples
 from treedbd.database.requests import Write
-from treedbd.database.volatile_exchange import VolatileLink, decode_changes, encode_changes
+from treedbd.database.volatile_exchange import (
+    MAX_KEPT,
+    VolatileExchange,
+    VolatileLink,
+    decode_changes,
+    encode_changes,
+)
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.types import Change, Place, Value
@@ -108,6 +114,127 @@ def test_all_come_to_one_state(writes: list[Any], choose: random.Random) -> None
     assert not any(map(len, [*parent.to_parent, *parent.to_process]))
     states = [world.get("v") for world in worlds]
     assert states[0] == states[1] == states[2]
+
+
+class HeldLink:
+    """A link whose messages have their place in the order when a test says so."""
+
+    def __init__(self) -> None:
+        self.shared: list[bytes] = []
+        self.waiting: list[Deferred[Any]] = []
+        self.wants: list[Deferred[Any]] = []
+
+    def share(self, _: DatabaseName, content: bytes) -> Deferred[object]:
+        self.shared.append(content)
+        self.waiting.append(Deferred())
+        return self.waiting[-1]
+
+    def want(self, _: DatabaseName) -> Deferred[object]:
+        self.wants.append(Deferred())
+        return self.wants[-1]
+
+    def take(self) -> list[Change]:
+        """Return the changes that were sent."""
+        changes = [change for part in self.shared for change in decode_changes(part)]
+        self.shared.clear()
+        return changes
+
+    def end(self, error: Exception | None = None) -> None:
+        """Give all that was sent its place in the order, or none."""
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            each.callback(None) if error is None else each.errback(error)
+
+
+def make_held(link: HeldLink) -> tuple[World, VolatileExchange]:
+    """Return a database that sends by a link, and its exchange."""
+    world = World(rules=RULES)
+    passes = VolatileLink(link.share, link.want)
+    world.runtime = attrs.evolve(world.runtime, volatile_link=passes)
+    made = world.database
+    world.database = type(made)(
+        made.name, world.engine, made.project, made.rules, world.runtime, 100
+    )
+    world.write(put("exists", True))
+    assert world.database.volatile is not None
+    assert world.database.volatile.exchange is not None
+    return world, world.database.volatile.exchange
+
+
+def encode(*changes: Change) -> bytes:
+    (content,) = encode_changes(changes)
+    return content
+
+
+AT_A, AT_B = Place(("v", "a")), Place(("v", "b"))
+
+
+def test_an_own_change_remains_when_a_state_arrives_that_was_sent_before_it() -> None:
+    link = HeldLink()
+    world, exchange = make_held(link)
+    world.write(put("v/a", "new"))
+    link.end()
+    exchange.receive(encode(Change(AT_A, "old")), is_state=True)
+    assert world.get("v", "a") == "new"
+    link.wants[0].callback(None)
+    exchange.receive(encode(Change(AT_A, "newer")), is_state=False)
+    assert world.get("v", "a") == "newer"
+
+
+def test_one_message_follows_the_other_with_the_last_value_of_each_place() -> None:
+    link = HeldLink()
+    world, _ = make_held(link)
+    for number in range(5):
+        world.write(put("v/a", number))
+        world.write(put("v/b", -number))
+    assert link.take() == [Change(AT_A, 0)]
+    link.end()
+    world.clock.run()
+    assert link.take() == [Change(AT_A, 4), Change(AT_B, -4)]
+
+
+def test_what_could_not_be_sent_is_sent_with_the_next_fetch_in_its_order() -> None:
+    link = HeldLink()
+    world, exchange = make_held(link)
+    world.write(put("v/a", 1))
+    world.write(put("v/b", 1))
+    link.end(ValueError())
+    world.write(put("v/a", 2))
+    link.take()
+    world.clock.run()
+    assert link.take() == []
+    exchange.fetch()
+    world.clock.run()
+    assert link.take() == [Change(AT_B, 1), Change(AT_A, 2)]
+
+
+def test_of_too_many_changes_the_state_is_sent() -> None:
+    link = HeldLink()
+    world, exchange = make_held(link)
+    world.write(put("v/a", 0))
+    link.end(ValueError())
+    for number in range(MAX_KEPT + 1):
+        world.database.write(Write(put(f"v/u{number % 3}", number), 0, ADMIN))
+        world.database.write(Write(put(f"v/a/k{number}", 1), 0, ADMIN))
+        world.database.write(Write(put(f"v/a/k{number}", None), 0, ADMIN))
+    link.take()
+    exchange.fetch()
+    world.clock.run()
+    changes = link.take()
+    assert changes[0] == Change(Place(()), None)
+    assert len(changes) == 1 + len(exchange.state()) == 4
+
+
+def test_a_whole_state_removes_what_it_does_not_have() -> None:
+    world, exchange = make_held(HeldLink())
+    exchange.receive(encode(Change(AT_A, 1), Change(AT_B, 2)), is_state=False)
+    exchange.begin_state()
+    exchange.receive(encode(Change(Place(("v", "c")), 3)), is_state=False)
+    exchange.receive(encode(Change(AT_B, 4)), is_state=True)
+    ended: list[int] = []
+    exchange.end_state(lambda: ended.append(1))
+    assert ended == [1]
+    assert world.get("v") == {"b": 4, "c": 3}
 
 
 def test_long_values_are_sent_in_parts_that_one_message_has_room_for() -> None:

@@ -46,7 +46,7 @@ from treedbd.database.requests import (
 )
 from treedbd.database.runtime import Look, OtherProcesses, Problem, ProblemSearch, Runtime
 from treedbd.database.slices import Steps
-from treedbd.database.volatile_exchange import encode_changes
+from treedbd.database.volatile_exchange import VolatileExchange, encode_changes
 from treedbd.database.write_lock import MakeWriteLock
 from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
@@ -329,13 +329,17 @@ class Catalog:
             self._files.follow(database)
             database.hinted()
 
+    def volatile_exchange(self, name: DatabaseName) -> VolatileExchange | None:
+        """Return what exchanges the volatile nodes of a database; None if it is not in use here."""
+        database = self._used.get(name)
+        volatile = None if database is None else database.volatile
+        return None if volatile is None else volatile.exchange
+
     def receive_volatile(self, name: DatabaseName, content: bytes, *, is_state: bool) -> None:
         """Apply volatile changes of another process, if the database is in use here."""
-        database = self._used.get(name)
-        if database is not None and database.volatile is not None:
-            exchange = database.volatile.exchange
-            if exchange is not None:
-                exchange.receive(content, is_state=is_state)
+        exchange = self.volatile_exchange(name)
+        if exchange is not None:
+            exchange.receive(content, is_state=is_state)
 
     def _count_volatile(self) -> tuple[int, int]:
         """Return how many volatile nodes have values in open databases, and their bytes."""
@@ -344,9 +348,9 @@ class Catalog:
 
     def volatile_state(self, name: DatabaseName) -> Iterator[bytes]:
         """Iterate over the parts of what is volatile in a database, as others receive it."""
-        database = self._used.get(name)
-        if database is not None and database.volatile is not None:
-            yield from encode_changes(database.volatile.state())
+        exchange = self.volatile_exchange(name)
+        if exchange is not None:
+            yield from encode_changes(exchange.state())
 
     def poll(self) -> None:
         """Look for writes of other processes to all databases in use, in slices."""

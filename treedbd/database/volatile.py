@@ -429,6 +429,24 @@ class VolatileData:
         """Return the changes that make the present state."""
         return [Change(Place(top.path), top.value) for top in self._tops]
 
+    def tops_of(self, changes: Iterable[Change]) -> Iterator[Path]:
+        """Iterate over the volatile nodes of changes."""
+        for change in changes:
+            path = change.place.path
+            depth = self.paths.depth(path)
+            if depth > 0:
+                yield path[:depth]
+
+    def lacks(self, change: Change) -> bool:
+        """Return whether a change may have an effect."""
+        path, is_priority = change.place
+        depth = self.paths.depth(path)
+        if is_priority or depth == ABOVE:
+            return True
+        top = self._tops.at(path[:depth])
+        present = None if top is None else value_at(top.value, path[depth:])
+        return depth > 0 and compact(change.value) != compact(present)  # 1 and true are equal
+
     def _sets_of(self, change: Change) -> list[Change]:
         """Return what a change does to volatile nodes, without what is stored of it."""
         path = change.place.path

@@ -1,20 +1,31 @@
 """Volatile nodes of the processes that serve one database: each sends the others what it writes.
 
 Theory of operation. A change is applied at once where it is written, and sent to one place that
-passes all changes on in one order, the parent of the workers. The others apply them in that order.
-A change of another process that arrives before the own ones have been passed on is older than
-these, so those that meet it are applied once more after it. So all processes come to the same
-state, that of the changes in the one order, and what was written last remains.
+passes all changes on in one order: the parent of the workers, or PostgreSQL (`cluster.volatile`).
+The others apply them in that order. A change of another process that arrives before the own ones
+have been passed on is older than these, so those that meet it are applied once more after it. So
+all processes come to the same state, that of the changes in the one order, and what was written
+last remains.
 
-A process that begins to keep a database wants the state of the others (`fetch`). Changes that it
-receives meanwhile are applied once more after each part of that.
+Changes are sent when those before have their place in the order. Of what is written meanwhile at
+one place only the last value is sent (and the last removal, which has an effect above the place).
+
+A process that begins to keep a database wants the state of the others (`fetch`). Changes that have
+their place in the order meanwhile are applied once more after each part of that. So it is if some
+could not be sent, or may have been missed: what has no place in the order is kept, and sent with
+the next fetch.
+
+A state may be the whole one (`begin_state`, `end_state`): then what it does not have is removed. It
+has all changes that its sender has received before it. Own ones that the sender has missed are not
+in it; they are made again at its end, unless there are newer ones at their places.
 
 What is sent are changes as JSON, in parts that one message has room for. Nothing is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -23,7 +34,6 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.names import DatabaseName
 from treedbd.store.rows import parse_stored
-from treedbd.tree.path import is_at_or_above
 from treedbd.tree.types import Change, Path, Place, Value
 from treedbd.tree.value import compact, members
 
@@ -34,14 +44,18 @@ PART_BYTES: Final = 40_000
 """Bytes of a message; a single change may have some more, but less than a message may have."""
 SHORT_BYTES: Final = 16_000
 """A longer value is sent child by child."""
+MAX_KEPT: Final = 2_000
+"""Changes that are kept until they can be sent; of more, the whole state is sent instead."""
+_DROPPED_AT_ONCE: Final = 200
 
 
 @attrs.frozen
 class VolatileLink:
     """Passes what is volatile on to the other processes that serve a database.
 
-    `share` sends them changes; it fires when these have their place in the order of all. `want`
-    makes them send their state, and fires when all have.
+    `share` sends them changes; it fires when these have their place in the order of all, and
+    errbacks if they may have none: then `VolatileExchange.fetch` is called when others can be
+    reached. `want` makes others send their state, and fires when they have.
     """
 
     share: Callable[[DatabaseName, bytes], Deferred[object]]
@@ -59,71 +73,188 @@ class VolatileExchange:
         self._name = name
         self._link = link
         self._clock = clock
-        self._own: list[list[Change]] = []  # not in the order of all yet; the last is not sent
+        # Not sent yet, the oldest first: of each place the last value, and the last removal.
+        self._own: dict[tuple[Place, bool], Change] = {}
+        self._is_whole = False  # too many for that: the whole state is sent
+        self._sent: list[Change] = []  # not in the order of all yet
         self._is_due = False
+        self._is_cut_off = False
         self._fetches = 0
-        self._missed: list[Change] | None = None  # received while the state is fetched
+        # In the order since a fetch or a state has begun, and whether they are own ones.
+        self._missed: list[tuple[Change, bool]] | None = None
+        self._again: list[Change] = []  # own ones that the sender of the state may have missed
+        self._seen: set[Path] | None = None  # the volatile nodes of a whole state
+
+    @property
+    def group(self) -> str:
+        """What the rules in force call volatile: states are exchanged with who has the same."""
+        return self._data.paths.digest
+
+    def state(self) -> list[Change]:
+        """Return the changes that make the present state."""
+        return self._data.state()
 
     def fetch(self) -> None:
-        """Begin to receive the state of the others."""
+        """Begin to receive the state of others, and send what could not be sent."""
         self._fetches += 1
         if self._missed is None:
             self._missed = []
 
         def end(_: object) -> None:
             self._fetches -= 1
-            if not self._fetches:
-                self._missed = None
+            self._end_fetch()
 
+        self._is_cut_off = False
+        self._schedule()
         self._link.want(self._name).addBoth(end)
 
-    def note(self, changes: Sequence[Change]) -> None:
+    def note(self, changes: Iterable[Change]) -> None:
         """Send changes that were made here."""
-        if not self._is_due:
-            self._is_due = True
-            self._own.append([])
-            self._clock.callLater(0, self._send)
-        self._own[-1] += changes
+        if not self._is_whole:
+            self._keep(changes)
+        self._schedule()
 
     def receive(self, content: bytes, *, is_state: bool) -> None:
         """Apply changes of another process, or a part of its state."""
         received = decode_changes(content)
-        self._data.apply_received(received)
         if is_state:
-            again = self._missed or []
-        else:
-            again = []
-            if self._missed is not None:
-                self._missed += received
-        later = [*again, *(change for some in self._own for change in some)]
+            if self._seen is not None:
+                self._seen.update(self._data.tops_of(received))
+            self._apply_state(received)
+            return
+        self._apply(received, ())
+        if self._missed is not None:
+            self._missed += [(change, False) for change in received]
+
+    def begin_state(self) -> None:
+        """Receive a whole state, as it is at this place in the order."""
+        missed = [*((change, True) for change in self._again), *(self._missed or ())]
+        self._again = _own_without_newer(missed)
+        self._seen, self._missed = set(), []
+
+    def end_state(self, done: Callable[[], None]) -> None:
+        """Remove what the state did not have, in slices; then call `done`."""
+        seen, self._seen = self._seen or set(), None
+        self._drop([top.place.path for top in self.state() if top.place.path not in seen], done)
+
+    def _drop(self, paths: Sequence[Path], done: Callable[[], None]) -> None:
+        some, rest = paths[:_DROPPED_AT_ONCE], paths[_DROPPED_AT_ONCE:]
+        self._apply_state([Change(Place(path), None) for path in some])
+        if rest:
+            self._clock.callLater(0, self._drop, rest, done)
+            return
+        done()
+        self._end_fetch()
+
+    def _end_fetch(self) -> None:
+        """Make own changes again that the sender of the state has missed."""
+        if self._fetches or self._seen is not None:
+            return
+        newer = [(change, False) for change, _ in self._missed or ()]
+        again = _own_without_newer([*((change, True) for change in self._again), *newer])
+        self._missed, self._again = None, []
+        for change in again:
+            if self._data.lacks(change):
+                self._data.apply_received([change])
+                self.note([change])
+
+    def _apply_state(self, changes: Sequence[Change]) -> None:
+        """Apply changes to what is older than what was missed, and that once more."""
+        changed = [change for change in changes if self._data.lacks(change)]
+        if changed:
+            self._apply(changed, [change for change, _ in self._missed or ()])
+
+    def _apply(self, changes: Sequence[Change], again: Iterable[Change]) -> None:
+        """Apply changes, and once more those that are newer and meet them."""
+        self._data.apply_received(changes)
+        places = _Places()
+        for change in changes:
+            places.add(change.place.path)
         meeting: list[Change] = []
-        paths = [change.place.path for change in received]
-        for change in later:
+        for change in chain(again, self._sent, self._own.values()):
             path = change.place.path
-            if _meets(path, paths):  # then those after it that meet it are applied again, too
+            if places.meets(path):  # then those after it that meet it are applied again, too
                 meeting.append(change)
-                paths.append(path)
+                places.add(path)
         if meeting:
             self._data.apply_received(meeting)
 
+    def _keep(self, changes: Iterable[Change]) -> None:
+        own = self._own
+        for change in changes:
+            key = change.place, change.value is None
+            own.pop(key, None)  # so that it is the last one
+            own[key] = change
+        if len(own) > MAX_KEPT:
+            self._is_whole = True
+            own.clear()
+
+    def _schedule(self) -> None:
+        is_waiting = self._is_due or self._is_cut_off or self._sent
+        if (self._own or self._is_whole) and not is_waiting:
+            self._is_due = True
+            self._clock.callLater(0, self._send)
+
     def _send(self) -> None:
         self._is_due = False
-        own = self._own[-1]
-        ordered = [self._link.share(self._name, part) for part in encode_changes(own)]
-
-        def end(_: object) -> None:
-            self._own.remove(own)
-
-        for each in ordered[:-1]:
-            each.addErrback(_ignore)
-        if ordered:
-            ordered[-1].addBoth(end)
+        if self._is_whole:
+            sent = [Change(Place(()), None), *self.state()]
         else:
-            end(None)
+            sent = list(self._own.values())
+        self._is_whole, self._sent = False, sent
+        self._own.clear()
+        *others, last = [self._link.share(self._name, part) for part in encode_changes(sent)]
+        for each in others:
+            each.addErrback(_ignore)
+        last.addCallbacks(self._ordered, self._cut_off)
+
+    def _ordered(self, _: object) -> None:
+        if self._missed is not None:
+            self._missed += [(change, True) for change in self._sent]
+        self._sent = []
+        self._schedule()
+
+    def _cut_off(self, _: object) -> None:
+        """Keep what was sent, which may have no place in the order, for the next fetch."""
+        newer, self._own = list(self._own.values()), {}
+        older, self._sent = self._sent, []
+        self._is_cut_off = True
+        if not self._is_whole:
+            self._keep([*older, *newer])
+
+
+class _Places:
+    """Places, of which is found whether another one meets any: is above, at or below it."""
+
+    def __init__(self) -> None:
+        self._exact: set[Path] = set()
+        self._above: set[Path] = set()
+
+    def add(self, path: Path) -> None:
+        """Add a place."""
+        if path not in self._exact:
+            self._exact.add(path)
+            self._above.update(path[:depth] for depth in range(len(path) + 1))
+
+    def meets(self, path: Path) -> bool:
+        """Return whether any place is above, at or below a path."""
+        return path in self._above or any(path[:at] in self._exact for at in range(len(path)))
+
+
+def _own_without_newer(changes: Sequence[tuple[Change, bool]]) -> list[Change]:
+    """Return the own ones of changes that none after them meets, but for other ones of these."""
+    newer, own = _Places(), []
+    for change, is_own in reversed(changes):
+        path = change.place.path
+        if is_own and not newer.meets(path):
+            own.append(change)
+        else:
+            newer.add(path)
+    return own[::-1]
 
 
 def _ignore(_: object) -> None:
-    """Ignore that what passes changes on has ended: so will this process, or it fetches again."""
+    """Ignore that changes have no place in the order: the last of them has none either."""
 
 
 def encode_changes(changes: Sequence[Change]) -> Iterator[bytes]:
@@ -159,7 +290,3 @@ def _divide(change: Change) -> Iterator[tuple[Path, bool, Value]]:
     yield path, False, None
     for key, child in children:
         yield from _divide(Change(Place((*path, key)), child))
-
-
-def _meets(path: Path, paths: Sequence[Path]) -> bool:
-    return any(is_at_or_above(each, path) or is_at_or_above(path, each) for each in paths)

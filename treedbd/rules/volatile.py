@@ -7,8 +7,10 @@ no data.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -52,6 +54,15 @@ class VolatilePaths:
 
     def __init__(self, root: VolatileBranch) -> None:
         self._root: Final = root
+        self._digest = ""
+
+    @property
+    def digest(self) -> str:
+        """A short text that is the same for rules with the same volatile nodes."""
+        if not self._digest:
+            printed = repr(_outline(self._root)).encode("utf-8", "surrogatepass")
+            self._digest = hashlib.sha256(printed).hexdigest()[:16]
+        return self._digest
 
     def depth(self, path: Path) -> int:
         """Return how many keys of a path lead to a volatile node that is at or above it.
@@ -121,6 +132,14 @@ def _covers(node: VolatileBranch, pattern: Sequence[str | None]) -> bool:
     key = pattern[0]
     found = [*node.literals.values(), node.capture] if key is None else [node.child(key)]
     return all(below is not None and _covers(below, pattern[1:]) for below in found)
+
+
+def _outline(node: VolatileBranch | None) -> Any:
+    """Return what a branch and those below it are, without the rates."""
+    if node is None or node.volatile is not None:
+        return node is not None
+    literals = sorted(node.literals.items(), key=itemgetter(0))
+    return [[(key, _outline(below)) for key, below in literals], _outline(node.capture)]
 
 
 def _iterate(
