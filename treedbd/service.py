@@ -641,13 +641,22 @@ def make_runtime(
         hooks_of=hooks.of,
         first_hooks=FirstHooks(None if settings.engine == "memory" else settings.data),
         watched_fields=settings.limits.watched_fields_per_path,
-        volatile_link=None if context is None else VolatileLink(context.share, context.want),
+        volatile_link=_make_volatile_link(cluster, context),
         volatile_bytes=settings.limits.volatile_bytes,
         send_hint=do_nothing if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),
         statistics=Statistics(is_measuring=bool(settings.ops_listen)),
         owner=_make_owner(settings, in_thread, cluster),
     )
+
+
+def _make_volatile_link(
+    cluster: ClusterService | None, context: WorkerContext | None
+) -> VolatileLink | None:
+    """Return what sends other processes what is volatile; None if no other has the databases."""
+    if cluster is not None:
+        return cluster.volatile.link
+    return None if context is None else VolatileLink(context.share, context.want)
 
 
 def _make_owner(

@@ -26,11 +26,13 @@ from treedbd import __version__
 from treedbd.cluster.connections import ClusterConnections
 from treedbd.cluster.election import LeaseElection
 from treedbd.cluster.files import ClusterFiles
+from treedbd.cluster.volatile import VolatileThreads
 from treedbd.database.catalog import Catalog
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import OtherProcesses, Runtime
 from treedbd.database.session_owners import DeadOwner, NotedDatabases, OwnerFile
+from treedbd.database.volatile_exchange import VolatileExchange
 from treedbd.names import DatabaseName
 from treedbd.store.changelog import FOLLOWED_ENTRIES
 from treedbd.store.engine import StoreUnreachable
@@ -86,6 +88,7 @@ class ClusterService:
 
     Attributes:
         connections: the connections.
+        volatile: sends what is volatile to other daemons.
 
     """
 
@@ -99,6 +102,7 @@ class ClusterService:
         self.connections: Final = ClusterConnections(
             settings, reactor, retain=retain, is_strict=is_strict
         )
+        self.volatile: Final = VolatileThreads(self.connections, self._find_exchange, reactor)
         self._files: ClusterFiles | None = None
         self._runtime: Runtime | None = None
         self._catalog: Catalog | None = None
@@ -186,6 +190,7 @@ class ClusterService:
     async def stop(self) -> bool:
         """Stop following, and close all connections; return False if one does not end in time."""
         self._is_over.set()
+        self.volatile.stop()
         for _, loop in self._loops:
             if loop.running:
                 loop.stop()
@@ -205,6 +210,9 @@ class ClusterService:
         except DeferredTimeoutError:
             return False
         return True
+
+    def _find_exchange(self, name: DatabaseName) -> VolatileExchange | None:
+        return None if self._catalog is None else self._catalog.volatile_exchange(name)
 
     def _forget(self) -> None:
         if self._owner is not None:

@@ -9,6 +9,7 @@ needed, and again after an error. All methods block and may be called in any thr
 - `ReadIndex`: how far databases have come, which a read must have reached to be current.
 - `Tail` and `Notifier`: what other daemons have committed, as hints that are fast and polls that
   are sure.
+- `VolatileChannel`: what is volatile, to all daemons in one order.
 - `Leases`: which daemons live whose sessions have left writes for their end.
 - `ReaderLeases`: which daemon reads the change logs for a purpose.
 
@@ -19,11 +20,14 @@ recorded, for operators.
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
+import os
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -505,6 +509,99 @@ class Notifier:
         return dbs
 
 
+_SEND: Final = "SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS new (payload)"
+_CHUNK: Final = 7_900
+"""Characters of a message in one notification, which has room for 7,999 in all."""
+_MESSAGE_CHARACTERS: Final = 1_000_000
+"""What the parts of one message have at most; a longer one was not sent by a daemon."""
+
+
+class VolatileChannel:
+    """Messages to all daemons, the sender included, which all receive in one order.
+
+    They are notifications of PostgreSQL, whose payloads are short: a longer message is divided, and
+    its parts follow each other, since they are sent in one transaction. The name of the channel is
+    known only to those who may read the tables, for any role of the database may listen and notify.
+
+    Two connections, one for a thread that sends and one for a thread that receives.
+    """
+
+    def __init__(self, settings: PostgresqlSettings, cluster: bytes) -> None:
+        """Connect at the first use; `cluster` is the id of the cluster."""
+        secret = hashlib.sha256(b"volatile" + cluster).hexdigest()
+        self._name: Final = f"treedb_volatile_{secret[:32]}"
+        self._sender = os.urandom(6).hex()
+        self._sent = 0
+        self._sending = Session(settings)
+        self._receiving = Session(settings, listens=True)
+        self._prepared: TimedConnection | None = None
+        self._listening: TimedConnection | None = None
+        self._parts: dict[str, list[str]] = {}
+
+    def send(self, messages: Iterable[bytes]) -> None:
+        """Send messages in one transaction; raise `StoreUnreachable`."""
+        payloads = [part for message in messages for part in self._divide(message)]
+        self._sending.run(partial(self._send, payloads))
+
+    def listen(self) -> None:
+        """Receive what is sent from now on, over a new connection; raise `StoreUnreachable`."""
+        self._receiving.drop()
+        self._receiving.run(self._listen)
+
+    def receive(self, timeout_s: float) -> list[bytes]:
+        """Return messages, as soon as there are any; empty after `timeout_s`.
+
+        Raises `StoreUnreachable` if the connection has ended: then some may have been missed.
+        """
+        return self._receiving.run(lambda connection: self._receive(connection, timeout_s))
+
+    def close(self) -> None:
+        """Close the connections, when the uses under way have ended."""
+        self._sending.close()
+        self._receiving.close()
+
+    def _divide(self, message: bytes) -> Iterator[str]:
+        # Of two equal notifications in one transaction only one is sent, so each has a number.
+        encoded = base64.b64encode(message).decode()
+        for at in range(0, len(encoded), _CHUNK):
+            self._sent += 1
+            left = "+" if at + _CHUNK < len(encoded) else "."
+            yield f"{self._sender} {self._sent} {left} {encoded[at : at + _CHUNK]}"
+
+    def _send(self, payloads: list[str], connection: TimedConnection) -> None:
+        if connection is not self._prepared:
+            connection.execute("SET synchronous_commit = off")  # it waits for no disk, no standby
+            self._prepared = connection
+        rows_of(connection, _SEND, (self._name, payloads))
+
+    def _listen(self, connection: TimedConnection) -> None:
+        connection.execute(f"LISTEN {self._name}".encode())
+        self._listening = connection
+        self._parts = {}
+
+    def _receive(self, connection: TimedConnection, timeout_s: float) -> list[bytes]:
+        if connection is not self._listening:
+            raise StoreUnreachable("PostgreSQL cannot be reached.")
+        connection.deadline = time.monotonic() + timeout_s + 1
+        found = connection.notifies(timeout=timeout_s, stop_after=1)
+        return [message for each in found if (message := self._join(each.payload)) is not None]
+
+    def _join(self, payload: str) -> bytes | None:
+        """Return the message that ends with a payload; None if it has more, or is illegible."""
+        sender, _, rest = payload.partition(" ")
+        _, _, rest = rest.partition(" ")
+        left, _, text = rest.partition(" ")
+        parts = self._parts.pop(sender, [])
+        parts.append(text)
+        if left == "+" and len(parts) * _CHUNK < _MESSAGE_CHARACTERS:
+            self._parts = {sender: parts}  # those of others are complete, or never will be
+            return None
+        try:
+            return base64.b64decode("".join(parts), validate=True)
+        except ValueError:
+            return None
+
+
 LEASE_S: Final = 15.0
 """Seconds for which an owner lives after it was last renewed."""
 _OLDER_S: Final = 30.0
@@ -796,6 +893,7 @@ class PostgresqlCluster:
         read_index: how far databases are, for reads.
         tail: what others have committed.
         notifier: notifies others of commits.
+        volatile: sends what is volatile to all daemons.
         pool: connections for `status`, and for fetches.
 
     """
@@ -813,6 +911,7 @@ class PostgresqlCluster:
         self.read_index: Final = ReadIndex(settings)
         self.notifier: Final = Notifier(settings)
         self.tail: Final = Tail(settings, self.notifier.is_own)
+        self.volatile: Final = VolatileChannel(settings, self.cluster)
         self._commits = SessionPool(settings, settings.commit_connections)
         self._sender = CommitSender(self._commits)
         self._fetcher = Fetcher(self.pool, is_strict=settings.is_strict, retain=retain)
@@ -859,6 +958,7 @@ class PostgresqlCluster:
         self.readers.close()
         self.tail.close()
         self.notifier.close()
+        self.volatile.close()
 
 
 _SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
