@@ -790,3 +790,30 @@ def test_the_rules_of_a_large_body_see_the_volatile_nodes_that_remain() -> None:
     assert not isinstance(write_large(world, "patch", "boards/a", {"title": 2}), Failure)
     assert isinstance(write_large(world, "put", "boards/a", {"title": 3}), Failure)
     assert world.get("boards", "a") == {"title": 2, "typing": 1}
+
+
+def test_a_leaf_that_was_replaced_by_what_is_removed_again_is_removed_for_watchers() -> None:
+    world = make_world()
+    world.write(put("boards/a/cursors/ada", {"x": 1, "y": 2}))
+    recorder = watch(world, "boards/a/cursors/ada")
+    world.begin(put("boards/a/cursors/ada/y/z", 3))
+    world.begin(put("boards/a/cursors/ada/y/z", None))
+    world.clock.run()
+    assert world.get("boards", "a", "cursors", "ada") == {"x": 1}
+    assert [(event.path, event.data) for event in recorder.events] == [(("y",), None)]
+
+
+def test_rules_that_change_before_a_flush_leave_watchers_with_what_is_there_now() -> None:
+    rules = '{"rules": {".read": true, ".write": true, "m": %s}}'
+    world = make_world(parse_rules(rules % '{".volatile": {"hz": 1}}'))
+    reader = Reader(world, (), None)
+    reader.start()
+    for number in range(3):
+        world.write(put("m/z", number))
+    world.rules.current = parse_rules(rules % "{}")
+    world.rules_changed()
+    world.write(put("m/n", "stored"))
+    world.clock.advance(1)
+    world.clock.run()
+    assert world.get("m") == {"n": "stored"}
+    assert reader.replica.equals(world.get())

@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import attrs
 import orjson
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall
@@ -82,8 +83,18 @@ from treedbd.tree.edit import (
 )
 from treedbd.tree.event import Commit, CommittedChange, Moment, Position
 from treedbd.tree.path import encode_path, format_path, is_at_or_above
-from treedbd.tree.types import ROOT, Change, Container, InvalidData, Json, Path, Place, Value
-from treedbd.tree.value import as_json, as_priority, compact, plain, value_at
+from treedbd.tree.types import (
+    CONTAINER,
+    ROOT,
+    Change,
+    Container,
+    InvalidData,
+    Json,
+    Path,
+    Place,
+    Value,
+)
+from treedbd.tree.value import as_json, as_priority, compact, leaf_of, plain, value_at
 
 if TYPE_CHECKING:
     from treedbd.database.database import Database
@@ -715,15 +726,23 @@ class VolatileData:
         position = Position(self._moment())
         self._turn += 1  # a moment with what is not flushed yet is another one
         changes = []
+        is_older = any(self.paths.depth(top_path) != len(top_path) for top_path, _ in places)
+        if is_older:
+            places = _without_lower(places)
         for top_path, path in places:
             top, shown = self._tops.at(top_path), self._shown.at(top_path)
             value = None if top is None else value_at(top.value, path[len(top_path) :])
+            if value is None and shown is not None and path != top_path:
+                path = _leaf_on_way(shown, path)  # noqa: PLW2901
+                value = None if top is None else value_at(top.value, path[len(top_path) :])
             changes.append(CommittedChange(path, value, sent=plain(value)))
             if top is not None:
                 self._shown.put(top)
             elif shown is not None:
                 self._shown.remove(shown)
         commit = _commit_of(position, changes)
+        if is_older:  # by other rules: something else may be there now, which watchers read
+            commit = attrs.evolve(commit, is_large=True)
 
         def hold(snapshot: EngineSnapshot) -> HeldNodes:
             return MergedHeldNodes(snapshot, before, before_turn)
@@ -916,6 +935,27 @@ def _add_place(places: dict[Path, None], top: Path, path: Path) -> None:
         places.clear()
         path = top
     places[path] = None
+
+
+def _leaf_on_way(shown: Top, path: Path) -> Path:
+    """Return the leaf that watchers know of above a place, or the place itself without one.
+
+    The leaf was replaced by something below it, and that was removed before watchers knew.
+    """
+    for depth in range(len(shown.path), len(path)):
+        if leaf_of(value_at(shown.value, path[len(shown.path) : depth])) not in {None, CONTAINER}:
+            return path[:depth]
+    return path
+
+
+def _without_lower(places: Sequence[tuple[Path, Path]]) -> list[tuple[Path, Path]]:
+    """Return the places that are not below others."""
+    paths = {path for _, path in places}
+    return [
+        (top_path, path)
+        for top_path, path in places
+        if not any(path[:depth] in paths for depth in range(len(path)))
+    ]
 
 
 def _commit_of(position: Position, changes: Sequence[CommittedChange]) -> Commit:
