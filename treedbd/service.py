@@ -656,7 +656,7 @@ def _make_volatile_link(
     """Return what sends other processes what is volatile; None if no other has the databases."""
     if cluster is not None:
         return cluster.volatile.link
-    return None if context is None else VolatileLink(context.share, context.want)
+    return None if context is None else context.volatile_link
 
 
 def _make_owner(
@@ -985,12 +985,9 @@ class WorkerContext(Protocol):
         """Send the others the hint that this worker has written a database."""
         ...
 
-    def share(self, name: DatabaseName, content: bytes) -> Deferred[object]:
-        """Send volatile changes to the others; fires when they have their place in the order."""
-        ...
-
-    def want(self, name: DatabaseName) -> Deferred[object]:
-        """Make the others send what is volatile; fires when they have."""
+    @property
+    def volatile_link(self) -> VolatileLink:
+        """Exchanges what is volatile with the others."""
         ...
 
     def find_problems(self) -> Awaitable[list[Problem]]:

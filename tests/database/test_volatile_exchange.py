@@ -22,6 +22,7 @@ from treedbd.database.volatile_exchange import (
     decode_changes,
     encode_changes,
 )
+from treedbd.database.volatile_order import WAIT_S
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.types import Change, Place, Value
@@ -156,6 +157,7 @@ def make_held(link: HeldLink) -> tuple[World, VolatileExchange]:
         made.name, world.engine, made.project, made.rules, world.runtime, 100
     )
     world.write(put("exists", True))
+    world.clock.advance(WAIT_S)  # it goes on without the state
     assert world.database.volatile is not None
     assert world.database.volatile.exchange is not None
     return world, world.database.volatile.exchange

@@ -15,6 +15,7 @@ expirer          which process removes expired nodes, and when
 first_hooks      hooks that databases have from their first write on
 volatile         values in memory alone: written at once, flushed to watchers at a bounded rate
 volatile_exchange  values in memory alone, sent to the other processes that serve a database
+volatile_order   requests that wait for the values of other processes, or for the lock of all
 rights           what rules allow callers, at a request; trials of rules, without a daemon
 watchers         watchers by path; their rights, judged again; what a commit means to each
 watched_queries  the events of each watched query, found once for all its streams

@@ -16,7 +16,6 @@ from collections.abc import (
     Callable,
     Generator,
     Iterable,
-    Iterator,
     Mapping,
     MutableMapping,
 )
@@ -43,10 +42,11 @@ from treedbd.database.requests import (
     Unavailable,
     UnknownDatabase,
     WrittenElsewhere,
+    time_out_opening,
 )
 from treedbd.database.runtime import Look, OtherProcesses, Problem, ProblemSearch, Runtime
 from treedbd.database.slices import Steps
-from treedbd.database.volatile_exchange import VolatileExchange, encode_changes
+from treedbd.database.volatile_exchange import VolatileExchange
 from treedbd.database.write_lock import MakeWriteLock
 from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
@@ -303,7 +303,14 @@ class Catalog:
         if database.is_open and not self._files.is_shared:
             database.requests += 1
             return None
-        return self._files.acquire(database, timeout_s, is_write=is_write)
+        acquiring = self._files.acquire(database, timeout_s, is_write=is_write)
+        if acquiring is not None:
+            return acquiring.addCallback(lambda _: self._wait_for_volatile(database, timeout_s))
+        return self._wait_for_volatile(database, timeout_s)
+
+    def _wait_for_volatile(self, database: Database, timeout_s: float) -> Deferred[None] | None:
+        waiting = database.wait_for_volatile()
+        return waiting and waiting.addTimeout(timeout_s, self._runtime.clock, time_out_opening)
 
     @contextlib.asynccontextmanager
     async def opened(
@@ -335,22 +342,10 @@ class Catalog:
         volatile = None if database is None else database.volatile
         return None if volatile is None else volatile.exchange
 
-    def receive_volatile(self, name: DatabaseName, content: bytes, *, is_state: bool) -> None:
-        """Apply volatile changes of another process, if the database is in use here."""
-        exchange = self.volatile_exchange(name)
-        if exchange is not None:
-            exchange.receive(content, is_state=is_state)
-
     def _count_volatile(self) -> tuple[int, int]:
         """Return how many volatile nodes have values in open databases, and their bytes."""
         found = [each.volatile for each in self._open.values() if each.volatile is not None]
         return sum(map(len, found)), sum(each.size for each in found)
-
-    def volatile_state(self, name: DatabaseName) -> Iterator[bytes]:
-        """Iterate over the parts of what is volatile in a database, as others receive it."""
-        exchange = self.volatile_exchange(name)
-        if exchange is not None:
-            yield from encode_changes(exchange.state())
 
     def poll(self) -> None:
         """Look for writes of other processes to all databases in use, in slices."""

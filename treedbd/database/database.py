@@ -235,7 +235,19 @@ class Database:
 
     def is_current(self) -> bool:
         """Advance to what others have committed, unless a commit is under way; return success."""
+        if self.volatile is not None and self.volatile.is_waiting:
+            return False
         return self.shared_lock is None or self.shared_lock.is_current()
+
+    def wait_for_volatile(self) -> Deferred[None] | None:
+        """Return what fires when the volatile nodes of other processes are here; None if they are.
+
+        It waits for a bounded time, and fires then, too.
+        """
+        if self._volatile_rules is not self.rules.current:
+            self._apply_volatile_rules()
+        order = None if self.volatile is None else self.volatile.order
+        return None if order is None else order.wait()
 
     def when_current(self, call: Callable[[], None]) -> bool:
         """Call `call` as soon as reads may be current: `is_current` may be True during the call.
@@ -398,6 +410,15 @@ class Database:
                 pass  # which is why the write is refused
         if self._volatile_rules is not self.rules.current:  # their first reading changes nothing
             self._apply_volatile_rules()
+        if self.volatile is None:
+            return self._group_commit.submit(write)
+        order = self.volatile.order
+        if order is not None and (waiting := order.submit(write)) is not None:
+            return waiting
+        return self.write_in_turn(write)
+
+    def write_in_turn(self, write: Write) -> Deferred[Outcome]:
+        """Do a write which waits for no other process; fires, and errbacks, as `write`."""
         if self.volatile is None:
             return self._group_commit.submit(write)
         written = self.volatile.write(write)

@@ -51,7 +51,8 @@ from treedbd.database.requests import (
 )
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
-from treedbd.database.volatile_exchange import VolatileExchange
+from treedbd.database.volatile_exchange import VolatileExchange, VolatileLink
+from treedbd.database.volatile_order import VolatileOrder
 from treedbd.limits import MAX_VOLATILE_BYTES as MAX_VALUE_BYTES
 from treedbd.limits import MAX_VOLATILE_CHANGES as MAX_CHANGES
 from treedbd.loop import pause, paused
@@ -180,14 +181,28 @@ class VolatileData:
         self._free: set[Path] = set()
         self._queued: list[Path] = []
         self._flushes: Final = Flushes(self, runtime)
-        self.exchange: Final = self._make_exchange(runtime)
+        self.exchange: VolatileExchange | None = None
+        self.order: VolatileOrder | None = None
+        if runtime.volatile_link is not None:
+            self._join_others(runtime.volatile_link, runtime)
 
-    def _make_exchange(self, runtime: Runtime) -> VolatileExchange | None:
-        """Return what other processes are sent; None where no other serves the database."""
-        link = runtime.volatile_link
-        if link is None:
-            return None
-        return VolatileExchange(self, self._database.name, link, runtime.clock)
+    def _join_others(self, link: VolatileLink, runtime: Runtime) -> None:
+        """Exchange changes with other processes that serve the database."""
+        database, clock = self._database, runtime.clock
+        self.exchange = VolatileExchange(self, database.name, link, clock)
+        self.order = VolatileOrder(
+            database.name,
+            self.exchange,
+            link,
+            clock=clock,
+            write=database.write_in_turn,
+            is_near=self.is_near,
+        )
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether reads have to wait for the state of other processes."""
+        return self.order is not None and self.order.is_waiting
 
     def __len__(self) -> int:
         """Return how many volatile nodes have a value."""
@@ -447,6 +462,8 @@ class VolatileData:
             depth = self.paths.depth(path)
             if depth > 0:
                 yield path[:depth]
+            elif depth == ABOVE:  # it is of other rules
+                yield from (part for part, _ in self.paths.cut(path, change.value)[1])
 
     def lacks(self, change: Change) -> bool:
         """Return whether a change may have an effect."""
@@ -468,10 +485,13 @@ class VolatileData:
 
     def rules_changed(self, paths: VolatilePaths | None) -> None:
         """Apply other rules: what is no longer volatile is dropped."""
+        group = self.paths.digest
         self.paths = _NO_PATHS if paths is None else paths
         self._free.clear()
-        if self.exchange is not None and paths is not None:
+        is_other = paths is not None and paths.digest != group
+        if is_other and self.exchange is not None and self.order is not None:
             self.exchange.fetch()  # what others have sent before was not volatile here
+            self.order.begin()
         for top in self._tops:
             if self.paths.depth(top.path) != len(top.path):
                 self._turn += 1
@@ -479,6 +499,8 @@ class VolatileData:
                 self._flushes.note(top.path, len(top.path))
                 self._drop_kept(top.path)
         self._flushes.flush_at_once()
+        if is_other and self.exchange is not None:
+            self.exchange.rules_changed()
 
     def others_wrote(self, commits: Sequence[Commit] | None) -> None:
         """Record what another process has committed, None for what is not known.
@@ -501,6 +523,8 @@ class VolatileData:
 
     def close(self) -> None:
         """Notify of nothing more."""
+        if self.order is not None:
+            self.order.close()
         self._flushes.close()
 
     def when_shown(self, edit: Edit, call: Callable[[], None]) -> None:

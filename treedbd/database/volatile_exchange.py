@@ -24,6 +24,7 @@ What is sent are changes as JSON, in parts that one message has room for. Nothin
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from treedbd.loop import do_nothing
 from treedbd.names import DatabaseName
 from treedbd.store.rows import parse_stored
 from treedbd.tree.types import Change, Path, Place, Value
@@ -55,15 +57,24 @@ class VolatileLink:
 
     `share` sends them changes; it fires when these have their place in the order of all, and
     errbacks if they may have none: then `VolatileExchange.fetch` is called when others can be
-    reached. `want` makes others send their state, and fires when they have.
+    reached. `want` makes others send their state, and fires when they have. `lock` fires when all
+    that has a place in the order is here, and nothing of others has one until what it fires with is
+    called; None where that is not possible.
     """
 
     share: Callable[[DatabaseName, bytes], Deferred[object]]
     want: Callable[[DatabaseName], Deferred[object]]
+    lock: Callable[[DatabaseName], Deferred[Callable[[], None]]] | None = None
 
 
 class VolatileExchange:
-    """The changes of one database, from and to other processes."""
+    """The changes of one database, from and to other processes.
+
+    Attributes:
+        has_state: whether the state of others has been here, by whatever rules.
+        fetched: is called when that of the rules in force is here.
+
+    """
 
     def __init__(
         self, data: VolatileData, name: DatabaseName, link: VolatileLink, clock: IReactorTime
@@ -76,7 +87,7 @@ class VolatileExchange:
         # Not sent yet, the oldest first: of each place the last value, and the last removal.
         self._own: dict[tuple[Place, bool], Change] = {}
         self._is_whole = False  # too many for that: the whole state is sent
-        self._sent: list[Change] = []  # not in the order of all yet
+        self._sent: deque[list[Change]] = deque()  # messages that are not in the order of all yet
         self._is_due = False
         self._is_cut_off = False
         self._fetches = 0
@@ -84,6 +95,14 @@ class VolatileExchange:
         self._missed: list[tuple[Change, bool]] | None = None
         self._again: list[Change] = []  # own ones that the sender of the state may have missed
         self._seen: set[Path] | None = None  # the volatile nodes of a whole state
+        self._dropping: tuple[list[Path], Callable[[], None]] | None = None
+        self.has_state = False
+        self.fetched: Callable[[], None] = do_nothing
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether the state of others has not been received yet."""
+        return self._fetches > 0
 
     @property
     def group(self) -> str:
@@ -102,11 +121,16 @@ class VolatileExchange:
 
         def end(_: object) -> None:
             self._fetches -= 1
+            self.has_state = True
             self._end_fetch()
 
         self._is_cut_off = False
         self._schedule()
         self._link.want(self._name).addBoth(end)
+
+    def rules_changed(self) -> None:
+        """Apply what has no place in the order yet by other rules, as others will."""
+        self._data.apply_received(self._unordered())
 
     def note(self, changes: Iterable[Change]) -> None:
         """Send changes that were made here."""
@@ -126,43 +150,72 @@ class VolatileExchange:
         if self._missed is not None:
             self._missed += [(change, False) for change in received]
 
-    def begin_state(self) -> None:
-        """Receive a whole state, as it is at this place in the order."""
+    def begin_state(self, *, has_all: bool = False) -> None:
+        """Receive a whole state, as it is at this place in the order.
+
+        It has all changes that have their place before, if it `has_all`.
+        """
+        self.finish_state()
         missed = [*((change, True) for change in self._again), *(self._missed or ())]
-        self._again = _own_without_newer(missed)
+        self._again = [] if has_all else _own_without_newer(missed)
         self._seen, self._missed = set(), []
 
     def end_state(self, done: Callable[[], None]) -> None:
         """Remove what the state did not have, in slices; then call `done`."""
         seen, self._seen = self._seen or set(), None
-        self._drop([top.place.path for top in self.state() if top.place.path not in seen], done)
+        paths = [top.place.path for top in self.state() if top.place.path not in seen]
+        self._dropping = paths, done
+        self._drop()
 
-    def _drop(self, paths: Sequence[Path], done: Callable[[], None]) -> None:
+    def give_up_state(self) -> None:
+        """Go on without the rest of a state, whose sender has ended, and keep what is here."""
+        self._seen = None
+
+    def finish_state(self) -> None:
+        """Remove at once what is left to be removed, because the whole state is wanted now."""
+        while self._dropping is not None:
+            self._drop_some(*self._dropping)
+
+    def _drop(self) -> None:
+        if self._dropping is not None:
+            self._drop_some(*self._dropping)
+        if self._dropping is not None:
+            self._clock.callLater(0, self._drop)
+
+    def _drop_some(self, paths: list[Path], done: Callable[[], None]) -> None:
         some, rest = paths[:_DROPPED_AT_ONCE], paths[_DROPPED_AT_ONCE:]
+        self._dropping = (rest, done) if rest else None
         self._apply_state([Change(Place(path), None) for path in some])
-        if rest:
-            self._clock.callLater(0, self._drop, rest, done)
-            return
-        done()
-        self._end_fetch()
+        if not rest:
+            done()
+            self._end_fetch()
 
     def _end_fetch(self) -> None:
         """Make own changes again that the sender of the state has missed."""
-        if self._fetches or self._seen is not None:
+        if self._fetches or self._seen is not None or self._dropping is not None:
             return
-        newer = [(change, False) for change, _ in self._missed or ()]
+        newer = [(change, False) for change in chain(self._missed_changes(), self._unordered())]
         again = _own_without_newer([*((change, True) for change in self._again), *newer])
         self._missed, self._again = None, []
         for change in again:
             if self._data.lacks(change):
                 self._data.apply_received([change])
                 self.note([change])
+        self.fetched()
+
+    def _missed_changes(self) -> Iterator[Change]:
+        """Iterate over what has its place in the order since a fetch or a state has begun."""
+        return (change for change, _ in self._missed or ())
+
+    def _unordered(self) -> Iterator[Change]:
+        """Iterate over the own changes that have no place in the order yet."""
+        return chain(chain.from_iterable(self._sent), self._own.values())
 
     def _apply_state(self, changes: Sequence[Change]) -> None:
         """Apply changes to what is older than what was missed, and that once more."""
         changed = [change for change in changes if self._data.lacks(change)]
         if changed:
-            self._apply(changed, [change for change, _ in self._missed or ()])
+            self._apply(changed, self._missed_changes())
 
     def _apply(self, changes: Sequence[Change], again: Iterable[Change]) -> None:
         """Apply changes, and once more those that are newer and meet them."""
@@ -171,7 +224,7 @@ class VolatileExchange:
         for change in changes:
             places.add(change.place.path)
         meeting: list[Change] = []
-        for change in chain(again, self._sent, self._own.values()):
+        for change in chain(again, self._unordered()):
             path = change.place.path
             if places.meets(path):  # then those after it that meet it are applied again, too
                 meeting.append(change)
@@ -185,9 +238,13 @@ class VolatileExchange:
             key = change.place, change.value is None
             own.pop(key, None)  # so that it is the last one
             own[key] = change
-        if len(own) > MAX_KEPT:
+        if len(own) <= MAX_KEPT:
+            return
+        if self._is_cut_off:
             self._is_whole = True
             own.clear()
+        else:
+            self.flush()
 
     def _schedule(self) -> None:
         is_waiting = self._is_due or self._is_cut_off or self._sent
@@ -197,30 +254,41 @@ class VolatileExchange:
 
     def _send(self) -> None:
         self._is_due = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what was written until now, also if what was sent before is under way."""
+        if self._is_cut_off or not (self._own or self._is_whole):
+            return
+        own = list(self._own.values())
         if self._is_whole:
-            sent = [Change(Place(()), None), *self.state()]
-        else:
-            sent = list(self._own.values())
-        self._is_whole, self._sent = False, sent
+            own = [Change(Place(()), None), *self.state()]
+        self._is_whole = False
         self._own.clear()
-        *others, last = [self._link.share(self._name, part) for part in encode_changes(sent)]
-        for each in others:
-            each.addErrback(_ignore)
-        last.addCallbacks(self._ordered, self._cut_off)
+        for part, changes in _encode_parts(own):
+            self._sent.append(changes)
+            shared = self._link.share(self._name, part)
+            shared.addCallbacks(self._ordered, self._cut_off, (changes,), errbackArgs=(changes,))
 
-    def _ordered(self, _: object) -> None:
+    def _ordered(self, _: object, part: list[Change]) -> None:
+        if not (self._sent and self._sent[0] is part):
+            return  # it was cut off
+        self._sent.popleft()
         if self._missed is not None:
-            self._missed += [(change, True) for change in self._sent]
-        self._sent = []
-        self._schedule()
+            self._missed += [(change, True) for change in part]
+        if not self._sent:
+            self._schedule()
 
-    def _cut_off(self, _: object) -> None:
+    def _cut_off(self, _: object, part: list[Change]) -> None:
         """Keep what was sent, which may have no place in the order, for the next fetch."""
-        newer, self._own = list(self._own.values()), {}
-        older, self._sent = self._sent, []
+        if not any(each is part for each in self._sent):
+            return
         self._is_cut_off = True
+        kept = list(self._unordered())
+        self._sent.clear()
+        self._own.clear()
         if not self._is_whole:
-            self._keep([*older, *newer])
+            self._keep(kept)
 
 
 class _Places:
@@ -253,25 +321,27 @@ def _own_without_newer(changes: Sequence[tuple[Change, bool]]) -> list[Change]:
     return own[::-1]
 
 
-def _ignore(_: object) -> None:
-    """Ignore that changes have no place in the order: the last of them has none either."""
-
-
 def encode_changes(changes: Sequence[Change]) -> Iterator[bytes]:
     """Encode changes in parts that one message has room for."""
-    part: list[bytes] = []
+    return (part for part, _ in _encode_parts(changes))
+
+
+def _encode_parts(changes: Iterable[Change]) -> Iterator[tuple[bytes, list[Change]]]:
+    """Encode changes in parts; yield each with the changes that it has."""
+    texts: list[bytes] = []
+    part: list[Change] = []
     size = 0
-    for change in changes:
-        for path, is_priority, value in _divide(change):
-            entry: Any = [list(path), is_priority, value]
-            text = compact(entry)
-            if part and size + len(text) > PART_BYTES:
-                yield b"[" + b",".join(part) + b"]"
-                part, size = [], 0
-            part.append(text)
-            size += len(text)
+    for path, is_priority, value in chain.from_iterable(map(_divide, changes)):
+        entry: Any = [list(path), is_priority, value]
+        text = compact(entry)
+        if part and size + len(text) > PART_BYTES:
+            yield b"[" + b",".join(texts) + b"]", part
+            texts, part, size = [], [], 0
+        texts.append(text)
+        part.append(Change(Place(path, is_priority), value))
+        size += len(text)
     if part:
-        yield b"[" + b",".join(part) + b"]"
+        yield b"[" + b",".join(texts) + b"]", part
 
 
 def decode_changes(content: bytes) -> list[Change]:

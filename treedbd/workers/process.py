@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import attrs
 from twisted.internet.abstract import FileDescriptor
-from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.task import LoopingCall
@@ -37,6 +37,7 @@ from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Problem
+from treedbd.database.volatile_exchange import VolatileLink
 from treedbd.http1.registry import CONNECTIONS
 from treedbd.loop import Turns, record_turns
 from treedbd.names import DatabaseName, parse_label
@@ -53,6 +54,7 @@ from treedbd.service import TreeService
 from treedbd.store.directory_lock import DirectoryLock
 from treedbd.web.activity import ProjectActivity
 from treedbd.workers import protocol
+from treedbd.workers.volatile import WorkerVolatile
 
 _MAX_HINT_BYTES: Final = 256
 _HINTS_AT_ONCE: Final = 256
@@ -132,6 +134,7 @@ class OtherWorkers:
         counts, levels: the board.
         samples: the values that each of them counts for metrics.
         hints: sends and receives hints.
+        volatile: exchanges what is in memory alone.
 
     """
 
@@ -148,6 +151,7 @@ class OtherWorkers:
         self.parent: protocol.Channel | None = None
         self._number, self._workers = start.number, start.workers
         self._reactor = reactor
+        self.volatile: Final = WorkerVolatile(reactor)
         self.samples: Final = SampleBoard(protocol.SAMPLES, start.number, start.workers)
         clients = settings.client_endpoints
         of_clients = len(clients)
@@ -183,24 +187,10 @@ class OtherWorkers:
         """Send the others the hint that this worker has written a database."""
         self.hints.send(name)
 
-    def share(self, name: DatabaseName, content: bytes) -> Deferred[object]:
-        """Send volatile changes to the others; fires when they have their place in the order."""
-        return self._send_volatile(name, content, -1)
-
-    def want(self, name: DatabaseName) -> Deferred[object]:
-        """Make the others send what is volatile; fires when they have."""
-        if self.parent is None:
-            return succeed(None)
-        return self.parent.call(protocol.WantVolatile, label=name.label, number=self._number)
-
-    def send_state(self, name: DatabaseName, content: bytes, number: int) -> None:
-        """Send a part of what is volatile to one other worker."""
-        self._send_volatile(name, content, number).addErrback(lambda _: None)
-
-    def _send_volatile(self, name: DatabaseName, content: bytes, to: int) -> Deferred[object]:
-        if self.parent is None:
-            return succeed(None)
-        return self.parent.call(protocol.ShareVolatile, label=name.label, content=content, to=to)
+    @property
+    def volatile_link(self) -> VolatileLink:
+        """What sends the others what is volatile."""
+        return self.volatile.link
 
     async def find_problems(self) -> list[Problem]:
         """Return the problems of the other workers."""
@@ -327,6 +317,7 @@ class Worker(protocol.Channel):
         self._reactor = reactor
         self._workers = OtherWorkers(start, settings, reactor)
         self._service = TreeService(_share(settings, start.workers), reactor, self._workers)
+        self._workers.volatile.find = self._service.catalog.volatile_exchange
         self._beating = LoopingCall(self._beat)
         self._beating.clock = reactor
         self._polling = LoopingCall(self._service.catalog.poll)
@@ -336,6 +327,7 @@ class Worker(protocol.Channel):
     def connectionMade(self) -> None:
         """Start to serve, and report it to the parent."""
         self._workers.parent = self
+        self._workers.volatile.call = self.call
         self._beating.start(BEAT_S)
         try:
             self._service.privilegedStartService()
@@ -417,19 +409,20 @@ class Worker(protocol.Channel):
     @protocol.ShareVolatile.responder
     def share_volatile(self, label: str, content: bytes, to: int) -> dict[str, object]:
         """Apply volatile changes of another worker."""
-        name = parse_label(label)
-        if name is not None:
-            self._service.catalog.receive_volatile(name, content, is_state=to >= 0)
+        self._workers.volatile.receive(label, content, is_state=to >= 0)
         return {}
 
-    @protocol.WantVolatile.responder
-    def want_volatile(self, label: str, number: int) -> dict[str, object]:
-        """Send what is volatile to another worker."""
-        name = parse_label(label)
-        if name is not None:
-            for content in self._service.catalog.volatile_state(name):
-                self._workers.send_state(name, content, number)
+    @protocol.BeginVolatile.responder
+    def begin_volatile(self, label: str) -> dict[str, object]:
+        """Receive what is volatile from another worker, as it is now."""
+        self._workers.volatile.begin(label)
         return {}
+
+    @protocol.GiveVolatile.responder
+    def give_volatile(self, label: str, group: str, number: int) -> dict[str, object]:
+        """Send what is volatile to another worker, if it is known here."""
+        is_given = self._workers.volatile.give(label, group, number)
+        return {"is_given": is_given, "has_state": self._workers.volatile.has_state(label)}
 
     @protocol.FindProblems.responder
     async def find_problems(self) -> dict[str, object]:

@@ -203,9 +203,54 @@ class ShareVolatile(amp.Command):
 
 
 class WantVolatile(amp.Command):
-    """To the parent, which sends it to the others: send the state of a database to a worker."""
+    """To the parent: make another worker send what is volatile in a database.
 
-    arguments: ClassVar = [(b"label", amp.Unicode()), (b"number", amp.Integer())]
+    `group` is what the rules in force here call volatile; this worker may have a state already, by
+    other rules. Answered when a state is sent, or with that none is.
+    """
+
+    arguments: ClassVar = [
+        (b"label", amp.Unicode()),
+        (b"group", amp.Unicode()),
+        (b"has_state", amp.Boolean()),
+    ]
+    response: ClassVar = [(b"is_given", amp.Boolean())]
+
+
+class BeginVolatile(amp.Command):
+    """To a worker: a state that it wants follows, as it is at this place in the order."""
+
+    arguments: ClassVar = [(b"label", amp.Unicode())]
+
+
+class GiveVolatile(amp.Command):
+    """To a worker: send the state of a database to worker `number`.
+
+    If it is that of a `group`; if that is empty, that of any. The response says whether it was
+    sent, and whether there is one, of whatever group.
+    """
+
+    arguments: ClassVar = [
+        (b"label", amp.Unicode()),
+        (b"group", amp.Unicode()),
+        (b"number", amp.Integer()),
+    ]
+    response: ClassVar = [(b"is_given", amp.Boolean()), (b"has_state", amp.Boolean())]
+
+
+class LockVolatile(amp.Command):
+    """To the parent: give no change of another worker a place in the order of a database.
+
+    Answered when that is so, after all changes that have one.
+    """
+
+    arguments: ClassVar = [(b"label", amp.Unicode())]
+
+
+class UnlockVolatile(amp.Command):
+    """To the parent: release the lock of `LockVolatile`."""
+
+    arguments: ClassVar = [(b"label", amp.Unicode())]
 
 
 def encode_activity(activity: ProjectActivity) -> bytes:

@@ -54,6 +54,7 @@ from treedbd.store.engine import CannotOpenStore
 from treedbd.store.sqlite.shared import can_share
 from treedbd.web.activity import add_up
 from treedbd.workers import protocol
+from treedbd.workers.volatile import VolatileRelay
 
 _WORKER_MODULE: Final = "treedbd.workers.process"
 
@@ -304,13 +305,23 @@ class _WorkerChannel(protocol.Channel):
         return await self._supervisor.find_activity(self._worker, project)
 
     @protocol.ShareVolatile.responder
-    def share_volatile(self, label: str, content: bytes, to: int) -> dict[str, object]:
-        self._supervisor.share_volatile(self._worker, label, content, to)
-        return {}
+    def share_volatile(self, label: str, content: bytes, to: int) -> Deferred[dict[str, object]]:
+        shared = self._supervisor.volatile.share(self._worker, label, content, to)
+        return shared.addCallback(lambda _: {})
 
     @protocol.WantVolatile.responder
-    async def want_volatile(self, label: str, number: int) -> dict[str, object]:
-        await self._supervisor.want_volatile(self._worker, label, number)
+    async def want_volatile(self, label: str, group: str, has_state: bool) -> dict[str, object]:
+        volatile = self._supervisor.volatile
+        is_given = await volatile.want(self._worker, label, group, has_state=has_state)
+        return {"is_given": is_given}
+
+    @protocol.LockVolatile.responder
+    def lock_volatile(self, label: str) -> Deferred[dict[str, object]]:
+        return self._supervisor.volatile.lock(self._worker, label).addCallback(lambda _: {})
+
+    @protocol.UnlockVolatile.responder
+    def unlock_volatile(self, label: str) -> dict[str, object]:
+        self._supervisor.volatile.unlock(self._worker, label)
         return {}
 
     @protocol.Inspect.responder
@@ -329,6 +340,7 @@ class Supervisor(Service):
     Attributes:
         ready: fires with whether the default project has open rules, when all workers serve;
             errbacks with `CannotStart`.
+        volatile: passes on what workers have in memory alone.
         has_given_up: always False, since the parent kills a worker that does not end.
 
     """
@@ -347,6 +359,7 @@ class Supervisor(Service):
         self._inheritance: Inheritance | None = None
         self._board: protocol.Board | None = None
         self._workers = [WorkerProcess(n, self, reactor) for n in range(settings.workers)]
+        self.volatile: Final = VolatileRelay(self._workers, reactor)
         self._deaths = dict.fromkeys(range(settings.workers), 0)
         self._restarts: dict[int, IDelayedCall] = {}
         self._rules_lock = DeferredLock()
@@ -470,6 +483,7 @@ class Supervisor(Service):
 
     def worker_ended(self, worker: WorkerProcess, reason: str) -> None:
         """Start a worker again whose process has ended."""
+        self.volatile.ended(worker)
         if self._rules_owner is worker:
             self._release_rules_lock()
         if self._is_stopping:
@@ -611,18 +625,6 @@ class Supervisor(Service):
             protocol.Inspect, number=number, question=question
         )
         return answer
-
-    def share_volatile(self, worker: WorkerProcess, label: str, content: bytes, to: int) -> None:
-        """Send volatile changes to the other workers, or to one."""
-        for other in self._workers:
-            if other is not worker and other.is_ready and to in (-1, other.number):
-                other.call(protocol.ShareVolatile, label=label, content=content, to=to).addErrback(
-                    ignore_end
-                )
-
-    async def want_volatile(self, worker: WorkerProcess, label: str, number: int) -> None:
-        """Return when the other workers have sent what is volatile to one."""
-        await self._call_others(worker, protocol.WantVolatile, label=label, number=number)
 
     async def _call_others(
         self, worker: WorkerProcess, command: type[Command], **arguments: object
