@@ -11,20 +11,21 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.database.test_volatile import put
-from tests.database.world import ADMIN, World
+from tests.database.test_volatile import keys_of, put
+from tests.database.world import ADMIN, TurnClock, World
 from tests.examples import examples
-from treedbd.cluster.volatile import OFFER_S, STATE_S, VolatilePeers
+from treedbd.cluster.volatile import LATE_S, LONG_WAITS, OFFER_S, STATE_S, VolatilePeers
 from treedbd.database.requests import Write
 from treedbd.database.volatile_exchange import VolatileExchange, VolatileLink
 from treedbd.names import DatabaseName
-from treedbd.rules.ruleset import parse_rules
+from treedbd.rules.ruleset import RuleSet, parse_rules
 
-RULES: Final = parse_rules(
-    '{"rules": {".read": true, ".write": true, "v": {"$a": {".volatile": true}}}}'
-)
+_TEXT: Final = '{"rules": {".read": true, ".write": true, "v": {"$a": {".volatile": true}}%s}}'
+RULES: Final = parse_rules(_TEXT % ', "w": {"$a": {".volatile": true}}')
+OTHER_RULES: Final = parse_rules(_TEXT % "")
 DAEMONS: Final = 3
-ROUNDS: Final = 12
+STEP_S: Final = 1.0
+ROUNDS: Final = 6
 
 
 class Order:
@@ -38,14 +39,14 @@ class Order:
     def settle(self, daemons: Sequence[SimulatedDaemon] | None = None) -> None:
         """Let all arrive, and so much time pass that all wait for nothing more."""
         some = self.daemons if daemons is None else daemons
-        for _ in range(ROUNDS):
+        for _ in range(2 * LONG_WAITS):
             for _ in range(ROUNDS):
                 for each in some:
                     each.world.clock.run()
                     each.send(100)
                     each.receive(100)
             for each in some:
-                each.world.clock.advance(OFFER_S)
+                each.world.clock.advance(STEP_S)
 
 
 class SimulatedDaemon:
@@ -60,9 +61,9 @@ class SimulatedDaemon:
         self.peers = VolatilePeers(
             self._messages.append,
             self._states.append,
-            self._find,
+            self.find,
             self.world.clock,
-            now_ms=lambda: len(order.messages),
+            now_ms=lambda: int(self.world.clock.seconds() * 1000),
         )
         link = VolatileLink(self.peers.share, self.peers.want)
         self.world.runtime = attrs.evolve(self.world.runtime, volatile_link=link)
@@ -72,13 +73,19 @@ class SimulatedDaemon:
         )
         self.world.write(put("exists", True))
 
-    def _find(self, name: DatabaseName) -> VolatileExchange | None:
+    def find(self, name: DatabaseName) -> VolatileExchange | None:
         database = self.world.database
-        return None if database.volatile is None else database.volatile.exchange
+        volatile = database.volatile if name == database.name else None
+        return None if volatile is None else volatile.exchange
 
     @property
     def is_joined(self) -> bool:
         return self._at is not None
+
+    def move_to(self, order: Order) -> None:
+        """Lose the connection; the next one is to another server."""
+        self.leave()
+        self._order = order
 
     def join(self) -> None:
         """Connect, again if it was connected."""
@@ -114,15 +121,23 @@ class SimulatedDaemon:
                 self.peers.receive(self._order.messages[self._at - 1])
 
     def put(self, path: str, value: Any) -> None:
-        """Write, without waiting for anything."""
-        self.world.database.write(Write(put(path, value), 0, ADMIN))
+        """Write what is volatile, without waiting for anything."""
+        keys = keys_of(path)
+        paths = self.world.rules.current.volatile
+        if paths is not None and (keys == ("v",) or paths.depth(keys) > 0):
+            self.world.database.write(Write(put(path, value), 0, ADMIN))
+
+    def put_rules(self, rules: RuleSet) -> None:
+        """Replace the rules."""
+        if self.world.rules.current.text != rules.text:
+            self.world.wait(self.world.rules.put(rules.text.encode(), None))
 
 
-PATHS = st.sampled_from(["v/a", "v/b", "v/a/x", "v/a/x/y", "v/a/z", "v", "own"])
+PATHS = st.sampled_from(["v/a", "v/b", "v/a/x", "v/a/x/y", "v/a/z", "v", "own", "w/a"])
 VALUES = st.sampled_from([1, 2, None, {"x": 1}, {"x": {"y": 2}, "z": 3}])
 STEPS = st.one_of(
     st.tuples(st.just("write"), PATHS, VALUES),
-    st.tuples(st.sampled_from(["cut", "join", "wait"]), st.none(), st.none()),
+    st.tuples(st.sampled_from(["cut", "join", "wait", "rules"]), st.none(), st.none()),
 )
 
 
@@ -149,6 +164,8 @@ class World3:
             daemon.leave()
         elif kind == "join" and not daemon.is_joined:
             daemon.join()
+        elif kind == "rules":
+            daemon.put_rules(self._choose.choice([RULES, OTHER_RULES]))
         elif kind == "wait":
             daemon.world.clock.advance(self._choose.choice([OFFER_S, STATE_S]))
 
@@ -175,12 +192,156 @@ def test_all_come_to_one_state(steps: list[Any], is_one_left: bool, choose: rand
         world.pass_some()
     daemons = world.order.daemons
     for daemon in daemons:
+        daemon.put_rules(RULES)
         if not daemon.is_joined:
             daemon.join()
     world.order.settle()
-    states = [each.world.get("v") for each in daemons]
+    states = [(each.world.get("v"), each.world.get("w")) for each in daemons]
     assert states[0] == states[1] == states[2]
     for number, daemon in enumerate(daemons):
         path = f"v/own{number}"
         if is_one_left and path in world.own and "v" not in world.own:
             assert daemon.world.get(*path.split("/")) == world.own[path]
+
+
+def get(daemon: SimulatedDaemon, path: str) -> Any:
+    return daemon.world.get(*path.split("/"))
+
+
+def test_a_state_that_was_founded_beside_an_older_one_is_replaced_by_it() -> None:
+    order = Order(2)
+    old, new = order.daemons
+    old.join()
+    order.settle([old])
+    old.put("v/a", 1)
+    order.settle([old])
+    new.join()
+    order.settle([new])  # the other one is slow, so it founds one
+    new.put("v/b", 2)
+    assert get(new, "v") == {"b": 2}
+    order.settle()
+    assert get(old, "v") == get(new, "v") == {"a": 1, "b": 2}
+
+
+def test_a_daemon_offers_an_older_state_that_it_has_not_received_yet_to_one_of_a_later() -> None:
+    order = Order(3)
+    first, second, third = order.daemons
+    first.join()
+    order.settle([first])
+    first.put("v/a", 1)
+    order.settle([first])
+    second.join()
+    for _ in range(2):  # its want and the offer
+        second.world.clock.run()
+        second.send(1)
+        first.receive(100)
+        first.send(1)
+    first.receive(100)
+    third.join()
+    order.settle([third])
+    assert get(third, "v") is None
+    first.send(100)
+    first.leave()
+    order.settle([second, third])
+    assert get(second, "v") == get(third, "v") == {"a": 1}
+
+
+def test_of_those_that_want_a_state_the_one_with_the_newest_offers_it() -> None:
+    order = Order(3)
+    left, former, new = order.daemons
+    for daemon in (left, former):
+        daemon.join()
+    order.settle([left, former])
+    former.put("v/a", "old")
+    order.settle([left, former])
+    other = Order(3)  # the server that is promoted, while one is connected to the old one
+    left.put("v/a", "cut off")
+    former.move_to(other)
+    former.join()
+    order.settle([left])
+    other.settle([former])
+    former.put("v/a", "new")
+    other.settle([former])
+    for daemon in (left, new):
+        daemon.move_to(other)
+    for daemon in (new, left, former):
+        daemon.join()
+    other.settle([new, left, former])
+    for daemon in order.daemons:
+        assert get(daemon, "v") == {"a": "new"}
+
+
+def test_a_state_is_received_of_a_daemon_with_the_same_rules() -> None:
+    order = Order(3)
+    with_others, other, late = order.daemons
+    with_others.put_rules(OTHER_RULES)
+    for daemon in (with_others, other):
+        daemon.join()
+        order.settle([daemon])
+    order.settle([with_others, other])
+    other.put("w/a", 1)
+    order.settle([with_others, other])
+    late.join()
+    late.world.clock.run()
+    late.send(1)
+    with_others.receive(100)
+    with_others.send(100)  # before the one that has it
+    order.settle()
+    assert get(with_others, "w") is None
+    assert get(late, "w") == {"a": 1}
+
+
+def test_messages_that_no_daemon_sends_have_no_effect() -> None:
+    order = Order(1)
+    (daemon,) = order.daemons
+    daemon.join()
+    daemon.put("v/a", 1)
+    order.settle()
+    label = daemon.world.database.name.label
+    for head in (
+        "",
+        "1",
+        "[]",
+        "[1]",
+        "{",
+        f'["state","s",1,"{label}","group",1,true]',
+        '["x","y",1]',
+    ):
+        daemon.peers.receive(head.encode() + b"\n[]")
+    assert get(daemon, "v") == {"a": 1}
+
+
+def test_an_own_message_that_does_not_come_back_is_late() -> None:
+    (daemon,) = Order(1).daemons
+    daemon.join()
+    daemon.put("v/a", 1)
+    daemon.world.clock.run()
+    assert not daemon.peers.beat()
+    daemon.world.clock.advance(LATE_S)
+    assert not daemon.peers.beat()
+    daemon.world.clock.advance(1)
+    assert daemon.peers.beat()
+
+
+def test_databases_that_are_not_in_use_any_more_are_forgotten() -> None:
+    looked: list[DatabaseName] = []
+
+    def find(name: DatabaseName) -> None:
+        looked.append(name)
+
+    nothing: deque[Any] = deque()
+    peers = VolatilePeers(nothing.append, nothing.append, find, TurnClock())
+    for number in range(1000):
+        peers.want(DatabaseName("shop", f"d{number}"))
+    looked.clear()
+    peers.join("s")
+    assert 0 < len(looked) <= 200
+
+
+def test_a_want_for_a_database_that_is_not_used_ends() -> None:
+    (daemon,) = Order(1).daemons
+    ended: list[object] = []
+    daemon.join()
+    daemon.peers.want(DatabaseName("shop", "unused")).addCallback(ended.append)
+    daemon.world.clock.run()
+    assert ended == [None]

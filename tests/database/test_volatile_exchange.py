@@ -168,7 +168,7 @@ def encode(*changes: Change) -> bytes:
     return content
 
 
-AT_A, AT_B = Place(("v", "a")), Place(("v", "b"))
+AT_A, AT_B, AT_C = (Place(("v", key)) for key in "abc")
 
 
 def test_an_own_change_remains_when_a_state_arrives_that_was_sent_before_it() -> None:
@@ -198,16 +198,47 @@ def test_one_message_follows_the_other_with_the_last_value_of_each_place() -> No
 def test_what_could_not_be_sent_is_sent_with_the_next_fetch_in_its_order() -> None:
     link = HeldLink()
     world, exchange = make_held(link)
+    world.write(put("v/c", 1))
     world.write(put("v/a", 1))
     world.write(put("v/b", 1))
     link.end(ValueError())
     world.write(put("v/a", 2))
-    link.take()
-    world.clock.run()
-    assert link.take() == []
+    assert link.take() == [Change(AT_C, 1)]
     exchange.fetch()
     world.clock.run()
-    assert link.take() == [Change(AT_B, 1), Change(AT_A, 2)]
+    assert link.take() == [Change(AT_C, 1), Change(AT_B, 1), Change(AT_A, 2)]
+
+
+def test_a_removal_and_the_value_before_it_are_sent_because_a_leaf_above_ends_with_that() -> None:
+    link = HeldLink()
+    world, exchange = make_held(link)
+    exchange.receive(encode(Change(AT_A, "leaf")), is_state=False)
+    world.write(put("v/b", 1))
+    for value in (1, None, 2, 3, None):
+        world.write(put("v/a/x", value))
+    assert world.get("v") == {"b": 1}
+    link.take()
+    link.end()
+    world.clock.run()
+    below = Place(("v", "a", "x"))
+    assert link.take() == [Change(below, 3), Change(below, None)]
+
+
+def test_an_own_change_that_the_sender_of_a_state_has_missed_is_made_again() -> None:
+    link = HeldLink()
+    world, exchange = make_held(link)
+    world.write(put("v/a", 1))
+    link.end()
+    world.write(put("v/b", 1))
+    link.end()
+    exchange.receive(encode(Change(AT_B, 2)), is_state=False)
+    link.take()
+    exchange.begin_state()
+    exchange.receive(encode(Change(AT_C, 3)), is_state=True)
+    exchange.end_state(lambda: link.wants[0].callback(None))
+    assert world.get("v") == {"a": 1, "c": 3}
+    world.clock.run()
+    assert link.take() == [Change(AT_A, 1)]
 
 
 def test_of_too_many_changes_the_state_is_sent() -> None:
@@ -231,7 +262,7 @@ def test_a_whole_state_removes_what_it_does_not_have() -> None:
     world, exchange = make_held(HeldLink())
     exchange.receive(encode(Change(AT_A, 1), Change(AT_B, 2)), is_state=False)
     exchange.begin_state()
-    exchange.receive(encode(Change(Place(("v", "c")), 3)), is_state=False)
+    exchange.receive(encode(Change(AT_C, 3)), is_state=False)
     exchange.receive(encode(Change(AT_B, 4)), is_state=True)
     ended: list[int] = []
     exchange.end_state(lambda: ended.append(1))

@@ -14,6 +14,10 @@ which they were founded. A daemon that sees an offer of an older line than its o
 state; to one of a later line it answers with an offer. So two states that were founded at the same
 time, or while another daemon was slow, become one.
 
+When all have lost their connections, all want a state. Then a daemon that never had one, because
+it has just started, waits longer before it offers its own, and so does one whose last state was of
+an older line than that of another: it may have been cut off with an old server.
+
 Offers and states are of one *group*: of daemons whose rules call the same volatile. Changes are of
 all; they are applied as far as the rules allow.
 
@@ -33,7 +37,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 import orjson
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
@@ -44,8 +48,14 @@ from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import StoreUnreachable
 from treedbd.tree.types import Change
 
-OFFER_S: Final = 1.0
+OFFER_S: Final = 0.3
 """Seconds in which others may offer their state."""
+WAITS: Final = 3
+"""How many times as long a daemon waits that has lost a state: others may come back meanwhile."""
+LONG_WAITS: Final = 10
+"""The same of a daemon that has none although it has just joined, or an older one than another."""
+JUST_S: Final = 5.0
+"""Seconds since which a daemon has just joined."""
 STATE_S: Final = 3.0
 """Seconds that may pass between two parts of a state; then another one is wanted."""
 BEAT_S: Final = 2.0
@@ -58,6 +68,9 @@ SENT_AT_ONCE: Final = 250_000
 """Bytes of messages in one transaction."""
 STATE_AT_ONCE: Final = 100_000
 """The same of states, which are sent after what is changed meanwhile."""
+
+_FORGOTTEN_FROM: Final = 200
+"""Databases that are remembered, whether they are in use or not."""
 
 _CHANGE, _WANT, _OFFER, _STATE, _BEAT = "change", "want", "offer", "state", "beat"
 
@@ -78,6 +91,8 @@ class _Member:
     Attributes:
         waiting: is fired when it has a state that others have, too.
         line: of the state that it has or receives; empty if it has none.
+        former: of the last state that it had; empty if it never had one.
+        patience: how often it waits for an offer before it makes one.
         source: whose state it receives: the sender and the number of the offer.
         is_wanted: whether another daemon wants the state.
         is_offered: whether an own offer has not come back.
@@ -86,6 +101,8 @@ class _Member:
 
     waiting: list[Deferred[object]] = attrs.field(factory=list)
     line: str = ""
+    former: str = ""
+    patience: int = 1
     source: _Source | None = None
     is_wanted: bool = False
     is_offered: bool = False
@@ -98,6 +115,7 @@ class _Member:
 
     def reset(self) -> None:
         """Have no state."""
+        self.former = self.line if self.has_state else self.former
         self.line, self.source, self.is_offered = "", None, False
         self.stop()
 
@@ -133,8 +151,10 @@ class VolatilePeers:
         self._find = find
         self._clock = clock
         self._now_ms = now_ms
+        self._joined_at = 0.0
         self._number = 0
         self._members: dict[DatabaseName, _Member] = {}
+        self._most = _FORGOTTEN_FROM
         # What has not come back, the oldest first: since when, and what is fired then.
         self._out: dict[int, tuple[float, Deferred[object] | None]] = {}
         self._calls: dict[str, _Call] = {
@@ -154,9 +174,12 @@ class VolatilePeers:
         return done
 
     def want(self, name: DatabaseName) -> Deferred[object]:
-        """Want a state; fires when this daemon has one."""
+        """Want a state; fires when this daemon has one, or is cut off: `join` fetches it then."""
+        self._forget_some()
         member = self._members.setdefault(name, _Member())
         member.reset()
+        if not self.sender:
+            return succeed(None)
         done: Deferred[object] = Deferred()
         member.waiting.append(done)
         member.timer = self._clock.callLater(0, self._ask, name)  # the database is in use then
@@ -167,7 +190,7 @@ class VolatilePeers:
     def join(self, sender: str) -> None:
         """Begin: all that is sent from now on is received."""
         self.leave()
-        self.sender = sender
+        self.sender, self._joined_at = sender, self._clock.seconds()
         for name in list(self._members):
             exchange = self._find(name)
             if exchange is None:
@@ -178,8 +201,9 @@ class VolatilePeers:
     def leave(self) -> None:
         """Stop: something may have been missed."""
         self.sender = ""
-        for member in self._members.values():
+        for name, member in self._members.items():
             member.reset()
+            self._complete(name)
         out, self._out = self._out, {}
         for _, done in out.values():
             if done is not None:
@@ -198,7 +222,7 @@ class VolatilePeers:
         head, _, content = message.partition(b"\n")
         try:
             kind, sender, number, *rest = orjson.loads(head)
-        except ValueError:
+        except (ValueError, TypeError):
             return
         is_own = sender == self.sender
         if is_own:
@@ -220,12 +244,19 @@ class VolatilePeers:
     # Messages.
 
     def _wanted(
-        self, name: DatabaseName, exchange: VolatileExchange, of: _Source, *_: object
+        self,
+        name: DatabaseName,
+        exchange: VolatileExchange,
+        of: _Source,
+        rest: Sequence[Any],
+        _: bytes,
     ) -> None:
-        """Offer the state to another daemon."""
+        """Offer the state to another daemon; without one let it go first that had a newer one."""
         member = self._members[name]
         if of[0] != self.sender:
             member.is_wanted = True
+            if rest[0] > member.former:
+                member.patience = LONG_WAITS
             self._offer_if_wanted(name, exchange)
 
     def _offered(
@@ -310,8 +341,11 @@ class VolatilePeers:
         exchange = self._find(name)
         if exchange is None:
             self._end(name)
-        elif self.sender:
-            self._send([_WANT, name.label, exchange.group])
+        else:
+            member = self._members[name]
+            has_just_joined = self._clock.seconds() - self._joined_at < JUST_S
+            member.patience = WAITS if member.former else LONG_WAITS if has_just_joined else 1
+            self._send([_WANT, name.label, exchange.group, member.former])
             self._wait(name, OFFER_S)
 
     def _wait(self, name: DatabaseName, seconds: float) -> None:
@@ -328,7 +362,8 @@ class VolatilePeers:
             member.reset()
             self._ask(name)
         else:
-            if not member.is_offered:
+            member.patience -= 1
+            if member.patience <= 0 and not member.is_offered:
                 self._offer(name, exchange, f"{self._now_ms():016d} {self.sender}")
             self._wait(name, OFFER_S)
 
@@ -339,12 +374,19 @@ class VolatilePeers:
         for each in waiting:
             each.callback(None)
 
+    def _forget_some(self) -> None:
+        """Forget databases that are not in use any more, when there are twice as many as before."""
+        if len(self._members) < self._most:
+            return
+        for name, member in list(self._members.items()):
+            if not member.waiting and self._find(name) is None:
+                self._end(name)
+        self._most = max(_FORGOTTEN_FROM, 2 * len(self._members))
+
     def _end(self, name: DatabaseName) -> None:
         """Forget a database that is not in use any more."""
-        member = self._members.pop(name)
-        member.stop()
-        for each in member.waiting:
-            each.callback(None)
+        self._complete(name)
+        del self._members[name]
 
 
 def _print_state(head: list[Any], changes: Sequence[Change]) -> Iterator[bytes]:

@@ -597,7 +597,7 @@ class VolatileChannel:
             self._parts = {sender: parts}  # those of others are complete, or never will be
             return None
         try:
-            return base64.b64decode("".join(parts), validate=True)
+            return base64.b64decode("".join(parts), validate=True) or None
         except ValueError:
             return None
 
