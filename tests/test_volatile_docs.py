@@ -8,6 +8,7 @@ from typing import Final
 
 from tests.daemon import Daemon
 from tests.pages import DOCS, Check, Shell, check_blocks, no_output, read_blocks, with_ports_of
+from treedbd.database.volatile_exchange import MAX_KEPT
 from treedbd.limits import KIB, MAX_VOLATILE_BYTES, MAX_VOLATILE_CHANGES, MIB, Limits
 from treedbd.rules.volatile import MAX_HZ
 from treedbd.store.volatile import TOP_KEY_BYTES
@@ -44,5 +45,7 @@ def test_the_bounds_are_those_of_the_page() -> None:
     assert places == str(MAX_VOLATILE_CHANGES)
     path = bounds["path of a volatile node: its keys in UTF-8, and two bytes for each"]
     assert path == f"{TOP_KEY_BYTES} bytes"
+    kept = "places whose changes a process keeps while it cannot send them"
+    assert bounds[kept] == str(MAX_KEPT)
     total = bounds["volatile nodes of one database, as JSON, and 256 bytes for each"]
     assert total == f"{Limits().volatile_bytes // MIB} MiB"
