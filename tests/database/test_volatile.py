@@ -23,10 +23,12 @@ from treedbd.database.requests import (
     Condition,
     ConditionFailed,
     LargeBody,
+    Outcome,
     PermissionDenied,
+    TooLarge,
 )
 from treedbd.database.rights import ReadRequest
-from treedbd.database.volatile import VolatileFull
+from treedbd.database.volatile import TOP_BYTES, VolatileFull
 from treedbd.database.watchers import Notification, Subscription
 from treedbd.rules.ruleset import OPEN, parse_rules
 from treedbd.store.engine import StoreDamaged
@@ -340,6 +342,27 @@ def test_stored_data_stays_stored_until_it_is_removed() -> None:
     assert world.get("boards", "a", "cursors") == {"ada": {"x": 4}}
 
 
+def test_a_large_body_may_set_what_is_stored_though_the_rules_call_it_volatile() -> None:
+    world = World()
+    world.write(put("boards/a", {"title": "A", "typing": 1}))
+    world.wait(world.rules.put(RULES.text.encode(), world.clock.seconds() + 60))
+    place = Place(("boards", "a"))
+    edit = Edit("put", place, None, (Change(place, STORED),))
+
+    def write(value: Json) -> Any:
+        text = json.dumps(value).encode()
+        return world.write(
+            edit, wants_echo=False, large=LargeBody(lambda: iter([text]), 9, 999, 99)
+        )
+
+    write({"title": "B", "typing": 2})
+    assert world.get("boards", "a") == {"title": "B", "typing": 2}
+    assert isinstance(write({"cursors": {"ada": {"x": 1}}}), InvalidData)
+    write({"title": "C"})
+    assert isinstance(write({"typing": 3}), InvalidData)
+    assert world.get("boards", "a") == {"title": "C"}
+
+
 def test_what_is_no_longer_volatile_is_dropped() -> None:
     world = make_world()
     world.write(put("boards/a/cursors/ada", {"x": 1}))
@@ -441,6 +464,91 @@ def test_volatile_nodes_take_a_bounded_number_of_bytes() -> None:
     moved: dict[str, Json] = {"b/typing": None, "d/typing": "y" * 500}
     assert not isinstance(world.write(make_patch(("boards",), moved)), VolatileFull)
     assert set(world.get("boards")) == {"c", "d"}
+
+
+def sized(world: World, limit: int) -> Any:
+    """Return what a database keeps of volatile nodes, which may take some bytes."""
+    volatile = world.database.volatile
+    assert volatile is not None
+    volatile._limit = limit  # type: ignore[misc]
+    return volatile
+
+
+def test_what_volatile_nodes_take_is_the_length_of_their_json() -> None:
+    world = make_world()
+    volatile = sized(world, 10**6)
+    for edit in [
+        put("boards/a/cursors/ada", {"x": 1, "more": "m" * 300, "text": "x" * 90}),
+        put("boards/a/cursors/ada/text", "y" * 900),
+        put("boards/a/cursors/bob", {"x": 2}),
+        put("boards/a/cursors/bob", {"x": 1, "n": {"a": 1, "b": 2}}),
+        put("boards/a/cursors/ada/text", None),
+        make_patch(("boards", "a"), {"title": "A", "typing": {"ada": "z" * 50}}),
+        put("boards/a", {"cursors": {"eve": {"x": 1}, "ada": {"x": 10}}, "title": "B"}),
+    ]:
+        world.write(edit)
+        sizes = [len(json.dumps(plain(top.value), separators=(",", ":"))) for top in volatile._tops]
+        # A part that is set or removed within a node is counted without its key.
+        assert abs(volatile.size - sum(sizes) - TOP_BYTES * len(sizes)) <= 16
+    world.write(make_remove(Place(("boards", "a"))))
+    assert volatile.size == 0
+
+
+@pytest.mark.parametrize(
+    ("edit", "is_accepted"),
+    [
+        (put("boards/a/typing", "x" * 1500), True),  # as long as what it replaces
+        (put("boards/a/typing", "x" * 1700), True),
+        (put("boards/a/typing/text", "x" * 1480), True),
+        (put("boards/a/typing", "x" * 1900), False),
+        (put("boards/a/cursors/ada", {"x": 1}), False),  # there is room for its value alone
+        (put("boards/a", {"typing": {"text": "y" * 1490}}), True),
+        (put("boards/a", {"title": 1, "typing": {"text": "y" * 1900}}), False),
+        (make_patch(("boards",), {"a/title": 1, "b/typing": 1}), False),
+        (put("boards", {f"b{number}": {"typing": 1} for number in range(8)}), False),
+        (put("boards/a/title", "A"), True),
+        (put("boards/a", None), True),
+    ],
+)
+def test_a_write_may_replace_as_much_as_it_sets(edit: Edit, is_accepted: bool) -> None:
+    world = make_world()
+    volatile = sized(world, 2000)
+    world.write(put("boards/a/typing", {"text": "x" * 1500}))
+    before = world.get()
+    outcome = world.write(edit)
+    assert isinstance(outcome, Outcome if is_accepted else VolatileFull)
+    assert volatile.size <= 2000
+    if not is_accepted:
+        assert world.get() == before
+
+
+def test_a_write_that_makes_it_less_is_accepted_though_it_is_too_much() -> None:
+    world = make_world()
+    volatile = sized(world, 2000)
+    world.write(put("boards/a/typing", "x" * 1500))
+    sized(world, 1000)  # other processes may have made it more
+    assert isinstance(world.write(put("boards/a/typing", "x" * 1501)), VolatileFull)
+    assert isinstance(world.write(put("boards/a/typing", "x" * 1400)), Outcome)
+    assert volatile.size > 1000
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "error"),
+    [
+        ("boards/a/typing", "x" * 33_000, TooLarge),
+        ("boards/a/typing/text", "x" * 33_000, TooLarge),
+        ("boards/a", {"typing": "x" * 33_000, "title": 1}, TooLarge),
+        ("boards/a/cursors/" + "k" * 480, {"x": 1}, InvalidData),
+        ("boards/a/cursors/" + "k" * 480 + "/x", 1, InvalidData),
+        ("boards/a/cursors", {"k" * 480: {"x": 1}}, InvalidData),
+    ],
+)
+def test_a_volatile_node_has_a_bounded_value_and_path(
+    path: str, value: Any, error: type[Exception]
+) -> None:
+    world = make_world()
+    assert isinstance(world.write(put(path, value)), error)
+    assert world.get() == {"exists": True}
 
 
 def test_one_write_sets_a_bounded_number_of_volatile_places() -> None:
