@@ -25,6 +25,7 @@ from treedbd.database.requests import (
     LargeBody,
     Outcome,
     PermissionDenied,
+    QuotaExceeded,
     TooLarge,
 )
 from treedbd.database.rights import ReadRequest
@@ -549,6 +550,20 @@ def test_a_volatile_node_has_a_bounded_value_and_path(
     world = make_world()
     assert isinstance(world.write(put(path, value)), error)
     assert world.get() == {"exists": True}
+
+
+def test_what_is_volatile_does_not_count_for_the_quota_of_the_database() -> None:
+    world = make_world(database_bytes=1000)
+    refused = world.write(put("boards/a", {"title": "t" * 1500, "typing": 1}))
+    assert isinstance(refused, QuotaExceeded)
+    assert not isinstance(refused, VolatileFull)
+    assert world.get() == {"exists": True}
+    world.write(put("boards/a/typing", "x" * 5000))
+    world.write(put("boards/b", {"title": "t" * 500, "typing": "y" * 5000}))
+    assert world.get("boards") == {
+        "a": {"typing": "x" * 5000},
+        "b": {"title": "t" * 500, "typing": "y" * 5000},
+    }
 
 
 def test_one_write_sets_a_bounded_number_of_volatile_places() -> None:

@@ -120,6 +120,21 @@ def test_a_write_whose_body_is_large_is_not_explained(
         assert (status, shown["allowed"]) == (200, True)
 
 
+@pytest.mark.parametrize(
+    ("body", "part"), [(b'{"v":1,"b":2}', "part"), (b'{"v":1}', "part"), (b'{"b":2}', None)]
+)
+def test_an_explanation_says_which_part_is_volatile(
+    tmp_path: pathlib.Path, body: bytes, part: str | None
+) -> None:
+    verifier = make_verifier(secret_of("demo"))
+    rules = parse_rules('{"rules": {"a": {".write": true, "v": {".volatile": true}}}}')
+    server = TreeServer(tmp_path, rules, verifier=lambda _: verifier)
+    target, asked = at("/a.json", admin("demo")), "X-TreeDB-Explain: true"
+    assert send(server, "PUT", target, body, asked)[1].get("volatile") == part
+    shown = send(server, "PUT", at("/a/v.json", admin("demo")), b"1", asked)[1]
+    assert shown["volatile"] == "all"
+
+
 def events_of(stream: StreamClient) -> list[tuple[str, Any]]:
     """Return the events that a stream has received since the last call."""
     return [(kind, json.loads(data)) for kind, data in stream.read_events()]
