@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ import pytest
 
 from tests.daemon import Daemon
 from tests.realtime import RealtimeClient
+from tests.replica import Replica
 from tests.rest import Client
-from tests.sse import EventStream, Listener
+from tests.sse import EventStream
 from tests.system import wait_until
 from tests.workers_of import kill, one_of_each, worker_of, worker_pids
 
@@ -53,6 +55,20 @@ def clients_of(daemon: Daemon) -> list[Client]:
 def await_value(client: Client, target: str, value: Any) -> None:
     """Return when a read shows a value."""
     wait_until(lambda: client.get(target) == value)
+
+
+def holds_secret(path: pathlib.Path) -> bool:
+    """Return whether a file has the secret; False if it is removed meanwhile."""
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+        return SECRET.encode() in path.read_bytes()
+    return False
+
+
+def await_replica(stream: EventStream, replica: Replica, value: Any) -> None:
+    """Apply what a stream sends to what it has made until now; return when that is a value."""
+    while not replica.equals(value):
+        change = stream.next_change()
+        replica.apply(change.event, change.json["path"], change.json["data"])
 
 
 def test_all_workers_come_to_the_same_state(shared_daemon: Daemon) -> None:
@@ -119,8 +135,7 @@ def test_of_a_killed_worker_what_its_sessions_had_is_removed_and_of_others_set(
         session.succeed("p", {"p": f"{url}/{name}", "d": "here"})
         session.succeed("o", {"p": f"{url}/{name}", "d": {"left": SECRET}})
     await_value(client, f"/{url}.json", {"a": "here", "b": "here"})
-    files = [path for path in shared_daemon.folder.rglob("*") if path.is_file()]
-    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+    assert not any(map(holds_secret, shared_daemon.folder.rglob("*")))
     dead = worker_of(shared_daemon, sessions[1].wire.socket)
     kill(dead)
     wait_until(lambda: dead not in worker_pids(shared_daemon))
@@ -155,23 +170,22 @@ def test_of_a_large_body_above_volatile_nodes_what_is_volatile_is_left_out(
     client.put("/boards/l/cursors/ada.json", 1)
     large = {"title": "x" * 300_000}
     whole = json.dumps(large | {"typing": 1, "cursors": {"bob": {"x": 1}}}).encode()
-    listener = Listener(Client(shared_daemon), "/boards/l.json")
+    stream, replica = EventStream(Client(shared_daemon), "/boards/l.json"), Replica()
     put = client.request("PUT", "/boards/l.json", whole)
-    assert listener.wait_until(lambda: listener.replica.equals(large))
+    await_replica(stream, replica, large)
     assert (put.status, put.headers["X-TreeDB-Volatile"]) == (200, "dropped")
     assert put.json == client.get("/boards/l.json") == large
     patch = json.dumps(large | {"typing": 1, "kept": 2}).encode()
     client.put("/boards/l/cursors/ada.json", 1)
     patched = client.request("PATCH", "/boards/l.json", patch)
     shown = large | {"kept": 2, "cursors": {"ada": 1}}
-    assert listener.wait_until(lambda: listener.replica.equals(shown))
+    await_replica(stream, replica, shown)
     assert (patched.status, patched.headers["X-TreeDB-Volatile"]) == (200, "dropped")
     assert client.get("/boards/l.json") == shown
     put = client.request("PUT", "/boards/l.json", json.dumps(large))
     assert "X-TreeDB-Volatile" not in put.headers
     refused = client.request("PUT", "/boards/l/typing.json", json.dumps(large).encode())
     assert refused.status == 413
-    listener.close()
     assert client.get("/boards/l.json") == large
 
 
