@@ -255,7 +255,7 @@ def test_of_too_many_changes_the_state_is_sent() -> None:
     world.clock.run()
     changes = link.take()
     assert changes[0] == Change(Place(()), None)
-    assert len(changes) == 1 + len(exchange.state()) == 4
+    assert len(changes) == 1 + len(list(exchange.state())) == 4
 
 
 def test_a_whole_state_removes_what_it_does_not_have() -> None:

@@ -389,7 +389,7 @@ class VolatilePeers:
         del self._members[name]
 
 
-def _print_state(head: list[Any], changes: Sequence[Change]) -> Iterator[bytes]:
+def _print_state(head: list[Any], changes: Iterator[Change]) -> Iterator[bytes]:
     """Yield the messages of a state."""
     for part in encode_changes(changes):
         yield orjson.dumps([*head, False]) + b"\n" + part

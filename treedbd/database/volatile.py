@@ -451,9 +451,13 @@ class VolatileData:
                 self._flushes.note(path, self.paths.depth(path))
             self._drop_kept(change.place.path)
 
-    def state(self) -> list[Change]:
-        """Return the changes that make the present state."""
-        return [Change(Place(top.path), top.value) for top in self._tops]
+    def state(self) -> Iterator[Change]:
+        """Iterate over the changes that make the present state, also later and in any thread."""
+        return map(_set_of, list(self._tops))
+
+    def top_paths(self) -> list[Path]:
+        """Return the places of the volatile nodes that have a value."""
+        return [top.path for top in self._tops]
 
     def tops_of(self, changes: Iterable[Change]) -> Iterator[Path]:
         """Iterate over the volatile nodes of changes."""
@@ -1001,6 +1005,10 @@ def _edit_of(edit: Edit, kept: Sequence[_Sent]) -> Edit:
         return Edit("put", edit.place, kept[0].sent, changes)
     sent = {each.name: each.sent for each in kept}
     return Edit("patch", edit.place, sent, in_order(changes), by_member=changes)
+
+
+def _set_of(top: Top) -> Change:
+    return Change(Place(top.path), top.value)
 
 
 def _size_of(value: Value) -> int:

@@ -109,8 +109,8 @@ class VolatileExchange:
         """What the rules in force call volatile: states are exchanged with who has the same."""
         return self._data.paths.digest
 
-    def state(self) -> list[Change]:
-        """Return the changes that make the present state."""
+    def state(self) -> Iterator[Change]:
+        """Iterate over the changes that make the present state, also later and in any thread."""
         return self._data.state()
 
     def fetch(self) -> None:
@@ -163,7 +163,7 @@ class VolatileExchange:
     def end_state(self, done: Callable[[], None]) -> None:
         """Remove what the state did not have, in slices; then call `done`."""
         seen, self._seen = self._seen or set(), None
-        paths = [top.place.path for top in self.state() if top.place.path not in seen]
+        paths = [path for path in self._data.top_paths() if path not in seen]
         self._dropping = paths, done
         self._drop()
 
@@ -321,7 +321,7 @@ def _own_without_newer(changes: Sequence[tuple[Change, bool]]) -> list[Change]:
     return own[::-1]
 
 
-def encode_changes(changes: Sequence[Change]) -> Iterator[bytes]:
+def encode_changes(changes: Iterable[Change]) -> Iterator[bytes]:
     """Encode changes in parts that one message has room for."""
     return (part for part, _ in _encode_parts(changes))
 
