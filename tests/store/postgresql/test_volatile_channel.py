@@ -12,7 +12,7 @@ from treedbd.store.postgresql.cluster import VolatileChannel
 from treedbd.store.postgresql.connection import PostgresqlSettings
 
 CLUSTER = bytes(16)
-LISTENERS = "SELECT pid, query FROM pg_stat_activity WHERE query LIKE 'LISTEN treedb_volatile%'"
+LISTENERS = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'DO %treedb.channel%'"
 NOTIFY = "SELECT pg_notify(%s, %s)"
 
 
@@ -50,18 +50,29 @@ def test_what_others_send_is_left_out(
     channels: list[VolatileChannel], clean_server: PostgresqlServers
 ) -> None:
     query = clean_server.primary.query
-    name = query(LISTENERS)[0][1].split()[1]
+    name = channels[0]._name
     for payload in ("", "x", "x 1 . ?", "x 1 + YQ==", "x 1 . é"):
         query(NOTIFY, [name, payload])
     channels[0].send([b"a"])
     assert receive(channels[1], 1) == [b"a"]
 
 
+def test_no_statement_shows_the_name_of_the_channel(
+    channels: list[VolatileChannel], clean_server: PostgresqlServers
+) -> None:
+    query = clean_server.primary.query
+    channels[0].send([b"a"])
+    assert receive(channels[1], 1) == [b"a"]
+    assert len(query(LISTENERS)) == 2
+    shown = query("SELECT query FROM pg_stat_activity WHERE query LIKE %s", ["%treedb_volatile%"])
+    assert all(channels[0]._name not in text for (text,) in shown)
+
+
 def test_a_connection_that_has_ended_is_not_replaced_silently(
     channels: list[VolatileChannel], clean_server: PostgresqlServers
 ) -> None:
     query = clean_server.primary.query
-    for pid, _ in query(LISTENERS):
+    for (pid,) in query(LISTENERS):
         query("SELECT pg_terminate_backend(%s)", [pid])
     for _ in range(2):
         with pytest.raises(StoreUnreachable):

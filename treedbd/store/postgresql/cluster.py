@@ -516,6 +516,13 @@ _MESSAGE_CHARACTERS: Final = 1_000_000
 """What the parts of one message have at most; a longer one was not sent by a daemon."""
 
 
+_SET_CHANNEL: Final = "SELECT set_config('treedb.channel', %s, false)"
+_LISTEN_TO_CHANNEL: Final = (
+    "DO $$ BEGIN EXECUTE format('LISTEN %I', current_setting('treedb.channel')); END $$"
+)
+"""Roles that only watch the server see the text of a statement, and not what it is set to."""
+
+
 class VolatileChannel:
     """Messages to all daemons, the sender included, which all receive in one order.
 
@@ -575,7 +582,8 @@ class VolatileChannel:
         rows_of(connection, _SEND, (self._name, payloads))
 
     def _listen(self, connection: TimedConnection) -> None:
-        connection.execute(f"LISTEN {self._name}".encode())
+        connection.execute(_SET_CHANNEL, (self._name,))
+        connection.execute(_LISTEN_TO_CHANNEL)
         self._listening = connection
         self._parts = {}
 
