@@ -17,12 +17,12 @@ from tests.examples import examples
 from treedbd.database.requests import Write
 from treedbd.database.volatile_exchange import (
     MAX_KEPT,
+    WAIT_S,
     VolatileExchange,
     VolatileLink,
     decode_changes,
     encode_changes,
 )
-from treedbd.database.volatile_order import WAIT_S
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.types import Change, Place, Value

@@ -11,8 +11,7 @@ from twisted.internet.defer import Deferred
 from tests.database.test_volatile import put
 from tests.database.world import ADMIN, TurnClock, World
 from treedbd.database.requests import Condition, Outcome, Write
-from treedbd.database.volatile_exchange import VolatileLink
-from treedbd.database.volatile_order import WAIT_S
+from treedbd.database.volatile_exchange import WAIT_S, VolatileLink
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.hashes import parse_etags

@@ -48,6 +48,8 @@ from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import StoreUnreachable
 from treedbd.tree.types import Change
 
+FIRST_S: Final = 0.2
+"""Seconds that requests wait for the state of others, of which there may be none."""
 OFFER_S: Final = 0.3
 """Seconds in which others may offer their state."""
 WAITS: Final = 3
@@ -423,7 +425,7 @@ class VolatileThreads:
         self._due = threading.Condition()
         self._messages: deque[bytes] = deque()
         self._states: deque[Iterator[bytes]] = deque()
-        self.link: Final = VolatileLink(self._peers.share, self._want)
+        self.link: Final = VolatileLink(self._peers.share, self._want, wait_s=FIRST_S)
 
     def stop(self) -> None:
         """Send what is left, and end the threads."""

@@ -46,6 +46,8 @@ PART_BYTES: Final = 40_000
 """Bytes of a message; a single change may have some more, but less than a message may have."""
 SHORT_BYTES: Final = 16_000
 """A longer value is sent child by child."""
+WAIT_S: Final = 2.0
+"""Seconds that requests wait for the state of others, or for the lock."""
 MAX_KEPT: Final = 2_000
 """Changes that are kept until they can be sent; of more, the whole state is sent instead."""
 _DROPPED_AT_ONCE: Final = 200
@@ -59,12 +61,14 @@ class VolatileLink:
     errbacks if they may have none: then `VolatileExchange.fetch` is called when others can be
     reached. `want` makes others send their state, and fires when they have. `lock` fires when all
     that has a place in the order is here, and nothing of others has one until what it fires with is
-    called; None where that is not possible.
+    called; None where that is not possible. Requests wait for the state for `wait_s` seconds at the
+    most.
     """
 
     share: Callable[[DatabaseName, bytes], Deferred[object]]
     want: Callable[[DatabaseName], Deferred[object]]
     lock: Callable[[DatabaseName], Deferred[Callable[[], None]]] | None = None
+    wait_s: float = WAIT_S
 
 
 class VolatileExchange:

@@ -2,7 +2,7 @@
 
 Theory of operation. A process that begins to have volatile nodes does not have those of the others
 yet (`volatile_exchange`). Until it does, reads wait, and so do writes of volatile nodes, in their
-order; not longer than `WAIT_S`.
+order; not longer than the link says, by which others may not have been found at all.
 
 A write that depends on what it reads, as one with a condition or an increment does, is exact only
 if nothing of another process comes between the reading and its place in the order of all. So it is
@@ -25,15 +25,13 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from treedbd.database.requests import Outcome, Write
-from treedbd.database.volatile_exchange import VolatileExchange, VolatileLink
+from treedbd.database.volatile_exchange import WAIT_S, VolatileExchange, VolatileLink
 from treedbd.loop import do_nothing
 from treedbd.names import DatabaseName
 from treedbd.tree.edit import Increment
 from treedbd.tree.path import is_at_or_above
 from treedbd.tree.types import Path
 
-WAIT_S: Final = 2.0
-"""Seconds that requests wait for the state of others, or for the lock."""
 MAX_PATHS: Final = 64
 """Places of a write that are compared with those of others; of more, the node above them is."""
 MAX_WAITING: Final = 64
@@ -85,7 +83,7 @@ class VolatileOrder:
         self._stop()
         self.is_waiting = True
         self._exchange.fetched = self._go_on
-        self._timer = self._clock.callLater(WAIT_S, self._late)
+        self._timer = self._clock.callLater(self._link.wait_s, self._late)
 
     def wait(self) -> Deferred[None] | None:
         """Return what fires when reads are right; None if they are."""
@@ -137,12 +135,13 @@ class VolatileOrder:
         )
 
     def _late(self) -> None:
-        self._log.warn(
-            "{label} is served without the volatile nodes of other processes, which have not sent "
-            "them within {seconds} s.",
-            label=self._name.label,
-            seconds=WAIT_S,
-        )
+        if self._link.wait_s >= WAIT_S:  # else it is not known whether there are others
+            self._log.warn(
+                "{label} is served without the volatile nodes of other processes, which have not "
+                "sent them within {seconds} s.",
+                label=self._name.label,
+                seconds=WAIT_S,
+            )
         self._go_on()
 
     def _go_on(self) -> None:
