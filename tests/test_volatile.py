@@ -107,8 +107,26 @@ def test_a_worker_that_starts_receives_the_state(shared_daemon: Daemon) -> None:
     clients = clients_of(shared_daemon)
     expected = first.get("/boards/k.json")
     assert len(expected["cursors"]) == 31
-    for client in clients:
-        await_value(client, "/boards/k.json", expected)
+    assert [client.get("/boards/k.json") for client in clients] == [expected, expected]
+
+
+def test_the_first_write_at_a_worker_that_starts_sees_what_the_others_have(
+    shared_daemon: Daemon,
+) -> None:
+    first, second = clients_of(shared_daemon)
+    first.put("/boards/i/typing.json", 100)
+    dead = worker_of(shared_daemon, second.wire.socket)
+    kill(dead)
+    wait_until(lambda: dead not in worker_pids(shared_daemon))
+    wait_until(lambda: len(worker_pids(shared_daemon)) == 2)
+    clients = clients_of(shared_daemon)
+    add = json.dumps({".sv": {"increment": 1}}).encode()
+    written = [
+        client.request("PUT", "/boards/i/typing.json", add).json
+        for _ in range(10)
+        for client in clients
+    ]
+    assert written == list(range(101, 121))
 
 
 def test_what_a_client_sets_for_its_end_is_done(shared_daemon: Daemon) -> None:
