@@ -136,6 +136,14 @@ def test_what_depends_on_what_it_reads_is_done_with_the_lock_and_sent_before_its
     assert waiting.link.did == ['[[["v","b"],false,2],[["v","a"],false,1]]', "released"]
 
 
+def test_what_is_written_later_does_not_wait_for_the_place_of_what_was_sent() -> None:
+    waiting = make_ready()
+    for number in (1, 2):
+        waiting.write("v/a", number)
+        waiting.world.clock.run()
+    assert waiting.link.did == [f'[[["v","a"],false,{number}]]' for number in (1, 2)]
+
+
 def test_writes_at_the_places_of_one_that_waits_keep_their_order() -> None:
     waiting = make_ready()
     first = waiting.write("v/a", 5, NO_TAG)

@@ -7,8 +7,9 @@ have been passed on is older than these, so those that meet it are applied once 
 all processes come to the same state, that of the changes in the one order, and what was written
 last remains.
 
-Changes are sent when those before have their place in the order. Of what is written meanwhile at
-one place only the last value is sent (and the last removal, which has an effect above the place).
+By a link without a lock changes are sent when those before have their place in the order. Of what
+is written meanwhile at one place only the last value is sent (and the last removal, which has an
+effect above the place).
 
 A process that begins to keep a database wants the state of the others (`fetch`). Changes that have
 their place in the order meanwhile are applied once more after each part of that. So it is if some
@@ -251,7 +252,8 @@ class VolatileExchange:
             self.flush()
 
     def _schedule(self) -> None:
-        is_waiting = self._is_due or self._is_cut_off or self._sent
+        # Over workers, who have a lock, a client may have gone on at another one meanwhile.
+        is_waiting = self._is_due or self._is_cut_off or (self._sent and self._link.lock is None)
         if (self._own or self._is_whole) and not is_waiting:
             self._is_due = True
             self._clock.callLater(0, self._send)
