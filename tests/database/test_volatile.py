@@ -343,27 +343,6 @@ def test_stored_data_stays_stored_until_it_is_removed() -> None:
     assert world.get("boards", "a", "cursors") == {"ada": {"x": 4}}
 
 
-def test_a_large_body_may_set_what_is_stored_though_the_rules_call_it_volatile() -> None:
-    world = World()
-    world.write(put("boards/a", {"title": "A", "typing": 1}))
-    world.wait(world.rules.put(RULES.text.encode(), world.clock.seconds() + 60))
-    place = Place(("boards", "a"))
-    edit = Edit("put", place, None, (Change(place, STORED),))
-
-    def write(value: Json) -> Any:
-        text = json.dumps(value).encode()
-        return world.write(
-            edit, wants_echo=False, large=LargeBody(lambda: iter([text]), 9, 999, 99)
-        )
-
-    write({"title": "B", "typing": 2})
-    assert world.get("boards", "a") == {"title": "B", "typing": 2}
-    assert isinstance(write({"cursors": {"ada": {"x": 1}}}), InvalidData)
-    write({"title": "C"})
-    assert isinstance(write({"typing": 3}), InvalidData)
-    assert world.get("boards", "a") == {"title": "C"}
-
-
 def test_what_is_no_longer_volatile_is_dropped() -> None:
     world = make_world()
     world.write(put("boards/a/cursors/ada", {"x": 1}))
