@@ -71,6 +71,18 @@ def await_replica(stream: EventStream, replica: Replica, value: Any) -> None:
         replica.apply(change.event, change.json["path"], change.json["data"])
 
 
+def test_the_writes_of_one_client_keep_their_order_whichever_workers_take_them(
+    shared_daemon: Daemon,
+) -> None:
+    first, second = clients_of(shared_daemon)
+    url = "/boards/o/cursors/ada.json"
+    for number in range(0, 120, 2):
+        first.put(url, number)
+        second.put(url, number + 1)
+        wait_until(lambda: first.get(url) == second.get(url))
+        assert first.get(url) == number + 1
+
+
 def test_all_workers_come_to_the_same_state(shared_daemon: Daemon) -> None:
     first, second = clients_of(shared_daemon)
     for number in range(20):
@@ -87,10 +99,9 @@ def test_all_workers_come_to_the_same_state(shared_daemon: Daemon) -> None:
     expected = {"title": "A", "cursors": {"cyd": 1}}
     for client in (first, second):
         await_value(client, "/boards/a.json", expected)
-    stream = EventStream(first, "/boards/a/cursors.json")
-    stream.next_change()
+    stream, replica = EventStream(first, "/boards/a/cursors.json"), Replica()
     second.put("/boards/a/cursors/ada.json", 5)
-    assert stream.next_change().json == {"path": "/ada", "data": 5}
+    await_replica(stream, replica, {"cyd": 1, "ada": 5})
 
 
 def test_a_worker_that_starts_receives_the_state(shared_daemon: Daemon) -> None:

@@ -279,36 +279,3 @@ def test_long_values_are_sent_in_parts_that_one_message_has_room_for() -> None:
     changes = [change for part in parts for change in decode_changes(part)]
     assert changes[0] == Change(Place(("v", "a")), None)
     assert {change.place.path[-1]: change.value for change in changes[1:]} == value
-
-
-def test_what_is_received_while_the_state_is_fetched_is_newer_than_it() -> None:
-    fetched: list[Deferred[object]] = []
-
-    def want(_: DatabaseName) -> Deferred[object]:
-        fetched.append(Deferred())
-        return fetched[-1]
-
-    link = attrs.evolve(Parent(1).link(0), want=want)
-    world = make_process(Parent(1), 0, link)
-    assert world.database.volatile is not None
-    exchange = world.database.volatile.exchange
-    assert exchange is not None
-    assert len(fetched) == 1  # a process that begins has nothing yet
-
-    def receive(is_state: bool, *changes: tuple[str, Value]) -> None:
-        made = [Change(Place(("v", key)), value) for key, value in changes]
-        for part in encode_changes(made):
-            exchange.receive(part, is_state=is_state)
-
-    receive(False, ("a", 2), ("b", None))
-    receive(True, ("a", 1), ("b", 1), ("d", 1))
-    receive(True, ("a", 1))
-    assert world.get("v") == {"a": 2, "d": 1}
-    world.wait(world.rules.put(RULES.text.encode() + b" ", world.clock.seconds() + 60))
-    assert len(fetched) == 2
-    fetched[0].callback(None)
-    receive(True, ("a", 1))
-    assert world.get("v", "a") == 2
-    fetched[1].callback(None)
-    receive(True, ("a", 5))  # as the state of what was asked for since
-    assert world.get("v", "a") == 5

@@ -29,10 +29,12 @@ class HeldLink:
         self.wanted: list[Deferred[Any]] = []
         self.locks: list[Deferred[Any]] = []
         self.did: list[str] = []
+        self.places: list[Deferred[object]] = []
 
     def share(self, _: DatabaseName, content: bytes) -> Deferred[object]:
         self.did.append(content.decode())
-        return Deferred()
+        self.places.append(Deferred())
+        return self.places[-1]
 
     def want(self, _: DatabaseName) -> Deferred[object]:
         self.wanted.append(Deferred())
@@ -69,6 +71,12 @@ class Waiting:
         written.addBoth(lambda result: self.done.update({name: result}))
         return name
 
+    def settle(self) -> None:
+        """Give what is written its place in the order."""
+        self.world.clock.run()
+        while self.link.places:
+            self.link.places.pop(0).callback(None)
+
     def read(self) -> list[None]:
         """Wait until reads are right; return what is empty until then."""
         found: list[None] = []
@@ -99,6 +107,7 @@ def test_reads_and_volatile_writes_wait_for_the_state_of_the_others() -> None:
     assert list(waiting.done) == ["stored 1"]
     waiting.link.wanted[0].callback(None)
     assert read == [None]
+    waiting.settle()
     assert list(waiting.done) == ["stored 1", "v/a 1"]
     assert waiting.world.database.is_current()
     assert waiting.read() == [None]
@@ -110,6 +119,7 @@ def test_they_do_not_wait_longer_than_they_may() -> None:
     waiting.write("v/a", 1)
     waiting.world.clock.advance(WAIT_S)
     assert read == [None]
+    waiting.settle()
     assert list(waiting.done) == ["v/a 1"]
 
 
@@ -130,7 +140,7 @@ def test_what_depends_on_what_it_reads_is_done_with_the_lock_and_sent_before_its
     waiting = make_ready()
     waiting.write("v/a", ADD)
     waiting.write("v/b", 2)
-    assert list(waiting.done) == ["v/b 2"]
+    assert waiting.world.get("v") == {"b": 2}
     waiting.link.give_lock()
     assert waiting.world.get("v") == {"a": 1, "b": 2}
     assert waiting.link.did == ['[[["v","b"],false,2],[["v","a"],false,1]]', "released"]
@@ -144,6 +154,21 @@ def test_what_is_written_later_does_not_wait_for_the_place_of_what_was_sent() ->
     assert waiting.link.did == [f'[[["v","a"],false,{number}]]' for number in (1, 2)]
 
 
+def test_a_writer_is_answered_when_its_change_has_its_place() -> None:
+    waiting = make_ready()
+    waiting.write("v/a", 1)
+    waiting.world.clock.run()
+    waiting.write("v/b", 2)
+    assert not waiting.done
+    waiting.link.places.pop(0).callback(None)
+    assert list(waiting.done) == ["v/a 1"]
+    waiting.world.clock.run()
+    waiting.link.places.pop(0).errback(ConnectionError())  # others cannot be reached
+    assert list(waiting.done) == ["v/a 1", "v/b 2"]
+    waiting.write("v/c", 3)
+    assert list(waiting.done) == ["v/a 1", "v/b 2", "v/c 3"]
+
+
 def test_writes_at_the_places_of_one_that_waits_keep_their_order() -> None:
     waiting = make_ready()
     first = waiting.write("v/a", 5, NO_TAG)
@@ -151,7 +176,7 @@ def test_writes_at_the_places_of_one_that_waits_keep_their_order() -> None:
     waiting.write("v", None)
     assert not waiting.done
     waiting.link.give_lock()
-    waiting.world.clock.run()
+    waiting.settle()
     assert list(waiting.done) == [first, "v/a/x 6", "v None"]
     assert not isinstance(waiting.done[first], Outcome)
     assert waiting.world.get("v") is None

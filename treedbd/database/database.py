@@ -413,9 +413,7 @@ class Database:
         if self.volatile is None:
             return self._group_commit.submit(write)
         order = self.volatile.order
-        if order is not None and (waiting := order.submit(write)) is not None:
-            return waiting
-        return self.write_in_turn(write)
+        return self.write_in_turn(write) if order is None else order.submit(write)
 
     def write_in_turn(self, write: Write) -> Deferred[Outcome]:
         """Do a write which waits for no other process; fires, and errbacks, as `write`."""

@@ -529,6 +529,8 @@ class VolatileData:
         """Notify of nothing more."""
         if self.order is not None:
             self.order.close()
+        if self.exchange is not None:
+            self.exchange.close()
         self._flushes.close()
 
     def when_shown(self, edit: Edit, call: Callable[[], None]) -> None:

@@ -62,14 +62,22 @@ class VolatileLink:
     errbacks if they may have none: then `VolatileExchange.fetch` is called when others can be
     reached. `want` makes others send their state, and fires when they have. `lock` fires when all
     that has a place in the order is here, and nothing of others has one until what it fires with is
-    called; None where that is not possible. Requests wait for the state for `wait_s` seconds at the
-    most.
+    called; None where that is not possible. Where there is one, writers are answered when their
+    changes have their place. Requests wait for the state for `wait_s` seconds at the most.
     """
 
     share: Callable[[DatabaseName, bytes], Deferred[object]]
     want: Callable[[DatabaseName], Deferred[object]]
     lock: Callable[[DatabaseName], Deferred[Callable[[], None]]] | None = None
     wait_s: float = WAIT_S
+
+
+@attrs.define(eq=False)
+class _Message:
+    """Changes that were sent, and who waits until they have their place in the order."""
+
+    changes: list[Change]
+    waiters: list[Deferred[None]] = attrs.field(factory=list)
 
 
 class VolatileExchange:
@@ -92,7 +100,8 @@ class VolatileExchange:
         # Not sent yet, the oldest first: of each place the last value, and the last removal.
         self._own: dict[tuple[Place, bool], Change] = {}
         self._is_whole = False  # too many for that: the whole state is sent
-        self._sent: deque[list[Change]] = deque()  # messages that are not in the order of all yet
+        self._sent: deque[_Message] = deque()  # those that are not in the order of all yet
+        self._waiters: list[Deferred[None]] = []  # of what is not sent yet
         self._is_due = False
         self._is_cut_off = False
         self._fetches = 0
@@ -142,6 +151,21 @@ class VolatileExchange:
         if not self._is_whole:
             self._keep(changes)
         self._schedule()
+
+    def close(self) -> None:
+        """Send what is not sent yet, and let no writer wait for its place."""
+        self.flush()
+        self._is_cut_off = True
+        _fire(self._take_waiters())
+
+    def when_ordered(self) -> Deferred[None] | None:
+        """Return what fires when all that was noted has its place; None if none waits for that."""
+        is_sent = not (self._own or self._is_whole)
+        if self._link.lock is None or self._is_cut_off or (is_sent and not self._sent):
+            return None
+        waiter: Deferred[None] = Deferred()
+        (self._sent[-1].waiters if is_sent else self._waiters).append(waiter)
+        return waiter
 
     def receive(self, content: bytes, *, is_state: bool) -> None:
         """Apply changes of another process, or a part of its state."""
@@ -214,7 +238,7 @@ class VolatileExchange:
 
     def _unordered(self) -> Iterator[Change]:
         """Iterate over the own changes that have no place in the order yet."""
-        return chain(chain.from_iterable(self._sent), self._own.values())
+        return chain(chain.from_iterable(each.changes for each in self._sent), self._own.values())
 
     def _apply_state(self, changes: Sequence[Change]) -> None:
         """Apply changes to what is older than what was missed, and that once more."""
@@ -271,30 +295,48 @@ class VolatileExchange:
             own = [Change(Place(()), None), *self.state()]
         self._is_whole = False
         self._own.clear()
-        for part, changes in _encode_parts(own):
-            self._sent.append(changes)
+        sent = [(part, _Message(changes)) for part, changes in _encode_parts(own)]
+        sent[-1][1].waiters, self._waiters = self._waiters, []
+        self._sent += [message for _, message in sent]
+        for part, message in sent:
             shared = self._link.share(self._name, part)
-            shared.addCallbacks(self._ordered, self._cut_off, (changes,), errbackArgs=(changes,))
+            shared.addCallbacks(self._ordered, self._cut_off, (message,), errbackArgs=(message,))
 
-    def _ordered(self, _: object, part: list[Change]) -> None:
-        if not (self._sent and self._sent[0] is part):
+    def _ordered(self, _: object, message: _Message) -> None:
+        if not (self._sent and self._sent[0] is message):
             return  # it was cut off
         self._sent.popleft()
         if self._missed is not None:
-            self._missed += [(change, True) for change in part]
+            self._missed += [(change, True) for change in message.changes]
+        _fire(message.waiters)
         if not self._sent:
             self._schedule()
 
-    def _cut_off(self, _: object, part: list[Change]) -> None:
+    def _take_waiters(self) -> list[Deferred[None]]:
+        waiters = [*chain.from_iterable(each.waiters for each in self._sent), *self._waiters]
+        self._waiters = []
+        for each in self._sent:
+            each.waiters = []
+        return waiters
+
+    def _cut_off(self, _: object, message: _Message) -> None:
         """Keep what was sent, which may have no place in the order, for the next fetch."""
-        if not any(each is part for each in self._sent):
+        if message not in self._sent:
             return
         self._is_cut_off = True
         kept = list(self._unordered())
+        waiters = self._take_waiters()
         self._sent.clear()
         self._own.clear()
         if not self._is_whole:
             self._keep(kept)
+        _fire(waiters)
+
+
+def _fire(waiters: Iterable[Deferred[None]]) -> None:
+    for each in waiters:
+        if not each.called:  # else it was cancelled
+            each.callback(None)
 
 
 class _Places:

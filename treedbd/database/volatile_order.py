@@ -93,8 +93,18 @@ class VolatileOrder:
         self._readers.append(waiter)
         return waiter
 
-    def submit(self, write: Write) -> Deferred[Outcome] | None:
-        """Do a write as soon as it may be done; None if that is now."""
+    def submit(self, write: Write) -> Deferred[Outcome]:
+        """Do a write as soon as it may be done; fires when what is volatile of it has its place."""
+        done = self._submit(write)
+        return (self._write(write) if done is None else done).addCallback(self._await_place)
+
+    def _await_place(self, outcome: Outcome) -> Outcome | Deferred[Outcome]:
+        """Return an outcome when what its client writes next, at any process, has a later place."""
+        ordered = self._exchange.when_ordered() if outcome.volatile else None
+        return outcome if ordered is None else ordered.addCallback(lambda _: outcome)
+
+    def _submit(self, write: Write) -> Deferred[Outcome] | None:
+        """Return what fires with the outcome of a write that has to wait; None if it has not."""
         if write.task is not None:
             return None
         needs_lock = self._needs_lock(write)
