@@ -38,7 +38,7 @@ from treedbd.loop import do_nothing
 from treedbd.names import DatabaseName
 from treedbd.store.rows import parse_stored
 from treedbd.tree.types import Change, Path, Place, Value
-from treedbd.tree.value import compact, members
+from treedbd.tree.value import compact, members, priority_of
 
 if TYPE_CHECKING:
     from treedbd.database.volatile import VolatileData
@@ -226,10 +226,10 @@ class VolatileExchange:
         newer = [(change, False) for change in chain(self._missed_changes(), self._unordered())]
         again = _own_without_newer([*((change, True) for change in self._again), *newer])
         self._missed, self._again = None, []
-        for change in again:
-            if self._data.lacks(change):
-                self._data.apply_received([change])
-                self.note([change])
+        again = self._effective(again)
+        if again:
+            self._data.apply_received(again)
+            self.note(again)
         self.fetched()
 
     def _missed_changes(self) -> Iterator[Change]:
@@ -242,9 +242,19 @@ class VolatileExchange:
 
     def _apply_state(self, changes: Sequence[Change]) -> None:
         """Apply changes to what is older than what was missed, and that once more."""
-        changed = [change for change in changes if self._data.lacks(change)]
+        changed = self._effective(changes)
         if changed:
             self._apply(changed, self._missed_changes())
+
+    def _effective(self, changes: Iterable[Change]) -> list[Change]:
+        """Return the changes that may have an effect, when those before them are made."""
+        places, effective = _Places(), []
+        for change in changes:
+            path = change.place.path
+            if places.meets(path) or self._data.lacks(change):
+                places.add(path)
+                effective.append(change)
+        return effective
 
     def _apply(self, changes: Sequence[Change], again: Iterable[Change]) -> None:
         """Apply changes, and once more those that are newer and meet them."""
@@ -401,10 +411,14 @@ def decode_changes(content: bytes) -> list[Change]:
 def _divide(change: Change) -> Iterator[tuple[Path, bool, Value]]:
     """Yield a change, or one that removes and others that set the children, if it is long."""
     (path, is_priority), value = change.place, change.value
-    children = () if is_priority or len(compact(value)) <= SHORT_BYTES else tuple(members(value))
+    is_short = is_priority or not isinstance(value, dict) or len(compact(value)) <= SHORT_BYTES
+    children = () if is_short else tuple(members(value))
     if not children:
         yield path, is_priority, value
         return
     yield path, False, None
     for key, child in children:
         yield from _divide(Change(Place((*path, key)), child))
+    priority = priority_of(value)
+    if priority is not None:
+        yield path, True, priority
