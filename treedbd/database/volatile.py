@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
@@ -73,6 +74,7 @@ from treedbd.store.volatile import (
     VolatileView,
 )
 from treedbd.tree.edit import (
+    Draft,
     Edit,
     changes_as_sent,
     echo_of,
@@ -444,12 +446,44 @@ class VolatileData:
             self._turn += 1
 
     def apply_received(self, changes: Iterable[Change]) -> None:
-        """Apply changes of other processes."""
+        """Apply changes of other processes, those to one volatile node together."""
         self._turn += 1
-        for change in changes:
-            for path in self._change(self._tops, change):
+        for top_path, of_top in groupby(changes, self._top_of):
+            some = list(of_top)
+            if top_path is not None and len(some) > 1:
+                changed = self._set_many(top_path, some)
+            else:
+                changed = [path for each in some for path in self._change(self._tops, each)]
+            for path in changed:
                 self._flushes.note(path, self.paths.depth(path))
-            self._drop_kept(change.place.path)
+            for each in some:
+                self._drop_kept(each.place.path)
+
+    def _top_of(self, change: Change) -> Path | None:
+        """Return the volatile node that a change is at or below, None if there is none."""
+        path = change.place.path
+        depth = self.paths.depth(path)
+        return path[:depth] if depth > 0 else None
+
+    def _set_many(self, top_path: Path, changes: Sequence[Change]) -> list[Path]:
+        """Apply changes at or below one volatile node; return the places that may be changed."""
+        top, depth = self._tops.at(top_path), len(top_path)
+        size = 0 if top is None else top.size - TOP_BYTES
+        draft = Draft(None)
+        draft.set((), None if top is None else top.value)  # it is copied where it is changed
+        for change in changes:
+            (path, is_priority), value = change.place, change.value
+            below = path[depth:]
+            if is_priority:
+                draft.set_priority(below, as_priority(value))
+            else:
+                size += _size_of(value) - _size_of(draft.at(below))
+                draft.set(below, value)
+        after = draft.finish()
+        if after is None and top is None:
+            return []
+        self._put(self._tops, top_path, top, after, max(0, size))
+        return [change.place.path for change in changes]
 
     def state(self) -> Iterator[Change]:
         """Iterate over the changes that make the present state, also later and in any thread."""
