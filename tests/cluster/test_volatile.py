@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import attrs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from tests.database.test_volatile import keys_of, put
 from tests.database.world import ADMIN, TurnClock, World
 from tests.examples import examples
 from treedbd.cluster.volatile import LATE_S, LONG_WAITS, OFFER_S, STATE_S, VolatilePeers
+from treedbd.database import volatile_exchange
 from treedbd.database.requests import Write
 from treedbd.database.volatile_exchange import VolatileExchange, VolatileLink
 from treedbd.names import DatabaseName
@@ -141,6 +143,17 @@ STEPS = st.one_of(
 )
 
 
+LONG_VALUES = st.one_of(
+    VALUES,
+    st.just({"x": {"y": "a" * 9, "q": "b" * 12}, "z": "c" * 12, "a": "d" * 9}),
+    st.just({".priority": 4, "x": "a" * 9, "z": "b" * 9, "n": "c" * 5}),
+)
+LONG_STEPS = st.one_of(
+    st.tuples(st.just("write"), PATHS, LONG_VALUES),
+    st.tuples(st.sampled_from(["cut", "join", "wait", "rules"]), st.none(), st.none()),
+)
+
+
 class World3:
     """Three daemons, of which the first may be the one that is always connected."""
 
@@ -179,14 +192,8 @@ class World3:
                 daemon.world.clock.run()
 
 
-@settings(deadline=None, max_examples=examples(60))
-@given(
-    st.lists(st.tuples(st.integers(0, DAEMONS - 1), STEPS), max_size=25),
-    st.booleans(),
-    st.randoms(),
-)
-def test_all_come_to_one_state(steps: list[Any], is_one_left: bool, choose: random.Random) -> None:
-    world = World3(choose, is_one_left=is_one_left)
+def come_to_one_state(world: World3, steps: list[Any]) -> None:
+    """Take steps, then let all daemons be connected until nothing is under way."""
     for number, step in steps:
         world.take(number, *step)
         world.pass_some()
@@ -198,10 +205,36 @@ def test_all_come_to_one_state(steps: list[Any], is_one_left: bool, choose: rand
     world.order.settle()
     states = [(each.world.get("v"), each.world.get("w")) for each in daemons]
     assert states[0] == states[1] == states[2]
-    for number, daemon in enumerate(daemons):
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(
+    st.lists(st.tuples(st.integers(0, DAEMONS - 1), STEPS), max_size=25),
+    st.booleans(),
+    st.randoms(),
+)
+def test_all_come_to_one_state(steps: list[Any], is_one_left: bool, choose: random.Random) -> None:
+    world = World3(choose, is_one_left=is_one_left)
+    come_to_one_state(world, steps)
+    for number, daemon in enumerate(world.order.daemons):
         path = f"v/own{number}"
         if is_one_left and path in world.own and "v" not in world.own:
             assert daemon.world.get(*path.split("/")) == world.own[path]
+
+
+@settings(deadline=None, max_examples=examples(30))
+@given(
+    st.lists(st.tuples(st.integers(0, DAEMONS - 1), LONG_STEPS), max_size=20),
+    st.booleans(),
+    st.randoms(),
+)
+def test_all_come_to_one_state_in_several_messages(
+    steps: list[Any], is_one_left: bool, choose: random.Random
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for limit, most in (("PART_BYTES", 60), ("SHORT_BYTES", 12), ("MAX_KEPT", 3)):
+            patch.setattr(volatile_exchange, limit, most)
+        come_to_one_state(World3(choose, is_one_left=is_one_left), steps)
 
 
 def get(daemon: SimulatedDaemon, path: str) -> Any:
