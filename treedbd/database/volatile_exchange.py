@@ -100,6 +100,9 @@ class VolatileExchange:
         # Not sent yet, the oldest first: of each place the last value, and the last removal.
         self._own: dict[tuple[Place, bool], Change] = {}
         self._is_whole = False  # too many for that: the whole state is sent
+        self._whole: list[Change] = []  # the whole state, while messages are made of it
+        self._made: list[tuple[bytes, list[Change]]] = []
+        self._parts: Iterator[tuple[bytes, list[Change]]] = iter(())
         self._sent: deque[_Message] = deque()  # those that are not in the order of all yet
         self._waiters: list[Deferred[None]] = []  # of what is not sent yet
         self._is_due = False
@@ -238,7 +241,8 @@ class VolatileExchange:
 
     def _unordered(self) -> Iterator[Change]:
         """Iterate over the own changes that have no place in the order yet."""
-        return chain(chain.from_iterable(each.changes for each in self._sent), self._own.values())
+        sent = chain.from_iterable(each.changes for each in self._sent)
+        return chain(sent, self._whole, self._own.values())
 
     def _apply_state(self, changes: Sequence[Change]) -> None:
         """Apply changes to what is older than what was missed, and that once more."""
@@ -287,27 +291,51 @@ class VolatileExchange:
 
     def _schedule(self) -> None:
         # Over workers, who have a lock, a client may have gone on at another one meanwhile.
-        is_waiting = self._is_due or self._is_cut_off or (self._sent and self._link.lock is None)
+        is_held = bool(self._whole) or (bool(self._sent) and self._link.lock is None)
+        is_waiting = self._is_due or self._is_cut_off or is_held
         if (self._own or self._is_whole) and not is_waiting:
             self._is_due = True
             self._clock.callLater(0, self._send)
 
     def _send(self) -> None:
         self._is_due = False
-        self.flush()
+        if self._is_whole and not self._is_cut_off:
+            self._is_whole = False
+            self._whole = [Change(Place(()), None), *self.state()]
+            self._parts = _encode_parts(self._whole)
+            self._make_some()
+        else:
+            self.flush()
+
+    def _make_some(self) -> None:
+        """Make a message of the whole state in each turn, and send all after the last."""
+        if self._whole and self._make():
+            self._clock.callLater(0, self._make_some)
+
+    def _make(self) -> bool:
+        """Make a message of the whole state; without more to make send all, and return False."""
+        part = next(self._parts, None)
+        if part is not None:
+            self._made.append(part)
+            return True
+        made, self._made, self._whole = self._made, [], []
+        self._share(made)
+        self._schedule()
+        return False
 
     def flush(self) -> None:
         """Send what was written until now, also if what was sent before is under way."""
-        if self._is_cut_off or not (self._own or self._is_whole):
-            return
-        own = list(self._own.values())
-        if self._is_whole:
-            own = [Change(Place(()), None), *self.state()]
-        self._is_whole = False
-        self._own.clear()
-        sent = [(part, _Message(changes)) for part, changes in _encode_parts(own)]
+        while self._whole and self._make():
+            pass
+        if self._own and not self._is_cut_off:
+            own = list(self._own.values())
+            self._own.clear()
+            self._share(list(_encode_parts(own)))
+
+    def _share(self, parts: Sequence[tuple[bytes, list[Change]]]) -> None:
+        sent = [(part, _Message(changes)) for part, changes in parts]
         sent[-1][1].waiters, self._waiters = self._waiters, []
-        self._sent += [message for _, message in sent]
+        self._sent += [message for _, message in sent]  # all at once: they may be cut off at once
         for part, message in sent:
             shared = self._link.share(self._name, part)
             shared.addCallbacks(self._ordered, self._cut_off, (message,), errbackArgs=(message,))
