@@ -83,6 +83,25 @@ def test_the_writes_of_one_client_keep_their_order_whichever_workers_take_them(
         assert first.get(url) == number + 1
 
 
+def test_a_stored_leaf_takes_the_place_of_volatile_children_at_all_workers(
+    shared_daemon: Daemon,
+) -> None:
+    first, second = clients_of(shared_daemon)
+    opened = [(EventStream(each, "/boards.json"), Replica()) for each in clients_of(shared_daemon)]
+    for number in range(30):
+        url = f"/boards/leaf{number}"
+        first.put(f"{url}.json", {"title": 1, "typing": number})
+        if number % 3:
+            first.put(f"{url}/cursors/ada.json", number)
+        second.put(f"{url}.json", "leaf")
+        assert second.get(f"{url}.json") == "leaf"
+    leaves = {f"leaf{number}": "leaf" for number in range(30)}
+    wait_until(lambda: first.get("/boards.json") == second.get("/boards.json"))
+    wait_until(lambda: leaves.items() <= first.get("/boards.json").items())
+    for stream, replica in opened:
+        await_replica(stream, replica, first.get("/boards.json"))
+
+
 def test_all_workers_come_to_the_same_state(shared_daemon: Daemon) -> None:
     first, second = clients_of(shared_daemon)
     for number in range(20):

@@ -20,7 +20,7 @@ OWNER: Final = {"Authorization": "Bearer owner"}
 RULES: Final = """{"rules": {".read": true, ".write": true, "boards": {"$board": {
     "cursors": {"$user": {".volatile": true}}, "typing": {".volatile": {"hz": 20}}}}}}"""
 SECRET: Final = "volatile-value-7f3a"
-LISTENING: Final = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN treedb_volatile%'"
+LISTENING: Final = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'DO %treedb.channel%'"
 SENDING: Final = (
     "SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT pg_notify($1, payload)%'"
 )

@@ -265,6 +265,32 @@ def test_what_others_store_above_volatile_nodes_leaves_watchers_with_their_value
         assert replica.tree == {"a": {"b": {"s": 1, "v": 1}}}
 
 
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_leaf_that_another_stores_above_volatile_nodes_remains(*, is_early: bool) -> None:
+    rules = """{"rules": {".read": true, ".write": true,
+        "a": {"$any": {"v": {".volatile": {"hz": 1}}}}}}"""
+    with two_workers(parse_rules(rules)) as (first, second):
+        first.put(("exists",), True)
+        recorder, volatile = second.watch(()), second.database.volatile
+        assert volatile is not None
+        written = [Change(Place(("a", "b", "v")), 1)]
+        if is_early:
+            volatile.apply_received(written)
+            second.clock.run()
+        first.put(("a", "b"), "leaf")
+        second.follow()
+        if not is_early:
+            volatile.apply_received(written)
+        second.clock.advance(1)
+        second.clock.run()
+        replica = Replica()
+        for event in recorder.events:
+            value = "leaf" if event.is_missed else event.data  # it is read again then
+            replica.apply(event.kind, "/".join(event.path), value)
+        assert second.get(("a", "b")) == "leaf"
+        assert replica.tree == {"a": {"b": "leaf"}}
+
+
 def test_more_writes_than_are_read_at_once_are_notified_one_by_one(workers: list[Worker]) -> None:
     recorder = workers[1].watch(("a",))
     for number in range(1, 100):

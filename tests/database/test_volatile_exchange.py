@@ -24,7 +24,6 @@ from treedbd.database.volatile_exchange import (
     encode_changes,
 )
 from treedbd.loop import do_nothing
-from treedbd.loop import do_nothing
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.types import Change, Place, Value
@@ -258,53 +257,6 @@ def test_of_too_many_changes_the_state_is_sent() -> None:
     changes = link.take()
     assert changes[0] == Change(Place(()), None)
     assert len(changes) == 1 + len(list(exchange.state())) == 4
-
-
-def make_long(count: int) -> dict[str, Value]:
-    """Return a value that is sent in several parts."""
-    return {f"k{number:04d}": f"value {number}" for number in range(count)}
-
-
-def state_of(value: Value) -> list[bytes]:
-    return list(encode_changes([Change(AT_A, value)]))
-
-
-def test_a_state_in_several_parts_leaves_what_is_here_already_as_it_is() -> None:
-    world, exchange = make_held(HeldLink())
-    value = make_long(3000)
-    for part in state_of(value):
-        exchange.receive(part, is_state=False)
-    parts = state_of({**value, "k2999": "newer"})
-    assert len(parts) > 1
-    exchange.begin_state()
-    for part in parts:
-        exchange.receive(part, is_state=True)
-    exchange.end_state(do_nothing)
-    assert world.get("v", "a") == {**value, "k2999": "newer"}
-
-
-def test_the_priority_of_a_value_that_is_sent_in_parts_is_sent() -> None:
-    world, exchange = make_held(HeldLink())
-    for part in state_of({".priority": 7, **make_long(1000)}):
-        exchange.receive(part, is_state=False)
-    assert world.get("v", "a", ".priority") == 7
-
-
-def test_several_messages_that_cannot_be_sent_are_kept_in_their_order() -> None:
-    link = HeldLink()
-    world, exchange = make_held(link)
-    passes = VolatileLink(lambda *_: fail(ValueError()), link.want)
-    exchange._link = passes
-    value = make_long(1500)
-    world.write(put("v/a", value))
-    world.clock.run()
-    exchange._link = VolatileLink(link.share, link.want)
-    exchange.fetch()
-    world.clock.run()
-    other, received = make_held(HeldLink())
-    for part in link.shared:
-        received.receive(part, is_state=False)
-    assert other.get("v", "a") == value
 
 
 def make_long(count: int) -> dict[str, Value]:

@@ -221,7 +221,7 @@ class WriteApplier:
         if write.wants_etag and may_read:
             outcome.etag = etag_before_write(edit) or etag_after_write(after, edit)
         volatile.applied(changes)
-        outcome.has_changed_rows = bool(changes) and not transaction.sequence()
+        outcome.has_changed_rows = bool(part) and not transaction.sequence()
         return outcome
 
     def _store(

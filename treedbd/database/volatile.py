@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -60,7 +61,14 @@ from treedbd.loop import pause, paused
 from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads, ReadPool
 from treedbd.rules.volatile import ABOVE, BESIDE, VolatileBranch, VolatilePaths
-from treedbd.store.engine import EngineSnapshot, PresentView
+from treedbd.store.engine import (
+    DamagedRow,
+    DiskFull,
+    EngineSnapshot,
+    PresentView,
+    StoreDamaged,
+    StoreFailed,
+)
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.store.rows import PagedRows
 from treedbd.store.volatile import (
@@ -181,6 +189,9 @@ class VolatileData:
         self._of_batch: Tops | None = None  # with what is volatile of its writes so far
         self._seen = self._tops  # those that the write sees which is being applied
         self._free: set[Path] = set()
+        self._doubtful: set[Path] = set()
+        self._doubts: IDelayedCall | None = None
+        self._clock: Final = runtime.clock
         self._queued: list[Path] = []
         self._flushes: Final = Flushes(self, runtime)
         self.exchange: VolatileExchange | None = None
@@ -312,6 +323,7 @@ class VolatileData:
         """
         kept: list[_Sent] = []
         volatile: list[Change] = []
+        unseen: list[Change] = []  # what they remove may be at other processes
         is_cut = False
         names = list(edit.sent) if isinstance(edit.sent, dict) else []
         for number, (change, sent) in enumerate(changes_as_sent(edit)):
@@ -326,6 +338,8 @@ class VolatileData:
                 rest, parts = self.paths.cut(path, change.value)
                 if parts or (self._seen and self._seen.has_below(encode_path(path))):
                     volatile.append(change)
+                elif self.exchange is not None:
+                    unseen.append(change)
                 if parts:
                     if rest is None:
                         self._is_free(path, stored)  # nothing stored takes the place of a leaf
@@ -335,6 +349,7 @@ class VolatileData:
             self._check_size(volatile)
         if len(volatile) > MAX_CHANGES:
             raise _too_many()
+        volatile += unseen
         if not is_cut:
             return Divided(edit, in_order(volatile))
         if not kept:
@@ -431,7 +446,7 @@ class VolatileData:
             if is_above:
                 self._free.clear()  # a leaf may be there now
             touched = self._change(self._tops, change)
-            if self.exchange is not None and (touched or not is_above):
+            if self.exchange is not None:
                 self.exchange.note(self._sets_of(change))
             if outcome.commit is not None:
                 self._change(self._shown, change)
@@ -450,6 +465,8 @@ class VolatileData:
         self._turn += 1
         for top_path, of_top in groupby(changes, self._top_of):
             some = list(of_top)
+            if top_path is not None and self._tops.at(top_path) is None:
+                self._doubt(top_path)
             if top_path is not None and len(some) > 1:
                 changed = self._set_many(top_path, some)
             else:
@@ -555,12 +572,64 @@ class VolatileData:
             encoded = encode_path(path)
             for top in self._shown.below(encoded):
                 self._shown.remove(top)
-            for top in self._tops.below(encoded):
-                self._flushes.note(top.path, len(top.path))
-                self._flushes.hasten(self.paths.rate(top.path))
+            if self._tops.has_below(encoded):
+                self._doubt(path)
+
+    def _doubt(self, path: Path) -> None:
+        """Look in the next turn whether there is a stored leaf where volatile nodes are."""
+        if not self._doubtful:
+            self._doubts = self._clock.callLater(0, self._settle_doubts)
+        self._doubtful.add(path)
+
+    def _settle_doubts(self) -> None:
+        """Remove volatile nodes below stored leaves; notify of the others once more.
+
+        Where two processes write both in one moment, the leaf remains.
+        """
+        paths, self._doubtful = self._doubtful, set()
+        try:
+            leaves = self._database.read_stored(lambda nodes: self._find_leaves(nodes, paths))
+        except (StoreFailed, StoreDamaged, DamagedRow, DiskFull, Unavailable):
+            return  # so are reads and writes
+        for leaf in leaves:
+            self._remove_below(leaf)
+
+    def _find_leaves(self, stored: Nodes, paths: Iterable[Path]) -> set[Path]:
+        """Return the stored leaves above volatile nodes at or below paths; flush the others."""
+        leaves = set[Path]()
+        find = cache(partial(_find_leaf, stored))
+        for path in paths:
+            is_above = self.paths.depth(path) == ABOVE
+            for top in self._tops.below(encode_path(path)):
+                leaf = find(top.path[:-1]) if is_above else _find_leaf(stored, top.path)
+                if leaf is not None:
+                    leaves.add(leaf)
+                elif is_above:
+                    self._flushes.note(top.path, len(top.path))
+                    self._flushes.hasten(self.paths.rate(top.path))
+        return leaves
+
+    def _remove_below(self, leaf: Path) -> None:
+        removed = [Change(Place(leaf), None)]
+        self.apply_received(removed)
+        if self.exchange is not None:
+            self.exchange.note(removed)
+        self.run_beside_batches(self._show_again(leaf))
+
+    def _show_again(self, path: Path) -> Steps:
+        """Make watchers read a place again, of which they may know a volatile node below it."""
+        change = CommittedChange(path, None)
+        commit = Commit(Position(self._moment()), "put", path, (change,), is_large=True)
+        before, turn = self._shown.freeze(), self._shown_turn
+        self._turn += 1
+        yield from self._database.notify_volatile(
+            commit, lambda snapshot: MergedHeldNodes(snapshot, before, turn)
+        )
 
     def close(self) -> None:
         """Notify of nothing more."""
+        if self._doubts is not None and self._doubts.active():
+            self._doubts.cancel()
         if self.order is not None:
             self.order.close()
         if self.exchange is not None:
@@ -1082,6 +1151,15 @@ def _too_many() -> InvalidData:
         f"One write may set or remove {MAX_CHANGES} volatile places: write them in several parts, "
         "or remove what is above them."
     )
+
+
+def _find_leaf(stored: Nodes, path: Path) -> Path | None:
+    """Return the path of a stored leaf at or above a path, None without one."""
+    for depth in range(len(path) + 1):
+        found = stored.type_at(path[:depth])
+        if found is None or found is not Container:
+            return None if found is None else path[:depth]
+    return None
 
 
 def _check_path(top: Path) -> None:
