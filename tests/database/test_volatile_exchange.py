@@ -306,6 +306,29 @@ def test_several_messages_that_cannot_be_sent_are_kept_in_their_order() -> None:
     assert other.get("v", "a") == value
 
 
+def test_a_whole_state_that_others_have_received_is_not_sent_again() -> None:
+    link = HeldLink()
+    world, exchange = make_held(link)
+    world.write(put("v/a", 0))
+    link.end(ValueError())
+    for number in range(MAX_KEPT + 1):
+        world.database.write(Write(put(f"v/a/k{number}", 1), 0, ADMIN))
+    exchange.fetch()
+    world.clock.run()
+    parts = state_of(world.get("v", "a"))
+    link.end()
+    link.take()
+    exchange.begin_state()
+    for part in parts:
+        exchange.receive(part, is_state=True)
+    exchange.end_state(do_nothing)
+    for each in link.wants:
+        each.callback(None)
+    world.clock.run()
+    assert not exchange.is_fetching
+    assert link.take() == []
+
+
 def test_a_whole_state_removes_what_it_does_not_have() -> None:
     world, exchange = make_held(HeldLink())
     exchange.receive(encode(Change(AT_A, 1), Change(AT_B, 2)), is_state=False)

@@ -463,18 +463,37 @@ class VolatileData:
     def apply_received(self, changes: Iterable[Change]) -> None:
         """Apply changes of other processes, those to one volatile node together."""
         self._turn += 1
-        for top_path, of_top in groupby(changes, self._top_of):
-            some = list(of_top)
+        changes = list(changes)
+        for top_path in {self._top_of(each) for each in changes} - {None}:
             if top_path is not None and self._tops.at(top_path) is None:
                 self._doubt(top_path)
-            if top_path is not None and len(some) > 1:
-                changed = self._set_many(top_path, some)
-            else:
-                changed = [path for each in some for path in self._change(self._tops, each)]
+        for some, changed in self._change_all(self._tops, changes):
             for path in changed:
                 self._flushes.note(path, self.paths.depth(path))
             for each in some:
                 self._drop_kept(each.place.path)
+
+    def would_change(self, changes: Iterable[Change]) -> bool:
+        """Return whether changes, one after the other, would come to another state than this."""
+        other = self._tops.copy()
+        for _ in self._change_all(other, changes):
+            pass
+        return len(other) != len(self._tops) or any(
+            top is not present
+            and (top.path != present.path or compact(top.value) != compact(present.value))
+            for top, present in zip(other, self._tops, strict=True)
+        )
+
+    def _change_all(
+        self, tops: Tops, changes: Iterable[Change]
+    ) -> Iterator[tuple[list[Change], list[Path]]]:
+        """Apply changes; yield those to each volatile node with the places that they changed."""
+        for top_path, of_top in groupby(changes, self._top_of):
+            some = list(of_top)
+            if top_path is not None and len(some) > 1:
+                yield some, self._set_many(tops, top_path, some)
+            else:
+                yield some, [path for each in some for path in self._change(tops, each)]
 
     def _top_of(self, change: Change) -> Path | None:
         """Return the volatile node that a change is at or below, None if there is none."""
@@ -482,9 +501,9 @@ class VolatileData:
         depth = self.paths.depth(path)
         return path[:depth] if depth > 0 else None
 
-    def _set_many(self, top_path: Path, changes: Sequence[Change]) -> list[Path]:
+    def _set_many(self, tops: Tops, top_path: Path, changes: Sequence[Change]) -> list[Path]:
         """Apply changes at or below one volatile node; return the places that may be changed."""
-        top, depth = self._tops.at(top_path), len(top_path)
+        top, depth = tops.at(top_path), len(top_path)
         size = 0 if top is None else top.size - TOP_BYTES
         draft = Draft(None)
         draft.set((), None if top is None else top.value)  # it is copied where it is changed
@@ -499,7 +518,7 @@ class VolatileData:
         after = draft.finish()
         if after is None and top is None:
             return []
-        self._put(self._tops, top_path, top, after, max(0, size))
+        self._put(tops, top_path, top, after, max(0, size))
         return [change.place.path for change in changes]
 
     def state(self) -> Iterator[Change]:

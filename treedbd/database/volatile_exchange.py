@@ -229,8 +229,8 @@ class VolatileExchange:
         newer = [(change, False) for change in chain(self._missed_changes(), self._unordered())]
         again = _own_without_newer([*((change, True) for change in self._again), *newer])
         self._missed, self._again = None, []
-        again = self._effective(again)
-        if again:
+        if again and self._data.would_change(again):
+            again = self._effective(again)
             self._data.apply_received(again)
             self.note(again)
         self.fetched()

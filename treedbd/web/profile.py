@@ -381,7 +381,7 @@ class ProfiledStream(Stream):
         if not self._is_over and self.sent_bytes and not was_refused:
             path, address = self.wanted.place.path, address_of(self.request)
             self._data.profiler.note(UNLISTEN, self.name, path, address=address)
-        super()._close(_)
+        Stream._close(self, _)  # it may be an ordinary one again by now
 
 
 class ProfiledChanges(ProfiledStream, ChangesStream):
