@@ -192,8 +192,8 @@ class World3:
                 daemon.world.clock.run()
 
 
-def come_to_one_state(world: World3, steps: list[Any]) -> None:
-    """Take steps, then let all daemons be connected until nothing is under way."""
+def states_after(world: World3, steps: list[Any]) -> list[Any]:
+    """Take steps, let all daemons be connected until nothing is under way; return their states."""
     for number, step in steps:
         world.take(number, *step)
         world.pass_some()
@@ -203,8 +203,7 @@ def come_to_one_state(world: World3, steps: list[Any]) -> None:
         if not daemon.is_joined:
             daemon.join()
     world.order.settle()
-    states = [(each.world.get("v"), each.world.get("w")) for each in daemons]
-    assert states[0] == states[1] == states[2]
+    return [(each.world.get("v"), each.world.get("w")) for each in daemons]
 
 
 @settings(deadline=None, max_examples=examples(60))
@@ -215,7 +214,8 @@ def come_to_one_state(world: World3, steps: list[Any]) -> None:
 )
 def test_all_come_to_one_state(steps: list[Any], is_one_left: bool, choose: random.Random) -> None:
     world = World3(choose, is_one_left=is_one_left)
-    come_to_one_state(world, steps)
+    states = states_after(world, steps)
+    assert states[0] == states[1] == states[2]
     for number, daemon in enumerate(world.order.daemons):
         path = f"v/own{number}"
         if is_one_left and path in world.own and "v" not in world.own:
@@ -234,7 +234,8 @@ def test_all_come_to_one_state_in_several_messages(
     with pytest.MonkeyPatch.context() as patch:
         for limit, most in (("PART_BYTES", 60), ("SHORT_BYTES", 12), ("MAX_KEPT", 3)):
             patch.setattr(volatile_exchange, limit, most)
-        come_to_one_state(World3(choose, is_one_left=is_one_left), steps)
+        states = states_after(World3(choose, is_one_left=is_one_left), steps)
+    assert states[0] == states[1] == states[2]
 
 
 def get(daemon: SimulatedDaemon, path: str) -> Any:

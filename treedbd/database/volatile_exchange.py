@@ -397,6 +397,8 @@ class _Places:
 
 def _own_without_newer(changes: Sequence[tuple[Change, bool]]) -> list[Change]:
     """Return the own ones of changes that none after them meets, but for other ones of these."""
+    if not any(is_own for _, is_own in changes):
+        return []
     newer, own = _Places(), []
     for change, is_own in reversed(changes):
         path = change.place.path
