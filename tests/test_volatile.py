@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.command import run_command
 from tests.daemon import Daemon
 from tests.realtime import RealtimeClient
 from tests.replica import Replica
@@ -118,6 +119,7 @@ def test_all_workers_come_to_the_same_state(shared_daemon: Daemon) -> None:
     expected = {"title": "A", "cursors": {"cyd": 1}}
     for client in (first, second):
         await_value(client, "/boards/a.json", expected)
+    assert first.get("/boards/a/typing.json") is None
     stream, replica = EventStream(first, "/boards/a/cursors.json"), Replica()
     second.put("/boards/a/cursors/ada.json", 5)
     await_replica(stream, replica, {"cyd": 1, "ada": 5})
@@ -232,6 +234,9 @@ def test_of_a_large_body_above_volatile_nodes_what_is_volatile_is_left_out(
     assert client.get("/boards/l.json") == shown
     put = client.request("PUT", "/boards/l.json", json.dumps(large))
     assert "X-TreeDB-Volatile" not in put.headers
+    dropping = json.dumps(large | {"typing": 1}).encode()
+    refused = client.request("PUT", "/boards/l.json", dropping, {"If-Match": "*"})
+    assert (refused.status, client.get("/boards/l.json")) == (400, large)
     refused = client.request("PUT", "/boards/l/typing.json", json.dumps(large).encode())
     assert refused.status == 413
     assert client.get("/boards/l.json") == large
@@ -253,6 +258,24 @@ def test_streams_near_volatile_nodes_have_no_identifiers(shared_daemon: Daemon) 
         assert stream.next_change().id == ""
     with EventStream(client, "/boards/f/title.json?resume=true") as stream:
         assert stream.next_change().id
+
+
+def test_commands_say_what_was_left_out_of_a_large_body(
+    shared_daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    client, file = Client(shared_daemon), tmp_path / "board.json"
+    large = {"title": "x" * 300_000}
+    file.write_text(json.dumps(large | {"typing": 1}))
+    url = f"{shared_daemon.http}/boards"
+    imported = run_command("import", "--merge", file, f"{url}/m", "--quiet")
+    assert (imported.status, "was left out" in imported.errors) == (0, True)
+    client.put("/plain/b.json", large | {"typing": 1})
+    copied = run_command("cp", f"{shared_daemon.http}/plain/b", f"{url}/c")
+    assert (copied.status, "was left out" in copied.errors) == (0, True)
+    assert client.get("/boards/c.json") == client.get("/boards/m.json") == large
+    moved = run_command("mv", f"{shared_daemon.http}/plain/b", f"{url}/n")
+    assert (moved.status, "by itself" in moved.errors) == (1, True)
+    assert client.get("/plain/b/typing.json") == 1
 
 
 def test_tags_and_conditions_are_those_of_what_is_read(shared_daemon: Daemon) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+import pytest
 from twisted.internet.defer import Deferred
 
 from tests.database.test_volatile import put
@@ -202,6 +203,20 @@ def test_who_waits_too_long_goes_on_and_a_late_lock_is_released_at_once() -> Non
     waiting.link.did.clear()
     waiting.link.give_lock()
     assert waiting.link.did == ["released"]
+
+
+@pytest.mark.parametrize("is_read_first", [False, True])
+def test_a_process_that_was_stopped_asks_for_the_lock_once_more(*, is_read_first: bool) -> None:
+    waiting = make_ready()
+    waiting.write("v/a", ADD)
+    waiting.world.clock.rightNow += WAIT_S + 10  # nothing of it was run
+    if not is_read_first:
+        waiting.world.clock.advance(0)
+    waiting.link.give_lock()
+    assert waiting.link.did == ["released"]
+    assert waiting.world.get("v") is None
+    waiting.link.give_lock()
+    assert waiting.world.get("v") == {"a": 1}
 
 
 def test_conditions_of_stored_places_need_no_lock() -> None:

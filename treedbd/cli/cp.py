@@ -31,8 +31,9 @@ from treedbd.cli.data import (
     describe_tries,
     pause_between_tries,
 )
-from treedbd.cli.exit import CommandFailed
+from treedbd.cli.exit import CommandFailed, warn
 from treedbd.cli.http_client import (
+    DROPPED,
     Body,
     HttpClient,
     UnreadResponse,
@@ -84,6 +85,8 @@ def _copy(client: HttpClient, arguments: Namespace) -> None:
     if not written.is_success:
         hint = " treedb export and import copy values of any size."
         raise CommandFailed(written.read_error() + hint * (written.status == TOO_LARGE))
+    if written.has_dropped:
+        warn(DROPPED)
 
 
 def _all_but_nothing(response: UnreadResponse, source: options.Url) -> Iterator[bytes]:

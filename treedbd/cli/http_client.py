@@ -277,6 +277,9 @@ class HttpClient:
         return connection
 
 
+DROPPED: Final = "The rules call some of this volatile: it was left out, as large bodies set none."
+
+
 class UnreadResponse:
     """A response whose body has not been read yet.
 
@@ -298,6 +301,11 @@ class UnreadResponse:
     def is_success(self) -> bool:
         """Whether its status is 2xx."""
         return 200 <= self.status < 300
+
+    @property
+    def has_dropped(self) -> bool:
+        """Whether the server has left out values that its rules call volatile."""
+        return self.header("X-TreeDB-Volatile") == "dropped"
 
     def header(self, name: str) -> str | None:
         """Return the value of a header, None if there is none."""

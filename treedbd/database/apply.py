@@ -566,6 +566,7 @@ class AppliedBody:
         `before` is the tree before the write. Raises `InvalidData`, and what the body raises.
         """
         self._volatile, self._edit = volatile, write.edit
+        self._is_conditional = write.condition is not None
         self.has_dropped = False
         place = write.edit.place
         resolver = Resolver(write.now, before)
@@ -665,6 +666,11 @@ class AppliedBody:
             json, is_cut = volatile.cut_large((*above, *path[1:]), json, fragment.first)
         else:
             json, is_cut = self._cut_members(volatile, json)
+        if is_cut and self._is_conditional:
+            raise InvalidData(
+                "A body of this size sets nothing that is volatile, and a write with a condition "
+                "is done as a whole or not at all: write what is volatile by itself."
+            )
         self.has_dropped = self.has_dropped or is_cut
         return fragment._replace(parsed=json)
 

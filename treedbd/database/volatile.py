@@ -336,25 +336,22 @@ class VolatileData:
                 continue
             if depth == ABOVE and not is_priority:
                 rest, parts = self.paths.cut(path, change.value)
-                if parts or (self._seen and self._seen.has_below(encode_path(path))):
+                if parts or self._is_seen_below(path):
                     volatile.append(change)
                 elif self.exchange is not None:
                     unseen.append(change)
                 if parts:
-                    if rest is None:
-                        self._is_free(path, stored)  # nothing stored takes the place of a leaf
+                    if rest is None:  # nothing stored takes the place of a leaf
+                        self._is_free(path, stored)
                     is_cut, change, sent = True, Change(change.place, rest), as_json(rest)  # noqa: PLW2901
             kept.append(_Sent(name, change, sent))
-        if volatile:
-            self._check_size(volatile)
+        self._check_size(volatile)
         if len(volatile) > MAX_CHANGES:
             raise _too_many()
-        volatile += unseen
-        if not is_cut:
-            return Divided(edit, in_order(volatile))
-        if not kept:
-            return Divided(None, in_order(volatile), "all")
-        return Divided(_edit_of(edit, kept), in_order(volatile), "part")
+        return _make_divided(edit, kept, in_order([*volatile, *unseen]), is_cut=is_cut)
+
+    def _is_seen_below(self, path: Path) -> bool:
+        return bool(self._seen) and self._seen.has_below(encode_path(path))
 
     def cut_kept(self, edit: Edit, stored: Nodes) -> Json:
         """Return what an edit sends, with null for what is volatile: so it can be kept in a row.
@@ -1120,6 +1117,16 @@ def _commit_of(position: Position, changes: Sequence[CommittedChange]) -> Commit
         depth += 1
     depth = min(depth, *(len(each.path) - 1 for each in changes))
     return Commit(position, "patch", first[:depth], tuple(changes))
+
+
+def _make_divided(
+    edit: Edit, kept: Sequence[_Sent], volatile: tuple[Change, ...], *, is_cut: bool
+) -> Divided:
+    if not is_cut:
+        return Divided(edit, volatile)
+    if not kept:
+        return Divided(None, volatile, "all")
+    return Divided(_edit_of(edit, kept), volatile, "part")
 
 
 def _edit_of(edit: Edit, kept: Sequence[_Sent]) -> Edit:

@@ -32,6 +32,10 @@ from treedbd.tree.edit import Increment
 from treedbd.tree.path import is_at_or_above
 from treedbd.tree.types import Path
 
+FRESH_S: Final = 1.5
+"""Seconds after which a lock that was given may be lost already."""
+STOPPED_S: Final = 0.5
+"""Seconds that a call is late in a process that was stopped."""
 MAX_PATHS: Final = 64
 """Places of a write that are compared with those of others; of more, the node above them is."""
 MAX_WAITING: Final = 64
@@ -185,13 +189,29 @@ class VolatileOrder:
             return
         self._acquire(lock)
 
-    def _acquire(self, lock: Callable[[DatabaseName], Deferred[Callable[[], None]]]) -> None:
+    def _acquire(
+        self,
+        lock: Callable[[DatabaseName], Deferred[Callable[[], None]]],
+        *,
+        may_repeat: bool = True,
+    ) -> None:
+        """Do what waits with the lock, or without it after `WAIT_S`.
+
+        A process that was stopped meanwhile may have lost the lock, or not have read that it has
+        it: once it asks again.
+        """
+        began = self._clock.seconds()
+
         def locked(release: Callable[[], None]) -> None:
-            if late.active():
-                late.cancel()
-                self._do_all(release)
-            else:
+            if not late.active():
                 release()
+                return
+            late.cancel()
+            if may_repeat and self._clock.seconds() > began + FRESH_S:
+                release()
+                self._acquire(lock, may_repeat=False)
+            else:
+                self._do_all(release)
 
         def failed(_: object) -> None:
             if late.active():
@@ -199,16 +219,22 @@ class VolatileOrder:
                 self._do_all(do_nothing)
 
         def go_on() -> None:
-            self._log.warn(
-                "Writes of {label} that depend on volatile nodes have waited for the lock for "
-                "{seconds} s, and go on by what this process knows.",
-                label=self._name.label,
-                seconds=WAIT_S,
-            )
-            self._do_all(do_nothing)
+            if may_repeat and self._clock.seconds() > began + WAIT_S + STOPPED_S:
+                self._acquire(lock, may_repeat=False)
+            else:
+                self._do_without_lock()
 
         late = self._clock.callLater(WAIT_S, go_on)
         lock(self._name).addCallbacks(locked, failed)
+
+    def _do_without_lock(self) -> None:
+        self._log.warn(
+            "Writes of {label} that depend on volatile nodes have waited for the lock for "
+            "{seconds} s, and go on by what this process knows.",
+            label=self._name.label,
+            seconds=WAIT_S,
+        )
+        self._do_all(do_nothing)
 
     def _do_all(self, release: Callable[[], None]) -> None:
         """Do all writes that wait now, and release the lock when they are done."""

@@ -30,7 +30,14 @@ import orjson
 
 from treedbd.cli.data import JSON_HEADERS, SIZE, TOO_LARGE
 from treedbd.cli.exit import INTERRUPTED, CommandFailed, counted, make_printable, warn
-from treedbd.cli.http_client import OWN_CONNECTION, PIECE_BYTES, Body, HttpClient, UnreadResponse
+from treedbd.cli.http_client import (
+    DROPPED,
+    OWN_CONNECTION,
+    PIECE_BYTES,
+    Body,
+    HttpClient,
+    UnreadResponse,
+)
 from treedbd.cli.loading.chunks import FORMATS, Part
 from treedbd.cli.options import (
     InvalidUrl,
@@ -283,8 +290,7 @@ class Retries:
         self._client = client
         self._retry_s = retry_s
         self._lock = threading.Lock()
-        self._is_failing = False
-        self._is_over = False
+        self._is_failing = self._is_over = self._has_dropped = False
 
     def give_up(self) -> None:
         """Raise the error of a request at its first failure from now on.
@@ -309,6 +315,7 @@ class Retries:
                 response = self._client.send(method, url, sent, _in_pieces(body))
                 if response.is_success:
                     self._is_failing = False
+                    self._warn_of_dropped(response)
                     return response
                 sentence = self._prefix + response.read_error()
                 if response.status not in TRANSIENT:
@@ -317,6 +324,11 @@ class Retries:
             except NoResponse as error:
                 sentence = str(error)
             self.pause(failures, sentence, wanted)
+
+    def _warn_of_dropped(self, response: UnreadResponse) -> None:
+        if response.has_dropped and not self._has_dropped:
+            self._has_dropped = True
+            warn(DROPPED)
 
     def failures(self) -> Failures:
         """Return a record for the failures of a request that begins now."""
