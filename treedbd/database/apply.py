@@ -181,7 +181,9 @@ class WriteApplier:
         nodes = self._writers.make(transaction if counted is None else counted.rows)
         if database.volatile is not None:
             return self._apply_divided(transaction, write, nodes, database.volatile, counted)
-        edit = resolve(write.edit, write.now, nodes)
+        edit = write.edit
+        if edit.has_placeholders:
+            edit = resolve(edit, write.now, nodes)
         may_read = database.rights.check_write(nodes, write, edit, None)
         self._check(write, edit, nodes, database.kept_reads)
         wants_etag = write.wants_etag and may_read

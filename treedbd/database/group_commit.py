@@ -1163,7 +1163,8 @@ class Rounds:
     def start(self) -> None:
         """Begin what waits, unless something is under way; a little is done before this returns."""
         if (self._round or self._later) and not (self.is_busy or self.is_held):
-            self._begin()
+            self.is_busy = True  # as `_begin`, which would be a call more for each write
+            self._slices.start(self._run())
 
     def _begin(self) -> None:
         self.is_busy = True
