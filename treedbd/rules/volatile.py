@@ -8,7 +8,7 @@ no data.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -88,18 +88,6 @@ class VolatilePaths:
         node = self._at(path)
         return 0.0 if node is None or node.volatile is None else node.volatile.hz
 
-    def iterate(self, path: Path, keys: Callable[[Path], Iterable[str]]) -> Iterator[Path]:
-        """Iterate over the volatile nodes at, above or below a path, which may have no value.
-
-        `keys` returns those of the children of a path.
-        """
-        depth = self.depth(path)
-        node = self._at(path)
-        if depth > 0:
-            yield path[:depth]
-        elif depth == ABOVE and node is not None:
-            yield from _iterate(node, path, keys)
-
     def cut(self, path: Path, value: Value) -> tuple[Value, list[Part]]:
         """Return a value that is set above volatile nodes without them, and what it has of them."""
         node = self._at(path)
@@ -140,18 +128,6 @@ def _outline(node: VolatileBranch | None) -> Any:
         return node is not None
     literals = sorted(node.literals.items(), key=itemgetter(0))
     return [[(key, _outline(below)) for key, below in literals], _outline(node.capture)]
-
-
-def _iterate(
-    node: VolatileBranch, path: Path, keys: Callable[[Path], Iterable[str]]
-) -> Iterator[Path]:
-    if node.volatile is not None:
-        yield path
-        return
-    for key in list(node.literals) if node.capture is None else keys(path):
-        below = node.child(key)
-        if below is not None:
-            yield from _iterate(below, (*path, key), keys)
 
 
 def _cut_json(
