@@ -400,7 +400,7 @@ def test_who_loses_the_right_to_read_receives_nothing_later_whatever_the_rate(
     )
     world.database.read(grant.check)
     if is_busy:
-        world.database.run_beside_batches((None for _ in range(3)), is_first=False)
+        world.database.run_beside_batches(None for _ in range(3))
     world.begin(put("gate", False))
     world.write(put("room/text", "secret"))
     assert lost == ["[]"]

@@ -675,7 +675,7 @@ class Database:
         """Whether watchers have to be notified of a commit before anything else."""
         return self._group_commit.rounds.is_waiting
 
-    def run_beside_batches(self, steps: Steps, *, is_first: bool) -> None:
+    def run_beside_batches(self, steps: Steps, *, is_first: bool = False) -> None:
         """Run this when watchers have been notified of what is durable; see `Rounds`."""
         rounds = self._group_commit.rounds
         (rounds.run_first if is_first else rounds.run_beside)(steps)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import attrs
 import orjson
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from treedbd.database.apply import (
     check_condition,
@@ -193,7 +193,7 @@ class VolatileData:
         self._doubts: IDelayedCall | None = None
         self._clock: Final = runtime.clock
         self._queued: list[Path] = []
-        self._flushes: Final = Flushes(self, runtime)
+        self._flushes: Final = Flushes(self, database, runtime.clock)
         self.exchange: VolatileExchange | None = None
         self.order: VolatileOrder | None = None
         if runtime.volatile_link is not None:
@@ -274,7 +274,12 @@ class VolatileData:
 
     def hold_shown(self, snapshot: EngineSnapshot) -> HeldNodes:
         """Return the same with the volatile nodes that watchers know of."""
-        return MergedHeldNodes(snapshot, self._shown.freeze(), self._shown_turn)
+        return self._holding_shown()(snapshot)
+
+    def _holding_shown(self) -> Callable[[EngineSnapshot], HeldNodes]:
+        """Return what holds a moment with the volatile nodes that watchers know of now."""
+        tops, turn = self._shown.freeze(), self._shown_turn
+        return lambda snapshot: MergedHeldNodes(snapshot, tops, turn)
 
     def is_near(self, path: Path) -> bool:
         """Return whether anything at, above or below a path may be volatile."""
@@ -460,12 +465,10 @@ class VolatileData:
     def apply_received(self, changes: Iterable[Change]) -> None:
         """Apply changes of other processes, those to one volatile node together."""
         self._turn += 1
-        changes = list(changes)
-        for top_path in {self._top_of(each) for each in changes} - {None}:
+        for top_path, some in self._by_top(changes):
             if top_path is not None and self._tops.at(top_path) is None:
                 self._doubt(top_path)
-        for some, changed in self._change_all(self._tops, changes):
-            for path in changed:
+            for path in self._change_some(self._tops, top_path, some):
                 self._flushes.note(path, self.paths.depth(path))
             for each in some:
                 self._drop_kept(each.place.path)
@@ -473,24 +476,24 @@ class VolatileData:
     def would_change(self, changes: Iterable[Change]) -> bool:
         """Return whether changes, one after the other, would come to another state than this."""
         other = self._tops.copy()
-        for _ in self._change_all(other, changes):
-            pass
+        for top_path, some in self._by_top(changes):
+            self._change_some(other, top_path, some)
         return len(other) != len(self._tops) or any(
             top is not present
             and (top.path != present.path or compact(top.value) != compact(present.value))
             for top, present in zip(other, self._tops, strict=True)
         )
 
-    def _change_all(
-        self, tops: Tops, changes: Iterable[Change]
-    ) -> Iterator[tuple[list[Change], list[Path]]]:
-        """Apply changes; yield those to each volatile node with the places that they changed."""
+    def _by_top(self, changes: Iterable[Change]) -> Iterator[tuple[Path | None, list[Change]]]:
+        """Yield changes that follow each other and are of one volatile node, with its path."""
         for top_path, of_top in groupby(changes, self._top_of):
-            some = list(of_top)
-            if top_path is not None and len(some) > 1:
-                yield some, self._set_many(tops, top_path, some)
-            else:
-                yield some, [path for each in some for path in self._change(tops, each)]
+            yield top_path, list(of_top)
+
+    def _change_some(self, tops: Tops, top_path: Path | None, some: Sequence[Change]) -> list[Path]:
+        """Apply what `_by_top` yields; return the places that it changed."""
+        if top_path is not None and len(some) > 1:
+            return self._set_many(tops, top_path, some)
+        return [path for each in some for path in self._change(tops, each)]
 
     def _top_of(self, change: Change) -> Path | None:
         """Return the volatile node that a change is at or below, None if there is none."""
@@ -529,11 +532,10 @@ class VolatileData:
     def tops_of(self, changes: Iterable[Change]) -> Iterator[Path]:
         """Iterate over the volatile nodes of changes."""
         for change in changes:
-            path = change.place.path
-            depth = self.paths.depth(path)
-            if depth > 0:
-                yield path[:depth]
-            elif depth == ABOVE:  # it is of other rules
+            path, top_path = change.place.path, self._top_of(change)
+            if top_path is not None:
+                yield top_path
+            elif self.paths.depth(path) == ABOVE:  # it is of other rules
                 yield from (part for part, _ in self.paths.cut(path, change.value)[1])
 
     def lacks(self, change: Change) -> bool:
@@ -630,17 +632,14 @@ class VolatileData:
         self.apply_received(removed)
         if self.exchange is not None:
             self.exchange.note(removed)
-        self.run_beside_batches(self._show_again(leaf))
+        self._database.run_beside_batches(self._show_again(leaf))
 
     def _show_again(self, path: Path) -> Steps:
         """Make watchers read a place again, of which they may know a volatile node below it."""
         change = CommittedChange(path, None)
         commit = Commit(Position(self._moment()), "put", path, (change,), is_large=True)
-        before, turn = self._shown.freeze(), self._shown_turn
         self._turn += 1
-        yield from self._database.notify_volatile(
-            commit, lambda snapshot: MergedHeldNodes(snapshot, before, turn)
-        )
+        yield from self._database.notify_volatile(commit, self._holding_shown())
 
     def close(self) -> None:
         """Notify of nothing more."""
@@ -698,17 +697,13 @@ class VolatileData:
         Raises `InvalidData` if a leaf is stored above it, or if its path is too long.
         """
         _check_path(top)
-        for depth in range(len(top), -1, -1):
-            found = stored.type_at(top[:depth])
-            if found is None:
-                continue
-            if found is not Container and depth < len(top):
-                raise InvalidData(
-                    f"There is a stored value at {format_path(top[:depth])}, so nothing volatile "
-                    "can be below it."
-                )
-            return depth < len(top)
-        return True
+        nearest, is_leaf = _find_nearest(stored, top)
+        if is_leaf and nearest != top:
+            raise InvalidData(
+                f"There is a stored value at {format_path(nearest)}, so nothing volatile can be "
+                "below it."
+            )
+        return nearest != top
 
     def _apply(self, write: Write, depths: Sequence[int]) -> Outcome:
         """Judge a write of volatile nodes alone, and apply it; raise what refuses it."""
@@ -869,8 +864,7 @@ class VolatileData:
 
     def flush(self, places: Sequence[tuple[Path, Path]]) -> Steps:
         """Notify watchers of places that have changed, each with its volatile node."""
-        database, before = self._database, self._shown.freeze()
-        before_turn, self._shown_turn = self._shown_turn, self._turn + 1
+        before, self._shown_turn = self._holding_shown(), self._turn + 1
         self._turn += 1
         position = Position(self._moment())
         self._turn += 1  # a moment with what is not flushed yet is another one
@@ -892,32 +886,16 @@ class VolatileData:
         commit = _commit_of(position, changes)
         if is_older:  # by other rules: something else may be there now, which watchers read
             commit = attrs.evolve(commit, is_large=True)
-
-        def hold(snapshot: EngineSnapshot) -> HeldNodes:
-            return MergedHeldNodes(snapshot, before, before_turn)
-
-        yield from database.notify_volatile(commit, hold)
-
-    def decides_rights(self, path: Path) -> bool:
-        """Return whether rules read a path, or below it, that let present watchers read."""
-        return self._database.decides_rights(path)
-
-    @property
-    def is_round_waiting(self) -> bool:
-        """Whether watchers have to be notified of a commit before anything else."""
-        return self._database.is_round_waiting
-
-    def run_beside_batches(self, steps: Steps, *, is_first: bool = False) -> None:
-        """Run this when watchers have been notified of what is durable; see `Rounds`."""
-        self._database.run_beside_batches(steps, is_first=is_first)
+        yield from self._database.notify_volatile(commit, before)
 
 
 class Flushes:
     """What has changed since watchers were notified, and when they are notified next."""
 
-    def __init__(self, data: VolatileData, runtime: Runtime) -> None:
+    def __init__(self, data: VolatileData, database: Database, clock: IReactorTime) -> None:
         self._data = data
-        self._clock = runtime.clock
+        self._database = database
+        self._clock = clock
         self._pending: dict[Path, dict[Path, None]] = {}  # changed places, by their nodes
         self._groups: dict[float, dict[Path, None]] = {}  # these nodes, by their rates
         self._parts: deque[list[tuple[Path, Path]]] = deque()  # of the flush under way
@@ -943,7 +921,7 @@ class Flushes:
             self._add(top, self._data.paths.rate(top))
         elif path not in places:
             _add_place(places, top, path)
-        if self._data.decides_rights(path):
+        if self._database.decides_rights(path):
             self._hurry(top)
 
     def _add(self, top: Path, rate: float) -> None:
@@ -985,7 +963,7 @@ class Flushes:
         """
         if self._groups and not self._is_over:
             self._next.clear()
-            self._data.run_beside_batches(self._flush(is_first=True), is_first=True)
+            self._database.run_beside_batches(self._flush(is_first=True), is_first=True)
 
     def when_shown(self, paths: Sequence[Path], call: Callable[[], None]) -> None:
         """Call this after the next flush of places, now if none is due."""
@@ -1024,7 +1002,7 @@ class Flushes:
         is_first, self._is_urgent = self._is_urgent, False
         if not self._is_over and (is_first or not self._is_queued):
             self._is_queued = True
-            self._data.run_beside_batches(self._flush(is_first=is_first), is_first=is_first)
+            self._database.run_beside_batches(self._flush(is_first=is_first), is_first=is_first)
 
     def _flush(self, *, is_first: bool = False) -> Steps:
         """Notify of all that is due, before others if this `is_first`; call those who wait."""
@@ -1047,10 +1025,10 @@ class Flushes:
         """Notify of the parts of a flush, then call those who wait for them."""
         while self._parts:
             yield from self._data.flush(self._parts.popleft())
-            if self._parts and self._data.is_round_waiting:
+            if self._parts and self._database.is_round_waiting:
                 # The round is of a commit, which has found watchers as this part has left them.
                 rest = self._notify(calls, is_first=is_first)
-                self._data.run_beside_batches(rest, is_first=is_first)
+                self._database.run_beside_batches(rest, is_first=is_first)
                 return
         for call in calls:
             call()
@@ -1179,13 +1157,22 @@ def _too_many() -> InvalidData:
     )
 
 
+def _find_nearest(stored: Nodes, path: Path) -> tuple[Path, bool]:
+    """Return the nearest path at or above one where anything is stored, and whether it is a leaf.
+
+    The root, if nothing is.
+    """
+    for depth in range(len(path), -1, -1):
+        found = stored.type_at(path[:depth])
+        if found is not None:
+            return path[:depth], found is not Container
+    return ROOT, False
+
+
 def _find_leaf(stored: Nodes, path: Path) -> Path | None:
     """Return the path of a stored leaf at or above a path, None without one."""
-    for depth in range(len(path) + 1):
-        found = stored.type_at(path[:depth])
-        if found is None or found is not Container:
-            return None if found is None else path[:depth]
-    return None
+    nearest, is_leaf = _find_nearest(stored, path)
+    return nearest if is_leaf else None
 
 
 def _check_path(top: Path) -> None:
