@@ -33,7 +33,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 import orjson
@@ -79,7 +79,16 @@ _CHANGE, _WANT, _OFFER, _STATE, _BEAT = "change", "want", "offer", "state", "bea
 
 _Source: TypeAlias = tuple[str, int]
 """The sender of a message, and its number."""
-_Call: TypeAlias = Callable[[DatabaseName, VolatileExchange, _Source, Sequence[Any], bytes], None]
+
+
+class _Received(NamedTuple):
+    """A message about the state of a database: `rest` is what its kind has, `content` a part."""
+
+    name: DatabaseName
+    exchange: VolatileExchange
+    source: _Source
+    rest: Sequence[Any]
+    content: bytes
 
 
 class CutOff(Exception):
@@ -159,7 +168,7 @@ class VolatilePeers:
         self._most = _FORGOTTEN_FROM
         # What has not come back, the oldest first: since when, and what is fired then.
         self._out: dict[int, tuple[float, Deferred[object] | None]] = {}
-        self._calls: dict[str, _Call] = {
+        self._calls: dict[str, Callable[[_Received], None]] = {
             _WANT: self._wanted,
             _OFFER: self._offered,
             _STATE: self._received,
@@ -241,19 +250,14 @@ class VolatilePeers:
         elif rest[1] == exchange.group and name in self._members:
             call = self._calls.get(kind)
             if call is not None:
-                call(name, exchange, (sender, number), rest[2:], content)
+                source = sender, number
+                call(_Received(name, exchange, source, rest=rest[2:], content=content))
 
     # Messages.
 
-    def _wanted(
-        self,
-        name: DatabaseName,
-        exchange: VolatileExchange,
-        of: _Source,
-        rest: Sequence[Any],
-        _: bytes,
-    ) -> None:
+    def _wanted(self, message: _Received) -> None:
         """Offer the state to another daemon; without one let it go first that had a newer one."""
+        name, exchange, of, rest, _ = message
         member = self._members[name]
         if of[0] != self.sender:
             member.is_wanted = True
@@ -261,15 +265,9 @@ class VolatilePeers:
                 member.patience = LONG_WAITS
             self._offer_if_wanted(name, exchange)
 
-    def _offered(
-        self,
-        name: DatabaseName,
-        exchange: VolatileExchange,
-        of: _Source,
-        rest: Sequence[Any],
-        _: bytes,
-    ) -> None:
+    def _offered(self, message: _Received) -> None:
         """Receive the state that was offered, or answer with one of an older line."""
+        name, exchange, of, rest, _ = message
         member, line = self._members[name], rest[0]
         is_own = of[0] == self.sender
         if is_own:
@@ -289,15 +287,9 @@ class VolatilePeers:
         else:
             member.is_wanted = False  # who wants one receives that
 
-    def _received(
-        self,
-        name: DatabaseName,
-        exchange: VolatileExchange,
-        of: _Source,
-        rest: Sequence[Any],
-        content: bytes,
-    ) -> None:
+    def _received(self, message: _Received) -> None:
         """Apply a part of the state that was offered."""
+        name, exchange, of, rest, content = message
         member, (offer, is_last) = self._members[name], rest
         source = of[0], offer
         if member.source != source:
